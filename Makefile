@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+JOBS ?= 2
+DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
+
+export HF_HUB_DISABLE_TELEMETRY := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help install demo test lint clean
+
+help:
+	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
+	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
+	@echo "make test      lint, types and tests"
+	@echo "make lint      ruff and mypy only"
+	@echo "make clean     remove $(VENV) and caches, not runs/"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: export HF_HUB_OFFLINE := 1
+demo: $(INSTALLED)
+	$(BIN)/reflectrl run --recipe dangerous_taxi/nano
+	$(BIN)/reflectrl run --recipe dangerous_taxi/nano_no_reflection
+	$(BIN)/reflectrl report $(DEMO_RUNS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: export HF_HUB_OFFLINE := 1
+test: export OMP_NUM_THREADS := 1
+test: lint
+	$(BIN)/pytest -n $(JOBS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

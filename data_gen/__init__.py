@@ -1,0 +1,9 @@
+"""Stage 1: teacher episodes, negative examples, and the rows on which both players are fine-tuned. Never torch."""
+
+if __name__ != "reflectrl.data_gen":
+    raise ImportError(f"this package was imported as {__name__!r}; import it as reflectrl.data_gen.")
+
+from reflectrl.data_gen.generate import DataSummary, generate
+from reflectrl.data_gen.rows import Row, read_rows
+
+__all__ = ["DataSummary", "Row", "generate", "read_rows"]

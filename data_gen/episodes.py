@@ -1,0 +1,103 @@
+"""One teacher episode: advice at each step, noise, and negative examples (Algorithm 1, lines 3-18)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from reflectrl.core import Decision, NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.data_gen.samples import Lesson, Sample
+from reflectrl.data_gen.teachers import Advice, Situation, Teacher
+from reflectrl.prompts import PromptFormat
+
+
+@dataclass(frozen=True)
+class Course:
+    """How every episode of one run is taught."""
+
+    teacher: Teacher
+    layout: PromptFormat
+    seed: int
+    noise: float
+    """Probability that a random action is played instead of the advised one."""
+    negatives: float
+    """Probability of a negative example at each step."""
+    held_out: frozenset[str]
+    """Texts of the states in which validation and test tasks start; no sample shows one."""
+
+
+async def play_lesson(env: NatLangEnv, number: int, task: Task, course: Course) -> Lesson:
+    """Play episode ``number``; everything random in it comes from (course.seed, number)."""
+    return await _Episode(env, number, task, course).play()
+
+
+class _Episode:
+    """An episode in the middle of being taught."""
+
+    def __init__(self, env: NatLangEnv, number: int, task: Task, course: Course) -> None:
+        self._env = env
+        self._number = number
+        self._task = task
+        self._course = course
+        self._rng = random.Random(f"{course.seed} episode {number}")
+        self._seed = self._rng.randrange(2**31)
+        self._samples: list[Sample] = []
+        self._skipped = 0
+
+    async def play(self) -> Lesson:
+        env, course, rng = self._env, self._course, self._rng
+        env.reset(seed=self._seed, options={"task": self._task})
+        turns: list[Turn] = []
+        past: tuple[str, ...] = ()
+        mistaken = terminated = truncated = success = False
+        while not (terminated or truncated):
+            observation = env.observation
+            menu = self._menu(observation, past, negative=False)
+            advice = await self._advise(past, menu, mistaken)
+            if observation.text in course.held_out:
+                self._skipped += 1
+            else:
+                self._samples.append(self._sample(past, observation, menu, advice, negative=False))
+            if rng.random() < course.negatives:
+                await self._negative(past, advice.action)
+            action = rng.choice(menu) if rng.random() < course.noise else advice.action
+            mistaken = action != advice.action
+            _, reward, terminated, truncated, info = env.step(action)
+            success = info["success"]
+            decision = Decision(menu.index(action), action, logprob=0.0, entropy=0.0)
+            turns.append(Turn(observation, menu, advice.reflection, decision, reward, info["illegal"]))
+            past = (*past, action)
+        trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success)
+        return Lesson(self._number, trajectory, tuple(self._samples), self._skipped)
+
+    async def _negative(self, past: tuple[str, ...], chosen: str) -> None:
+        """Play a wrong action, ask how to recover, keep only that step, and come back."""
+        env = self._env
+        others = [action for action in env.observation.actions if action != chosen]
+        if not others:
+            return
+        here = env.snapshot()
+        wrong = self._rng.choice(others)
+        _, _, terminated, truncated, _ = env.step(wrong)
+        observation = env.observation
+        if observation.text in self._course.held_out:
+            self._skipped += 1
+        elif not (terminated or truncated):
+            astray = (*past, wrong)
+            menu = self._menu(observation, astray, negative=True)
+            advice = await self._advise(astray, menu, mistaken=True)
+            self._samples.append(self._sample(astray, observation, menu, advice, negative=True))
+        env.restore(here)
+
+    async def _advise(self, past: tuple[str, ...], menu: tuple[str, ...], mistaken: bool) -> Advice:
+        env = self._env
+        return await self._course.teacher.advise(Situation(env.observation, past, menu, env.hints(), mistaken))
+
+    def _menu(self, observation: Observation, past: tuple[str, ...], *, negative: bool) -> tuple[str, ...]:
+        where = f"{self._course.seed} menu {self._number} {self._task.id} {len(past)} {negative}"
+        return self._course.layout.menu(observation, random.Random(where)).actions
+
+    def _sample(
+        self, past: tuple[str, ...], observation: Observation, menu: tuple[str, ...], advice: Advice, *, negative: bool
+    ) -> Sample:
+        return Sample(self._task, self._seed, past, observation, menu, advice.reflection, advice.action, negative)

@@ -1,0 +1,58 @@
+"""``Sample``: one taught step, before it becomes text; and the file of negative ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.core import Observation, Task, Trajectory
+from reflectrl.rollout.record import Header, read_records, write_records
+
+FORMAT = "reflectrl-samples"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a teacher would think and do in one state. Made of public text only: no hint, no spoiler."""
+
+    task: Task
+    seed: int
+    """Of the episode."""
+    past: tuple[str, ...]
+    """All actions that led here, a negative sample's wrong one last."""
+    observation: Observation
+    menu: tuple[str, ...]
+    """The actions in the order in which they are shown."""
+    reflection: str
+    action: str
+    """The teacher's choice, one of ``menu``; in a noisy step not what was played."""
+    negative: bool
+    """True for a state reached by a deliberately wrong action (section 4.2)."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One teacher episode."""
+
+    number: int
+    trajectory: Trajectory
+    samples: tuple[Sample, ...]
+    """In the order in which they arose; states where a held-out task starts are left out."""
+    held_out: int
+    """How many were left out."""
+
+
+def write_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:
+    """Write a file of samples, all of it or nothing."""
+    write_records(path, FORMAT, header, samples)
+
+
+def read_samples(path: Path) -> tuple[Header, list[Sample]]:
+    """Read a file of samples.
+
+    Raises:
+        InvalidInput: another format or version, or a bad line; names file and line.
+
+    """
+    return read_records(path, FORMAT, Sample)

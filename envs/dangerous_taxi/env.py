@@ -1,0 +1,138 @@
+"""``DangerousTaxi``: gymnasium's taxi as text, where any mistake ends the episode (section 5.2 and appendix D.1)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
+from reflectrl.envs.dangerous_taxi.world import (
+    ACTIONS,
+    LANDMARKS,
+    PICK_UP,
+    after,
+    distances,
+    landmark,
+    map_text,
+    parts,
+    states,
+)
+
+HORIZONS = {"pickup": 15, "dropoff": 30, "full": 30}
+"""Steps of each stage, as in section 5.1."""
+STEP, ILLEGAL, REACHED = -1 / 20, -10 / 20, 20 / 20
+"""Gymnasium's rewards, divided by 20 so that they stay within [-1, 1]."""
+
+
+def _task(state: int) -> Task:
+    taxi, passenger, destination = parts(state)
+    origin = (*LANDMARKS, "aboard")[passenger]
+    return Task(f"{origin}-to-{LANDMARKS[destination]}-r{taxi.row}c{taxi.column}", {"state": state})
+
+
+@cache
+def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
+    """300 waiting passengers as 200/40/60, or 100 passengers aboard as 60/20/20.
+
+    ``pickup`` and ``full`` share the first, so that a curriculum over both never trains on a test start.
+    """
+    tasks = [_task(s) for s in states() if parts(s).aboard == aboard and not parts(s).delivered]
+    random.Random(0).shuffle(tasks)
+    train, validation = (60, 20) if aboard else (200, 40)
+    cut = train + validation
+    return {"train": tuple(tasks[:train]), "validation": tuple(tasks[train:cut]), "test": tuple(tasks[cut:])}
+
+
+@cache
+def _observation(state: int) -> Observation:
+    return Observation(map_text(state), ACTIONS)
+
+
+class DangerousTaxi(NatLangEnv):
+    """Drive to the passenger (stage ``pickup``), with it to the destination (``dropoff``), or both (``full``).
+
+    Rewards: -0.05 a step, +1 at the stage's goal, -0.5 and the end for whatever has no effect or drops the passenger
+    at the wrong place. ``milestone`` keeps the +1 of the pickup in ``full`` (section 4.4). ``horizon=None`` is 15
+    steps for ``pickup`` and 30 for the others.
+    """
+
+    name = "dangerous_taxi"
+    max_actions = len(ACTIONS)
+    instructions = (
+        "You drive a taxi on a map of 5 rows and 5 columns. Rows count from 0 in the north, columns from 0 in the west. "
+        "T is your taxi, P the waiting passenger, D the destination, O your taxi on the passenger's square, X your taxi "
+        "with the passenger aboard; the taxi hides a D below it. Between two squares of a row, : is open and | is a wall. "
+        "Pick up the passenger, then drop it off at the destination, in as few steps as you can. Any mistake ends the "
+        "game: driving into a wall or off the map, picking up where nobody waits, dropping off anywhere else."
+    )
+
+    def __init__(self, stage: str = "pickup", horizon: int | None = None, milestone: bool = True) -> None:
+        if stage not in HORIZONS:
+            raise InvalidInput(f"stage {stage!r} of {self.name!r} is unknown; {nearest(str(stage), HORIZONS)}")
+        super().__init__(HORIZONS[stage] if horizon is None else horizon)
+        self.stage = stage
+        self.milestone = milestone
+        self._splits = _splits(aboard=stage == "dropoff")
+        self._starts = {task.options["state"] for tasks in self._splits.values() for task in tasks}
+        self._left = distances(to_pickup=stage == "pickup")
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The start states of a split, shuffled once and for all."""
+        return self._splits[split]
+
+    def start(self, task: Task) -> None:
+        """Place taxi, passenger and destination."""
+        state = task.options.get("state")
+        if state not in self._starts:
+            raise InvalidInput(
+                f"task {task.id!r} does not start stage {self.stage!r} of {self.name!r}; use a Task of env.tasks(split)."
+            )
+        self._state = self._previous = int(state)
+
+    def observe(self) -> Observation:
+        """The map; all six actions, always."""
+        return _observation(self._state)
+
+    def act(self, action: str) -> Outcome:
+        """Drive, pick up or drop off."""
+        move = ACTIONS.index(action)
+        following = after(self._state, move)
+        self._previous = self._state
+        if following is None:
+            return Outcome(ILLEGAL, ended=True, illegal=True)
+        self._state = following
+        if self._left[following] == 0:
+            return Outcome(REACHED, ended=True, success=True)
+        return Outcome(REACHED if move == PICK_UP and self.milestone else STEP)
+
+    def expert(self) -> str | None:
+        """The first action of a shortest path to the stage's goal; ``None`` once there."""
+        return _best(self._state, self.stage == "pickup")
+
+    def reflection(self) -> str | None:
+        """Did the last action bring the goal nearer, and where do things stand; the next action is not named."""
+        if self.last_action is None:
+            return self._standing()
+        nearer = self._left[self._state] < self._left[self._previous]
+        return f"{'Good' if nearer else 'Mistake'}. {self._standing()}"
+
+    def spoiler(self) -> str | None:
+        """Everything a teaching model could have worked out from the map."""
+        return f"{super().spoiler()}. {self._standing()} Actions left at best: {self._left[self._state]}."
+
+    def _standing(self) -> str:
+        taxi, passenger, destination = parts(self._state)
+        aboard = parts(self._state).aboard
+        target = landmark(destination if aboard else passenger)
+        return f"Taxi at {taxi}, {'destination' if aboard else 'passenger'} at {target}."
+
+
+@cache
+def _best(state: int, to_pickup: bool) -> str | None:
+    left = distances(to_pickup)
+    if left[state] == 0:
+        return None
+    follow = [after(state, move) for move in range(len(ACTIONS))]
+    nearer = [following is not None and left[following] < left[state] for following in follow]
+    return ACTIONS[nearer.index(True)]

@@ -1,0 +1,134 @@
+"""The taxi's world, read from gymnasium's ``Taxi-v4``: legal moves, distances and the map as text.
+
+A state is gymnasium's number, 0 to 499, of (taxi row, taxi column, passenger, destination). Everything here is a
+constant of that world, so it is computed once a process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+import gymnasium
+from gymnasium.envs.toy_text.taxi import TaxiEnv
+
+ACTIONS = ("move south", "move north", "move east", "move west", "pick up", "drop off")
+"""In the order of gymnasium's actions."""
+PICK_UP, DROP_OFF = 4, 5
+ABOARD = 4
+"""Passenger index while in the taxi; 0 to 3 are the landmarks."""
+LANDMARKS = ("red", "green", "yellow", "blue")
+
+
+class Cell(NamedTuple):
+    """A square, counted from the north-west corner."""
+
+    row: int
+    column: int
+
+    def __str__(self) -> str:
+        """As reflections name it."""
+        return f"row {self.row} column {self.column}"
+
+
+class TaxiState(NamedTuple):
+    """A state in parts."""
+
+    taxi: Cell
+    passenger: int
+    """Index of a landmark, or ``ABOARD``."""
+    destination: int
+    """Index of a landmark."""
+
+    @property
+    def aboard(self) -> bool:
+        """Is the passenger in the taxi?"""
+        return self.passenger == ABOARD
+
+    @property
+    def delivered(self) -> bool:
+        """Is the passenger at the destination?"""
+        return self.passenger == self.destination
+
+
+@cache
+def _taxi() -> TaxiEnv:
+    env = gymnasium.make("Taxi-v4").unwrapped
+    if not isinstance(env, TaxiEnv):
+        raise TypeError(f"Taxi-v4 is registered as {type(env).__name__} here, expected gymnasium's own TaxiEnv.")
+    return env
+
+
+@cache
+def parts(state: int) -> TaxiState:
+    """A state's parts."""
+    row, column, passenger, destination = (int(part) for part in _taxi().decode(state))
+    return TaxiState(Cell(row, column), passenger, destination)
+
+
+@cache
+def landmark(index: int) -> Cell:
+    """Where a landmark is."""
+    return Cell(*_taxi().locs[index])
+
+
+@cache
+def states() -> tuple[int, ...]:
+    """All states."""
+    return tuple(_taxi().P)
+
+
+@cache
+def after(state: int, action: int) -> int | None:
+    """The next state, or ``None`` for a forbidden action: one without effect, or a drop-off short of the destination."""
+    (_, following, _, delivered) = _taxi().P[state][action][0]
+    if following == state or (action == DROP_OFF and not delivered):
+        return None
+    return int(following)
+
+
+@cache
+def distances(to_pickup: bool) -> Mapping[int, int]:
+    """Fewest actions from each state until the passenger is aboard, or else until it is delivered."""
+    before: dict[int, list[int]] = {}
+    for state in states():
+        for action in range(len(ACTIONS)):
+            following = after(state, action)
+            if following is not None:
+                before.setdefault(following, []).append(state)
+    found = {state: 0 for state in states() if (parts(state).aboard if to_pickup else parts(state).delivered)}
+    queue = deque(found)
+    while queue:
+        here = queue.popleft()
+        for state in before.get(here, []):
+            if state not in found:
+                found[state] = found[here] + 1
+                queue.append(state)
+    return MappingProxyType(found)
+
+
+@cache
+def map_text(state: int) -> str:
+    """Five rows of squares with the walls (``|``) and passages (``:``) between them.
+
+    T taxi, P passenger, D destination, O taxi on the waiting passenger's square, X taxi with the passenger. The taxi
+    hides a D below it, and that is the only reason for a map without one, so the text still tells all states apart.
+    """
+    taxi, passenger, destination = parts(state)
+    grid = [[cell.decode() for cell in row[1:-1]] for row in _taxi().desc[1:-1]]
+    for row in grid:
+        row[::2] = " " * len(row[::2])
+
+    def put(cell: Cell, letter: str) -> None:
+        grid[cell.row][2 * cell.column] = letter
+
+    put(landmark(destination), "D")
+    if passenger == ABOARD:
+        put(taxi, "X")
+    else:
+        put(landmark(passenger), "P")
+        put(taxi, "O" if taxi == landmark(passenger) else "T")
+    return "\n".join("".join(row) for row in grid)

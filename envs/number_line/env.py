@@ -1,0 +1,68 @@
+"""``NumberLine``: the tutorial environment. Walk along the numbers until the target is reached."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import ClassVar
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+
+UP, DOWN = "add one", "subtract one"
+SHARES = {"train": slice(0, None, 2), "validation": slice(1, None, 4), "test": slice(3, None, 4)}
+"""Which of the shuffled tasks each split takes: half, a quarter, a quarter."""
+
+
+class NumberLine(NatLangEnv):
+    """Numbers 0 to ``size - 1``: -0.05 a step, +1 on the target, ``size`` steps at most."""
+
+    name = "number_line"
+    instructions = "Reach the target by adding or subtracting one at a time."
+    max_actions = 2
+    smallest: ClassVar[int] = 4
+
+    def __init__(self, size: int = 10) -> None:
+        if not isinstance(size, int) or size < self.smallest:
+            raise InvalidInput(f"size={size!r} was given to {self.name!r}; expected a whole number from {self.smallest}.")
+        super().__init__(horizon=size)
+        self.size = size
+        pairs = [(start, target) for start in range(size) for target in range(size) if start != target]
+        random.Random(0).shuffle(pairs)
+        self._tasks = [Task(f"{start}-to-{target}", {"start": start, "target": target}) for start, target in pairs]
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """All pairs of different numbers, shared out once and for all."""
+        return self._tasks[SHARES[split]]
+
+    def start(self, task: Task) -> None:
+        """Stand on the task's start."""
+        if task not in self._tasks:
+            raise InvalidInput(f"task {task.id!r} is none of {self.name!r} with size={self.size}; use env.tasks(split).")
+        self.number: int = task.options["start"]
+        self.target: int = task.options["target"]
+
+    def observe(self) -> Observation:
+        """Both numbers; there is no way past either end of the line."""
+        legal = ((UP, self.number < self.size - 1), (DOWN, self.number > 0))
+        return Observation(f"Number {self.number}, target {self.target}.", tuple(a for a, possible in legal if possible))
+
+    def act(self, action: str) -> Outcome:
+        """Move by one."""
+        self.number += 1 if action == UP else -1
+        reached = self.number == self.target
+        return Outcome(reward=1.0 if reached else -0.05, ended=reached, success=reached)
+
+    def expert(self) -> str | None:
+        """Towards the target; nothing is left to do on it."""
+        if self.number == self.target:
+            return None
+        return UP if self.number < self.target else DOWN
+
+    def reflection(self) -> str | None:
+        """Was the last action good, and where is the target; the next action is left to the policy."""
+        gap = self.target - self.number
+        where = "reached" if gap == 0 else "higher" if gap > 0 else "lower"
+        if self.last_action is None:
+            return f"The target is {where}."
+        mistaken = gap < 0 if self.last_action == UP else gap > 0
+        return f"{'Mistake' if mistaken else 'Good'}. The target is {where}."

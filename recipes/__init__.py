@@ -1,0 +1,1 @@
+"""Recipes: YAML only, found through importlib.resources."""

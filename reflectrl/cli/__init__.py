@@ -1,0 +1,20 @@
+"""The command line: parse, import what the command needs, one call. ``reflectrl --help`` shows it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from reflectrl.core import ReflectRLError
+
+
+def main() -> None:
+    """Run the command line; errors that the library raises on purpose become one sentence and an exit code."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from reflectrl.cli.app import app
+
+    try:
+        app(prog_name="reflectrl")
+    except ReflectRLError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,48 @@
+"""All commands, gathered into one typer application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import reflectrl
+from reflectrl.cli import envs, recipes, reports, stages
+
+# A traceback means a bug in this library, so it is shown as Python shows it.
+app = typer.Typer(
+    help="Small language models become agents: two-player online reinforcement learning (Reflect-RL).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("run")(stages.run)
+app.command("gen-data")(stages.gen_data)
+app.command("sft")(stages.sft)
+app.command("rlft")(stages.rlft)
+app.command("eval")(stages.evaluate)
+app.command("report")(reports.report)
+app.add_typer(recipes.app, name="recipes")
+app.command("check-env")(envs.check)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"reflectrl {reflectrl.__version__}")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

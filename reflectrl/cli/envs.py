@@ -1,0 +1,40 @@
+"""The check-env command: does an environment keep its promises?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from reflectrl.core import InvalidInput, check_env, env_names, make_env
+
+
+def check(
+    name: Annotated[str | None, typer.Argument(help="A registered environment.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its options, e.g. stage=pickup.")
+    ] = None,
+    show_names: Annotated[bool, typer.Option("--list", help="Print the names of all environments.")] = False,
+) -> None:
+    """Play an environment and check every promise that training relies on."""
+    if show_names:
+        print("\n".join(env_names()))
+        return
+    if name is None:
+        raise InvalidInput("no environment was given; expected a name, or --list to see them.")
+    env = make_env(name, **_options(options or []))
+    check_env(env)
+    sizes = ", ".join(f"{len(env.split_tasks(split))} {split}" for split in ("train", "validation", "test"))
+    print(f"{name}: every check passed ({sizes} tasks; horizon {env.horizon}).")
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    import yaml
+
+    options = {}
+    for option in given:
+        key, equals, value = option.partition("=")
+        if not (key and equals):
+            raise InvalidInput(f"option {option!r} was given; expected key=value, e.g. stage=pickup.")
+        options[key] = yaml.safe_load(value)
+    return options

@@ -1,0 +1,107 @@
+"""The stages of an experiment as commands: gen-data, sft, rlft, eval, and run for all of them."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reflectrl.core import InvalidInput
+
+if TYPE_CHECKING:
+    from reflectrl.config import Recipe
+
+RecipeOption = Annotated[
+    str, typer.Option("--recipe", "-r", help="A shipped recipe (see 'reflectrl recipes ls') or a YAML file.")
+]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Name of this run's folder; the recipe's name if absent.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE", help="Changes to the recipe, e.g. rlft.gamma=0.9.")
+]
+
+
+class Players(str, Enum):
+    """Whom ``sft`` trains."""
+
+    reflector = "reflector"
+    policy = "policy"
+    both = "both"
+
+
+def gen_data(
+    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+) -> None:
+    """Stage 1a: let the teacher play and reflect; write its episodes and the SFT rows."""
+    _stages(("gen-data",), recipe, runs, run, overrides)
+
+
+def sft(
+    recipe: RecipeOption,
+    player: Annotated[Players, typer.Option(help="Whom to train.")] = Players.both,
+    runs: RunsOption = Path("runs"),
+    run: RunOption = None,
+    overrides: Overrides = None,
+) -> None:
+    """Stage 1b: supervised fine-tuning of the reflector and of the policy."""
+    players = ("reflector", "policy") if player is Players.both else (player.value,)
+    _stages(("sft",), recipe, runs, run, overrides, players)
+
+
+def rlft(
+    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+) -> None:
+    """Stage 2: online reinforcement learning of the policy, with the reflector frozen."""
+    _stages(("rlft",), recipe, runs, run, overrides)
+
+
+def evaluate(
+    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+) -> None:
+    """Play the evaluation tasks with every policy that the recipe lists."""
+    _stages(("eval",), recipe, runs, run, overrides)
+
+
+def run(
+    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+) -> None:
+    """All stages, then the report; what is done already is not done again."""
+    folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides)
+    from reflectrl.report import print_table, write_report
+
+    print_table([folder])
+    print(f"report: {write_report([folder], folder / 'report.html')}")
+
+
+def _stages(
+    stages: tuple[str, ...],
+    recipe: str,
+    runs: Path,
+    run: str | None,
+    overrides: list[str] | None,
+    sft_players: tuple[str, ...] = ("reflector", "policy"),
+) -> Path:
+    """Check everything that was given before anything heavy is imported, then work; returns the run folder."""
+    from reflectrl.config import check_recipe, load_recipe
+
+    checked = load_recipe(recipe, overrides or ())
+    check_recipe(checked)
+    folder = _run_folder(runs, run, checked)
+    from reflectrl.pipeline import run_stages
+
+    try:
+        run_stages(checked, folder, stages, sft_players=sft_players)
+    except KeyboardInterrupt:
+        print(f"\nstopped; what is done is in {folder}. The same command goes on from there.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    return folder
+
+
+def _run_folder(runs: Path, run: str | None, recipe: Recipe) -> Path:
+    name = recipe.name if run is None else run
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise InvalidInput(f"the run name {name!r} was given; expected the name of one folder inside {runs}.")
+    return runs / name

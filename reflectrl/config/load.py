@@ -1,0 +1,205 @@
+"""Recipes from YAML: found by name or path, ``extends`` resolved, overridden, checked, all mistakes told at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from reflectrl.config.problems import recipe_or_problems
+from reflectrl.config.schema import Recipe
+from reflectrl.core import InvalidInput, make_env, nearest
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader; it also notes keys that are written twice, and reads ``2e-4`` as the number it is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.problems: list[str] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                self.problems.append(f"line {key.start_mark.line + 1}: the key {key.value!r} is given twice; keep one.")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+@dataclass
+class _Source:
+    """A recipe before validation: its values, and what was wrong on the way there."""
+
+    values: dict[str, Any]
+    problems: list[str] = field(default_factory=list)
+
+
+def recipe_names() -> list[str]:
+    """The shipped recipes, as they are on disk: ``["dangerous_taxi/nano", ...]``."""
+
+    def walk(folder: Traversable, prefix: str) -> Iterator[str]:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                yield from walk(entry, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(".yaml"):
+                yield prefix + entry.name.removesuffix(".yaml")
+
+    return sorted(walk(files("reflectrl.recipes"), ""))
+
+
+def recipe_text(name: str) -> str:
+    """The YAML of a shipped recipe.
+
+    Raises:
+        InvalidInput: unknown name.
+
+    """
+    if name not in recipe_names():
+        raise InvalidInput(f"recipe {name!r} is unknown; {nearest(name, recipe_names())}")
+    return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Load a shipped recipe or a YAML file, apply ``key.sub=value`` overrides, and check it against the schema.
+
+    Raises:
+        InvalidInput: with every mistake found, one a line.
+
+    """
+    source = _read(name_or_path, Path(), ())
+    for override in overrides:
+        _override(source, override)
+    recipe, wrong = recipe_or_problems(source.values)
+    problems = source.problems + wrong
+    if recipe is None or problems:
+        raise _refusal(name_or_path, problems)
+    return recipe
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Make every environment that ``recipe`` mentions once: does it exist, does it take these options?
+
+    Raises:
+        InvalidInput: with every mistake found, one a line.
+
+    """
+    stages = recipe.rlft.stages if recipe.rlft else []
+    settings = {"env.options": {}, "eval.env": recipe.eval.env}
+    settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
+    problems: list[str] = []
+    for where, options in settings.items():
+        try:
+            make_env(recipe.env.name, **{**recipe.env.options, **options})
+        except InvalidInput as error:
+            if not any(str(error) in problem for problem in problems):
+                problems.append(f"{where}: {error}")
+    if problems:
+        raise _refusal(recipe.name, problems)
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The whole recipe, defaults included, as YAML in the schema's order; it loads back equal."""
+    return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _refusal(recipe: str, problems: Sequence[str]) -> InvalidInput:
+    mistakes = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+    return InvalidInput("\n  ".join([f"recipe {recipe!r} has {mistakes}:", *problems]))
+
+
+def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
+    """The values of a recipe, merged over those it extends; ``above`` are the recipes that extend it."""
+    path = folder / given
+    if given in recipe_names():
+        identity, text, folder = given, recipe_text(given), Path()
+    elif path.is_file():
+        identity, text, folder = str(path.resolve()), _read_file(path), path.parent
+    else:
+        what = f"{given!r}, which {above[-1]!r} extends," if above else repr(given)
+        raise InvalidInput(f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())}")
+    if identity in above:
+        circle = " -> ".join([*above[above.index(identity) :], identity])
+        raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
+    source = _parse(text, identity)
+    parent = source.values.pop("extends", None)
+    if parent is None:
+        return source
+    if not isinstance(parent, str):
+        source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
+        return source
+    base = _read(parent, folder, (*above, identity))
+    return _Source(_merge(base.values, source.values), base.problems + source.problems)
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8.") from error
+
+
+def _parse(text: str, identity: str) -> _Source:
+    try:
+        loader = _Loader(text)
+        values = loader.get_single_data()
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidInput(f"recipe {identity!r} is no valid YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(values, dict):
+        raise InvalidInput(f"recipe {identity!r} holds {values!r}; expected a mapping, e.g. a line 'name: my_run'.")
+    return _Source(values, loader.problems)
+
+
+def _merge(base: Any, change: Any) -> Any:
+    """Mappings merge key by key; everything else, ``null`` included, replaces."""
+    if not (isinstance(base, dict) and isinstance(change, dict)):
+        return change
+    return base | {key: _merge(base.get(key), value) for key, value in change.items()}
+
+
+def _override(source: _Source, override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not (equals and path):
+        source.problems.append(f"override {override!r}: expected key.sub=value, e.g. seed=1.")
+        return
+    try:
+        value = _Loader(text).get_single_data()
+    except yaml.YAMLError:
+        source.problems.append(f"override {override!r}: {text!r} is no valid YAML; quote the value.")
+        return
+    problem = _set(source.values, path.split("."), value)
+    if problem:
+        source.problems.append(f"override {override!r}: {problem}")
+
+
+def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:
+    """Put ``value`` at ``keys``; returns what prevents it."""
+    here: Any = values
+    for depth, key in enumerate(keys):
+        where = ".".join(keys[:depth])
+        place: Any = key
+        if isinstance(here, list):
+            if not (key.isdecimal() and int(key) < len(here)):
+                return f"{where} has {len(here)} entries; expected a number from 0 to {len(here) - 1}, not {key!r}."
+            place = int(key)
+        elif not isinstance(here, dict):
+            return f"{where} is {here!r}, which has no part {key!r}."
+        if depth == len(keys) - 1:
+            here[place] = value
+        elif isinstance(here, dict) and here.get(key) is None:
+            here[key] = {}
+        here = here[place]
+    return None

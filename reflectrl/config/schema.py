@@ -1,0 +1,329 @@
+"""The recipe schema. Each field is followed by its one-line documentation; unknown keys are refused by the loader."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class EnvSection(Section):
+    """Which environment, and how it is set up."""
+
+    name: str
+    """Registered name, see ``reflectrl check-env --list``."""
+    options: dict[str, Any] = {}
+    """The environment's constructor parameters, e.g. stage and horizon."""
+
+
+class PromptSection(Section):
+    """The layout of every prompt, see ``reflectrl.prompts.PromptFormat``."""
+
+    instructions: bool = True
+    """Begin each prompt with the environment's instructions."""
+    history: Annotated[int, Field(ge=0)] = 20
+    """How many past actions are shown."""
+    labels: Literal["numbers", "letters", "added"] = "numbers"
+    """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
+    shuffle: bool = False
+    """Show the menu in a new order at each step."""
+
+
+class BuiltinSection(Section):
+    """Shape of ``builtin/nano``: a GPT-2 made from a configuration, with a tokenizer trained on the run's SFT rows."""
+
+    layers: Count = 2
+    """Transformer blocks."""
+    width: Count = 64
+    """Hidden size."""
+    heads: Count = 2
+    """Attention heads; must divide the width."""
+    vocabulary: Annotated[int, Field(ge=300)] = 768
+    """Largest size of the tokenizer's vocabulary."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> BuiltinSection:
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide width={self.width}; choose a divisor")
+        return self
+
+
+class LoraSection(Section):
+    """LoRA adapters, see ``peft.LoraConfig``."""
+
+    r: Count = 64
+    """Rank."""
+    alpha: Positive = 16.0
+    """Scale numerator."""
+    dropout: Fraction = 0.0
+    """Dropout on the adapter's input; 0 keeps old and new probabilities comparable."""
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Modules that get adapters; never the lm_head, whose label rows the policy reads directly."""
+
+
+class ModelSection(Section):
+    """The base language model of a local player."""
+
+    name: str = "builtin/nano"
+    """``builtin/nano``, or any Hugging Face name or folder of a causal language model."""
+    builtin: BuiltinSection = BuiltinSection()
+    """Only for ``builtin/nano``."""
+    max_length: Count = 1024
+    """Longest prompt and completion, in tokens."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights."""
+    quantization: Literal["none", "8bit", "4bit"] = "none"
+    """Load the base through bitsandbytes; needs ``lora``."""
+    lora: LoraSection | None = None
+    """Train adapters instead of all weights."""
+    attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    """Attention kernel."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with a downloaded model; leave off unless you have read that code."""
+
+    @model_validator(mode="after")
+    def _quantised_needs_adapters(self) -> ModelSection:
+        if self.quantization != "none" and self.lora is None:
+            raise ValueError(f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}")
+        return self
+
+
+class EndpointSection(Section):
+    """An OpenAI-compatible chat endpoint. The key comes from the environment only."""
+
+    model: str = "gpt-4o"
+    """Model (or Azure deployment) name."""
+    base_url: str | None = None
+    """Any compatible server; OpenAI when absent."""
+    azure_api_version: str | None = None
+    """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the key."""
+    concurrency: Count = 8
+    """Calls in flight."""
+    timeout_s: Positive = 60.0
+    """Seconds one attempt may take."""
+    max_attempts: Count = 5
+    """Attempts a call, the first included."""
+    max_tokens: Count = 200
+    """Longest reply."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    """Sampling temperature asked for."""
+
+
+class PlayersSection(Section):
+    """Who reflects while the policy plays."""
+
+    reflector: Literal["local", "remote", "expert", "none", "self"] = "local"
+    """The fine-tuned local model, an endpoint, the expert, nobody, or the policy itself (single player, appendix F.2)."""
+    max_new_tokens: Count = 100
+    """Longest reflection (section 5.1)."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    """0 is greedy, which makes an exact cache of reflections correct."""
+    cache_size: Annotated[int, Field(ge=0)] = 100_000
+    """Reflections kept when greedy; 0 for none."""
+    endpoint: EndpointSection = EndpointSection()
+    """For ``remote``."""
+
+
+class DataSection(Section):
+    """Stage 1a, gen-data (Algorithm 1, lines 1-20)."""
+
+    teacher: Literal["expert", "openai"] = "expert"
+    """The environment's expert (offline) or a chat endpoint."""
+    trajectory: Literal["teacher", "oracle"] = "oracle"
+    """Who moves: the teacher itself (reflect, then choose), or the expert with the reflection asked under a spoiler."""
+    noise: Fraction = 0.0
+    """Probability of a random action instead of the expert's (noisy-oracle trajectories)."""
+    samples: Count = 100
+    """Samples to collect, positive and negative together; a sample is one step."""
+    negatives: Fraction = 0.5
+    """Probability of a negative sample at each step (section 4.2)."""
+    concurrency: Count = 8
+    """Teacher episodes in flight."""
+    endpoint: EndpointSection = EndpointSection()
+    """For ``openai``."""
+
+
+class SFTPlayerSection(Section):
+    """Stage 1b for one player (section 4.1.2)."""
+
+    steps: Count = 300
+    """Optimizer steps."""
+    batch_size: Count = 32
+    """Rows an optimizer step."""
+    micro_batch_size: Count = 32
+    """Rows a forward pass; the rest is accumulated."""
+    learning_rate: Positive = 2e-4
+    """Peak learning rate."""
+    warmup: Fraction = 0.1
+    """Fraction of the steps with a rising learning rate; it falls along a cosine afterwards."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.001
+    """AdamW weight decay."""
+    max_grad_norm: Positive = 0.3
+    """Gradient clipping."""
+    max_rows: Count | None = None
+    """Learn from the first so many rows; a policy that saw fewer keeps more to explore in RLFT."""
+    label_smoothing: Fraction = 0.0
+    """Policy only: probability mass spread over the menu's labels, so that RLFT starts with entropy."""
+
+
+class SFTSection(Section):
+    """Stage 1b: both players, each from the base model."""
+
+    reflector: SFTPlayerSection = SFTPlayerSection()
+    """The reflector's training."""
+    policy: SFTPlayerSection = SFTPlayerSection()
+    """The policy's training."""
+    enabled: bool = True
+    """False starts RLFT from the base model (the "RLFT only" ablation)."""
+    drop_long_rows: bool = False
+    """Leave out rows longer than ``model.max_length`` instead of refusing them; the number is reported."""
+
+
+class StageSection(Section):
+    """One curriculum stage (section 4.4)."""
+
+    name: str
+    """Shown in logs and metrics."""
+    iterations: Count
+    """Policy updates at most."""
+    env: dict[str, Any] = {}
+    """Environment options that differ from ``env.options`` in this stage."""
+    success_threshold: Fraction | None = None
+    """Go on early once the mean success of the last ``window`` iterations reaches this."""
+    window: Count = 5
+    """Iterations over which the threshold looks."""
+    replay_threshold: float | None = None
+    """Return from which an episode enters the replay buffer; absent: every successful episode."""
+    tasks: list[str] = []
+    """Only training tasks whose id starts with one of these (task order); empty for all."""
+
+
+class RLFTSection(Section):
+    """Stage 2: online policy gradient (Algorithm 1, lines 23-36). Names follow TRL where it has one."""
+
+    stages: Annotated[list[StageSection], Field(min_length=1)] = [StageSection(name="main", iterations=100)]
+    """Curriculum; one stage for none."""
+    episodes: Count = 64
+    """B, episodes sampled an iteration."""
+    episodes_per_task: Count = 1
+    """Episodes that start from the same task, a group."""
+    learning_rate: Positive = 2e-4
+    """Initial learning rate."""
+    learning_rate_end: Fraction = 1.0
+    """Fraction of the initial learning rate reached, linearly, at the last update."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.001
+    """AdamW weight decay."""
+    max_grad_norm: Positive = 0.3
+    """Gradient clipping."""
+    micro_batch_size: Count = 256
+    """Steps a forward pass; an update always uses all steps of its minibatch."""
+    num_iterations: Count = 1
+    """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""
+    num_minibatches: Count = 1
+    """Optimizer steps a pass."""
+    epsilon: Positive | None = None
+    """PPO clip range; absent: plain REINFORCE."""
+    gamma: Fraction = 1.0
+    """Discount of the reward-to-go; the paper has none."""
+    baseline: Literal["none", "batch", "leave_one_out", "value"] = "batch"
+    """Subtracted from the reward-to-go."""
+    value_coef: Annotated[float, Field(ge=0.0)] = 0.5
+    """Weight of the value head's squared error, for ``baseline: value``."""
+    normalize_advantages: bool = True
+    """Divide advantages by their standard deviation (at least 0.2)."""
+    entropy_coef: Annotated[float, Field(ge=0.0)] = 0.0
+    """Weight of the entropy bonus."""
+    entropy_coef_end: Fraction = 1.0
+    """Fraction of the entropy weight reached, linearly, at the last update."""
+    replay_size: Annotated[int, Field(ge=0)] = 0
+    """Successful episodes kept for replay; 0 for none."""
+    replay_episodes: Annotated[int, Field(ge=0)] = 0
+    """Replayed episodes an iteration."""
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    """Tracker that the metrics are also sent to; it must be installed."""
+    save_every: Count = 10
+    """Iterations between checkpoints."""
+    record_episodes: Annotated[int, Field(ge=0)] = 8
+    """Episodes an iteration written to ``trajectories/``."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RLFTSection:
+        if self.num_iterations * self.num_minibatches > 1 and self.epsilon is None:
+            raise ValueError("num_iterations or num_minibatches above 1 needs epsilon, e.g. epsilon: 0.2")
+        if self.episodes % self.episodes_per_task:
+            raise ValueError(f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}")
+        if bool(self.replay_size) != bool(self.replay_episodes):
+            raise ValueError("replay_size and replay_episodes go together: set both or neither")
+        return self
+
+
+class EvalSection(Section):
+    """Evaluation on a fixed task list."""
+
+    split: Literal["train", "validation", "test"] = "test"
+    """Whose tasks."""
+    env: dict[str, Any] = {}
+    """Environment options that differ from ``env.options``."""
+    max_tasks: Count | None = None
+    """The first so many tasks of the split; absent: all."""
+    episodes: Count = 300
+    """Sampled episodes; the tasks are played in turn."""
+    batch_size: Count = 64
+    """Episodes played side by side; it does not change the result."""
+    policies: list[Literal["random", "base", "sft", "rlft", "expert", "remote"]] = ["random", "sft", "rlft", "expert"]
+    """Rows of the table; ``base`` is the model before any training, ``remote`` the endpoint of ``players``."""
+    greedy: bool = True
+    """Also play each task once with the most probable action."""
+    controls: list[Literal["blank", "shuffled", "expert"]] = []
+    """Play the RLFT policy with blank, shuffled or the expert's reflections as well."""
+
+
+class Recipe(Section):
+    """One experiment."""
+
+    name: str
+    """Name of the run folder."""
+    description: str = ""
+    """What this recipe shows."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of everything."""
+    env: EnvSection
+    """The environment."""
+    prompt: PromptSection = PromptSection()
+    """The prompts."""
+    model: ModelSection = ModelSection()
+    """The base of both players."""
+    reflector_model: ModelSection | None = None
+    """Another base for the reflector."""
+    players: PlayersSection = PlayersSection()
+    """Who reflects."""
+    data: DataSection = DataSection()
+    """gen-data."""
+    sft: SFTSection = SFTSection()
+    """Supervised fine-tuning."""
+    rlft: RLFTSection | None = RLFTSection()
+    """Reinforcement learning; absent (null) for the "SFT only" ablation."""
+    eval: EvalSection = EvalSection()
+    """Evaluation."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.rlft is None and "rlft" in self.eval.policies:
+            raise ValueError("eval.policies names rlft but the recipe has no rlft section; remove one of the two")
+        if not self.sft.enabled and "sft" in self.eval.policies:
+            raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
+        if self.players.reflector == "none" and self.eval.controls:
+            raise ValueError("eval.controls replace a reflector's words, but players.reflector is none; remove one")
+        return self

@@ -1,0 +1,38 @@
+"""What an episode is: records, the environment base class, the registry and the environment checker."""
+
+from reflectrl.core.check import check_env
+from reflectrl.core.env import NatLangEnv
+from reflectrl.core.errors import InvalidInput, ReflectRLError, WorkFailed, nearest
+from reflectrl.core.registry import env_names, make_env, register_env, register_gym_ids
+from reflectrl.core.types import (
+    Decision,
+    Hints,
+    Observation,
+    Outcome,
+    Task,
+    Trajectory,
+    Turn,
+    Utterance,
+)
+
+__all__ = [
+    "Decision",
+    "Hints",
+    "InvalidInput",
+    "NatLangEnv",
+    "Observation",
+    "Outcome",
+    "ReflectRLError",
+    "Task",
+    "Trajectory",
+    "Turn",
+    "Utterance",
+    "WorkFailed",
+    "check_env",
+    "env_names",
+    "make_env",
+    "nearest",
+    "register_env",
+]
+
+register_gym_ids()

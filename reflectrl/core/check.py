@@ -1,0 +1,126 @@
+"""``check_env``: does an environment keep the promises that training relies on? One small check a promise."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+
+from reflectrl.core.env import NatLangEnv
+from reflectrl.core.errors import InvalidInput, ReflectRLError
+from reflectrl.core.types import SPLITS, Observation, Outcome, Task
+
+
+def _need(ok: bool, sentence: str) -> None:
+    if not ok:
+        raise InvalidInput(sentence)
+
+
+def _check_author(env: NatLangEnv) -> None:
+    _need(bool(env.name), f"{type(env).__name__} has no name; set the class attribute name.")
+    _need(env.horizon >= 1, f"{env.name}: horizon is {env.horizon}; call super().__init__(horizon=...) with 1 or more.")
+
+
+def _check_splits(env: NatLangEnv) -> None:
+    seen: dict[str, str] = {}
+    for split in SPLITS:
+        tasks = env.split_tasks(split)
+        for task in tasks:
+            _need(isinstance(task, Task), f"{env.name}: tasks({split!r}) holds {task!r}; expected Task records.")
+            where = seen.setdefault(task.id, split)
+            _need(where == split, f"{env.name}: task {task.id!r} is in {where} and in {split}; splits must be disjoint.")
+        ids = [task.id for task in tasks]
+        _need(len(set(ids)) == len(ids), f"{env.name}: tasks({split!r}) repeats an id; each task needs an id of its own.")
+        again = [task.id for task in env.tasks(split)]
+        _need(again == ids, f"{env.name}: tasks({split!r}) differs when asked twice; derive tasks from constants only.")
+
+
+def _check_observation(env: NatLangEnv) -> Observation:
+    observation = env.observe()
+    actions = observation.actions
+    _need(isinstance(actions, tuple), f"{env.name}: the menu {actions!r} is no tuple; records must not change.")
+    texts = (observation.text, *actions)
+    _need(all(isinstance(text, str) for text in texts), f"{env.name}: observation texts and actions must be str.")
+    bad = [action for action in actions if not action.strip() or "\n" in action]
+    _need(not bad, f"{env.name}: actions {bad!r} are empty or span lines; a menu shows one action a line.")
+    _need(len(set(actions)) == len(actions), f"{env.name}: the menu {actions!r} repeats an action.")
+    _need(
+        len(actions) <= env.max_actions,
+        f"{env.name}: a menu has {len(actions)} actions but max_actions is {env.max_actions}; raise max_actions.",
+    )
+    _need(env.observe() == observation, f"{env.name}: observe() changed without an action; it must not move the state.")
+    return observation
+
+
+def _play(env: NatLangEnv, task: Task, seed: int) -> Iterator[tuple[Observation, str, Outcome]]:
+    """One random episode, checked on the way."""
+    rng = random.Random(seed)
+    env.reset(seed=seed, options={"task": task})
+    for count in range(env.horizon + 1):
+        _need(count < env.horizon, f"{env.name}: an episode outlived its horizon of {env.horizon} steps.")
+        before = _check_observation(env)
+        hint = env.expert()
+        _need(
+            hint is None or hint in before.actions,
+            f"{env.name}: expert() answered {hint!r}, which is not on the menu {before.actions!r}.",
+        )
+        action = rng.choice(before.actions)
+        _, reward, terminated, truncated, info = env.step(action)
+        yield before, action, Outcome(reward, terminated, info["success"], info["illegal"])
+        if terminated or truncated:
+            return
+
+
+def _check_episodes(env: NatLangEnv, task: Task, seed: int) -> None:
+    first = list(_play(env, task, seed))
+    second = list(_play(env, task, seed))
+    _need(
+        first == second,
+        f"{env.name}: task {task.id!r} played twice with one seed differs; start() must set the whole state, "
+        "and all randomness must come from self.np_random.",
+    )
+    for _, action, outcome in first:
+        _need(
+            outcome.ended or not outcome.success,
+            f"{env.name}: {action!r} reported success without ending the episode; success must end it.",
+        )
+    try:
+        env.step(first[-1][1])
+    except InvalidInput:
+        return
+    raise InvalidInput(f"{env.name}: step after the end was accepted; do not override step().")
+
+
+def _check_snapshot(env: NatLangEnv, task: Task) -> None:
+    env.reset(seed=0, options={"task": task})
+    here, observation = env.snapshot(), env.observation
+    env.step(observation.actions[0])
+    env.restore(here)
+    _need(env.observation == observation, f"{env.name}: restore(snapshot()) of task {task.id!r} shows another state.")
+
+
+def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
+    """Check ``env`` with ``episodes`` random tasks of each split, then with gymnasium's own checker.
+
+    Raises:
+        InvalidInput: the first broken promise, as a sentence that names it.
+
+    """
+    _check_author(env)
+    _check_splits(env)
+    rng = random.Random(0)
+    for split in SPLITS:
+        tasks = list(env.tasks(split))
+        for number, task in enumerate(rng.sample(tasks, min(episodes, len(tasks)))):
+            _check_episodes(env, task, seed=number)
+            _check_snapshot(env, task)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of text spaces; what it raises is what matters
+            gymnasium_check_env(env, skip_render_check=True)
+    except ReflectRLError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever gymnasium finds is the environment's fault
+        raise InvalidInput(f"{env.name}: gymnasium's check_env says: {error}") from error

@@ -1,0 +1,256 @@
+"""``NatLangEnv``: an environment whose observations and actions are text.
+
+An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write three more (``expert``,
+``reflection``, ``spoiler``). Everything that users get wrong is owned by this base: seeding, the horizon, terminated
+against truncated, legality of actions, ``info["success"]``, steps after the end, snapshots.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+from gymnasium.utils import seeding
+
+from reflectrl.core.errors import InvalidInput, WorkFailed, nearest
+from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Task
+
+
+class TextSpace(gymnasium.Space[str]):
+    """All texts. ``sample`` returns what ``sampler`` offers, so a random agent can sample legal actions."""
+
+    def __init__(self, sampler: Callable[[Any], str]) -> None:
+        super().__init__(None, str)
+        self._sampler = sampler
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text is not flattened."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """One text; ``mask`` and ``probability`` exist for gymnasium's signature and must be ``None``."""
+        if mask is not None or probability is not None:
+            raise InvalidInput("TextSpace.sample was given a mask or probability; text has neither, so leave them out.")
+        return self._sampler(self.np_random)
+
+    def contains(self, x: object) -> bool:
+        """Any string."""
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        """Two text spaces are the same space."""
+        return isinstance(other, TextSpace)
+
+    def __repr__(self) -> str:
+        """Short, as it appears in gymnasium's messages."""
+        return "TextSpace()"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where an episode stands: enough to come back to it by replay."""
+
+    task: Task
+    seed: int | None
+    actions: tuple[str, ...]
+
+
+class NatLangEnv(gymnasium.Env[str, str]):
+    """Base of every environment: text in, text out, the menu of legal actions in ``info["actions"]``.
+
+    ``reset(seed=..., options={"task": task})`` and ``step("move north")`` follow gymnasium. Every ``info`` holds
+    ``actions`` (tuple of legal actions), ``task`` (its id), ``success`` and ``illegal``.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    render_mode = "ansi"
+
+    name: ClassVar[str] = ""
+    """The registered name."""
+    instructions: ClassVar[str] = ""
+    """What a player must know of the rules; shown before each state when the recipe says so."""
+    max_actions: ClassVar[int] = 20
+    """The longest menu this environment ever shows."""
+
+    def __init__(self, horizon: int) -> None:
+        if not isinstance(horizon, int) or horizon < 1:
+            raise InvalidInput(f"horizon={horizon!r} was given to {self.name!r}; expected a whole number of steps from 1.")
+        self.horizon = horizon
+        """Steps after which the episode is truncated."""
+        self.observation_space = TextSpace(lambda _: "")
+        self.action_space = TextSpace(self._random_action)
+        self._task: Task | None = None
+        self._seed: int | None = None
+        self._observation: Observation | None = None
+        self._actions: list[str] = []
+        self._ended = True
+
+    # ---- what an author writes -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def tasks(self, split: str) -> Sequence[Task]:
+        """All tasks of ``split`` ("train", "validation" or "test"); the splits are disjoint."""
+
+    @abstractmethod
+    def start(self, task: Task) -> None:
+        """Set the state to the beginning of ``task``. Randomness comes from ``self.np_random`` only."""
+
+    @abstractmethod
+    def observe(self) -> Observation:
+        """The present state as text, and its legal actions."""
+
+    @abstractmethod
+    def act(self, action: str) -> Outcome:
+        """Play one legal action."""
+
+    # ---- what an author may write ----------------------------------------------------------------------------
+
+    def expert(self) -> str | None:
+        """The best action from ANY state, or ``None`` where there is no expert."""
+        return None
+
+    def reflection(self) -> str | None:
+        """The expert's reflection on the last action and the present state."""
+        action = self.expert()
+        return None if action is None else f"Next: {action}."
+
+    def spoiler(self) -> str | None:
+        """Privileged facts about the present state, for a teaching model."""
+        action = self.expert()
+        return None if action is None else f"The best next action is: {action}"
+
+    # ---- what the base owns ----------------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; without ``options["task"]`` a training task is drawn from the seeded generator.
+
+        Raises:
+            InvalidInput: unknown option, or a task that is no ``Task``.
+            WorkFailed: the environment shows no actions.
+
+        """
+        super().reset(seed=seed)
+        given = dict(options or {})
+        task = given.pop("task", None)
+        if given:
+            raise InvalidInput(f"reset of {self.name!r} was given options {sorted(given)}; {nearest(min(given), ['task'])}")
+        if task is None:
+            train = self.tasks("train")
+            task = train[int(self.np_random.integers(len(train)))]
+        if not isinstance(task, Task):
+            raise InvalidInput(f"reset of {self.name!r} was given task={task!r}; expected a Task of env.tasks(split).")
+        self._begin(task, seed)
+        observation = self._observe()
+        return observation.text, self._info(Outcome(0.0))
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play ``action``, one of ``info["actions"]``; returns (text, reward, terminated, truncated, info).
+
+        Raises:
+            InvalidInput: the action is not on the menu, or the episode is over.
+            WorkFailed: the environment misbehaved (no actions, a reward that is no finite number).
+
+        """
+        if self._ended:
+            raise InvalidInput(f"step of {self.name!r} was called after the episode had ended; call reset first.")
+        legal = self.observation.actions
+        if action not in legal:
+            raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")
+        self._actions.append(action)
+        outcome = self.act(action)
+        if not isinstance(outcome, Outcome):
+            raise WorkFailed(f"environment {self.name!r} returned {outcome!r} from act(); expected an Outcome.")
+        if not math.isfinite(outcome.reward):
+            raise WorkFailed(
+                f"environment {self.name!r} returned reward {outcome.reward} for {action!r}; expected a finite number: "
+                "mend its act method."
+            )
+        truncated = not outcome.ended and len(self._actions) >= self.horizon
+        self._ended = outcome.ended or truncated
+        observation = self._observe()
+        return observation.text, float(outcome.reward), outcome.ended, truncated, self._info(outcome)
+
+    def render(self) -> str:
+        """The observation's text."""
+        return self.observation.text
+
+    @property
+    def observation(self) -> Observation:
+        """The present observation; an error before the first reset."""
+        if self._observation is None:
+            raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
+        return self._observation
+
+    @property
+    def task(self) -> Task:
+        """The task being played."""
+        if self._task is None:
+            raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
+        return self._task
+
+    @property
+    def last_action(self) -> str | None:
+        """The action played last in this episode."""
+        return self._actions[-1] if self._actions else None
+
+    def hints(self) -> Hints:
+        """Everything the expert knows of the present state."""
+        return Hints(self.expert(), self.reflection(), self.spoiler())
+
+    def snapshot(self) -> Snapshot:
+        """Where the episode stands."""
+        return Snapshot(self.task, self._seed, tuple(self._actions))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Come back to a snapshot by playing its actions again (environments are deterministic given the seed)."""
+        self.reset(seed=snapshot.seed, options={"task": snapshot.task})
+        for action in snapshot.actions:
+            self.step(action)
+
+    def split_tasks(self, split: str) -> Sequence[Task]:
+        """``tasks(split)`` with a clear error for an unknown or empty split."""
+        if split not in SPLITS:
+            raise InvalidInput(f"split {split!r} is unknown; {nearest(split, SPLITS)}")
+        tasks = self.tasks(split)
+        if not tasks:
+            raise InvalidInput(f"environment {self.name!r} has no tasks in split {split!r}; choose another split.")
+        return tasks
+
+    def _begin(self, task: Task, seed: int | None) -> None:
+        # each episode has a seed of its own, given or drawn: equal seeds mean equal episodes, whatever was played before
+        self._seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._np_random, self._np_random_seed = seeding.np_random(self._seed)
+        self._task = task
+        self._actions.clear()
+        self._ended = False
+        self.start(task)
+
+    def _observe(self) -> Observation:
+        self._observation = self.observe()
+        if not isinstance(self._observation, Observation):
+            raise WorkFailed(
+                f"environment {self.name!r} returned {self._observation!r} from observe(); expected an Observation."
+            )
+        if not self._ended and not self._observation.actions:
+            raise WorkFailed(
+                f"environment {self.name!r} offered no legal action in task {self.task.id!r} after "
+                f"{len(self._actions)} steps; an unfinished episode needs at least one: mend its observe method."
+            )
+        return self._observation
+
+    def _info(self, outcome: Outcome) -> dict[str, Any]:
+        return {
+            "actions": self.observation.actions,
+            "task": self.task.id,
+            "success": outcome.success,
+            "illegal": outcome.illegal,
+        }
+
+    def _random_action(self, rng: Any) -> str:
+        actions = self.observation.actions
+        return actions[int(rng.integers(len(actions)))]

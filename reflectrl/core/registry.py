@@ -1,0 +1,94 @@
+"""Environments by name: built in, registered at run time, or brought by an installed package's entry point.
+
+An entry point of the group ``reflectrl.envs`` maps a name to ``module:Class``; nothing is imported before it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from importlib.metadata import entry_points
+from typing import Any
+
+import gymnasium
+
+from reflectrl.core.env import NatLangEnv
+from reflectrl.core.errors import InvalidInput, nearest
+
+_TARGETS: dict[str, str | type[NatLangEnv]] = {
+    "dangerous_taxi": "reflectrl.envs.dangerous_taxi:DangerousTaxi",
+    "number_line": "reflectrl.envs.number_line:NumberLine",
+}
+
+
+def register_env(name: str, target: str | type[NatLangEnv]) -> None:
+    """Make ``target`` (a class, or ``"module:Class"``) known as ``name``; a second, different owner is refused."""
+    if _TARGETS.get(name, target) != target:
+        raise InvalidInput(f"environment {name!r} is registered as {_TARGETS[name]!r} already; choose another name.")
+    _TARGETS[name] = target
+    register_gym_ids()
+
+
+def _plugins() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group="reflectrl.envs")}
+
+
+def env_names() -> list[str]:
+    """Every known environment, sorted."""
+    return sorted({*_TARGETS, *_plugins()})
+
+
+def env_class(name: str) -> type[NatLangEnv]:
+    """Import the class behind ``name``.
+
+    Raises:
+        InvalidInput: unknown name, a target that cannot be imported, or one that is no ``NatLangEnv``.
+
+    """
+    target = _TARGETS.get(name) or _plugins().get(name)
+    if target is None:
+        raise InvalidInput(f"environment {name!r} is unknown; {nearest(name, env_names())}")
+    if isinstance(target, str):
+        module, _, attribute = target.partition(":")
+        try:
+            target = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(f"environment {name!r} points at {target!r}, which cannot be imported: {error}.") from error
+    if not (inspect.isclass(target) and issubclass(target, NatLangEnv)):
+        raise InvalidInput(f"environment {name!r} is {target!r}; expected a subclass of reflectrl.NatLangEnv.")
+    return target
+
+
+def make_env(name: str, **options: Any) -> NatLangEnv:
+    """Make the environment ``name``; ``options`` are its constructor's parameters, checked by name."""
+    cls = env_class(name)
+    known = list(inspect.signature(cls).parameters)
+    for option in options:
+        if option not in known:
+            raise InvalidInput(f"environment {name!r} has no option {option!r}; {nearest(option, known)}")
+    env = cls(**options)
+    if not env.name:
+        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {name!r}.")
+    return env
+
+
+def _gym_id(name: str) -> str:
+    return f"reflectrl/{''.join(part.title() for part in name.split('_'))}-v0"
+
+
+def register_gym_ids() -> None:
+    """Make every environment of this module known to gymnasium as ``reflectrl/<CamelName>-v0``.
+
+    ``import reflectrl`` calls it, because gymnasium has no plugin loader since 1.0; ``register_env`` keeps it up to date.
+    An environment that comes by entry point is registered the same way by its own package, if it wants to be.
+    """
+    for name in _TARGETS:
+        if _gym_id(name) not in gymnasium.registry:
+            gymnasium.register(
+                _gym_id(name),
+                entry_point="reflectrl.core.registry:make_env",
+                kwargs={"name": name},
+                # NatLangEnv owns order, horizon and end of an episode and checks them with sentences of its own
+                order_enforce=False,
+                disable_env_checker=True,
+            )

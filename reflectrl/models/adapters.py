@@ -1,0 +1,77 @@
+"""Adapters and quantisation: LoRA through peft, 8-bit and 4-bit bases through bitsandbytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.core import InvalidInput, nearest
+
+
+def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
+    """What ``from_pretrained`` must know to quantise the base."""
+    if section.quantization == "none":
+        return None
+    if section.quantization == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, section.dtype)
+    )
+
+
+def prepare_quantized(model: PreTrainedModel) -> PreTrainedModel:
+    """Freeze a quantised base and raise its small layers to float32; other bases are returned as they are."""
+    if getattr(model, "is_quantized", False):
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return model
+
+
+def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]) -> PeftModel:
+    """Wrap ``model`` with fresh LoRA adapters; the embeddings of ``token_ids`` (added labels) are trained as well.
+
+    Raises:
+        InvalidInput: unknown target modules, or an adapter on the lm_head.
+
+    """
+    names = {module: name for name, module in model.named_modules()}
+    head = names.get(model.get_output_embeddings(), "")
+    targets = lora.target_modules
+    if not isinstance(targets, str) and any(head == target or head.endswith(f".{target}") for target in targets):
+        raise InvalidInput(
+            f"model.lora.target_modules={targets} puts an adapter on {head!r}, but the policy reads that layer's label "
+            "rows directly and would ignore it: leave it out."
+        )
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+        trainable_token_indices=_token_indices(model, names, token_ids),
+    )
+    try:
+        return get_peft_model(prepare_quantized(model), config)
+    except ValueError as error:  # peft names the modules it missed
+        linear = {name.rpartition(".")[2] for module, name in names.items() if isinstance(module, nn.Linear | Conv1D)}
+        raise InvalidInput(
+            f"model.lora.target_modules={targets} cannot be adapted: {error} {nearest(str(targets[0]), linear)}"
+        ) from error
+
+
+def _token_indices(
+    model: PreTrainedModel, names: dict[nn.Module, str], token_ids: Sequence[int]
+) -> dict[str, list[int]] | None:
+    """The rows to train of the embedding, and of the lm_head where it is a matrix of its own."""
+    if not token_ids:
+        return None
+    layers = [model.get_input_embeddings()]
+    if not model.config.get_text_config().tie_word_embeddings:
+        layers.append(model.get_output_embeddings())
+    return {names[layer]: list(token_ids) for layer in layers}

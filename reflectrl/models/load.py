@@ -1,0 +1,236 @@
+"""Loading and saving models: a name or folder and a recipe section in, model and tokenizer out.
+
+Folders are what the ecosystem reads: ``AutoModelForCausalLM`` or ``AutoPeftModelForCausalLM`` loads each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput
+from reflectrl.models.adapters import add_lora, prepare_quantized, quantization_config
+from reflectrl.models.seeding import seeded
+from reflectrl.models.tokenizer import add_label_tokens
+
+BUILTIN = "builtin/nano"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal language model and its tokenizer."""
+
+    model: PreTrainedModel | PeftModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The transformers model, without adapters around it: the one whose ``forward`` is patched."""
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+
+def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> LanguageModel:
+    """A player before any training: the base of ``section``, with fresh LoRA adapters when the section has them.
+
+    Args:
+        section: the recipe's model; ``builtin/nano`` must have gone through ``make_base``.
+        labels: all menu labels; those of the kind "added" are added to the tokenizer.
+        seed: of new adapters and new embeddings.
+
+    Raises:
+        InvalidInput: the model cannot be loaded or does not fit the section, as a sentence.
+
+    """
+    tokenizer = _load_tokenizer(section.name, section)
+    token_ids = add_label_tokens(tokenizer, labels)
+    with seeded(seed):
+        model = _load_weights(section.name, section, tokenizer)
+        if section.lora is not None:
+            return LanguageModel(add_lora(model, section.lora, token_ids), tokenizer)
+    return LanguageModel(model, tokenizer)
+
+
+def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> LanguageModel:
+    """A player that ``save_model`` wrote; an adapter comes back as the same adapter, ready to go on when trainable.
+
+    Args:
+        folder: where it was saved.
+        section: the recipe's model: names the base of an adapter, and how it is loaded.
+        trainable: False freezes every weight.
+
+    Raises:
+        InvalidInput: no such folder, or one that does not hold such a player.
+
+    """
+    if not folder.is_dir():
+        raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player first, or mend the path.")
+    tokenizer = _load_tokenizer(str(folder), section)
+    if (folder / "adapter_config.json").is_file():
+        model = _load_adapter(folder, section, tokenizer, trainable)
+    elif section.lora is not None:
+        raise InvalidInput(
+            f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
+            "trained with adapters: train it again, or set model.lora=null."
+        )
+    else:
+        model = _load_weights(str(folder), section, tokenizer)
+    if not trainable:
+        model.requires_grad_(False)
+    return LanguageModel(model, tokenizer)
+
+
+def save_model(lm: LanguageModel, folder: Path) -> None:
+    """Write adapter or weights (safetensors) and tokenizer to ``folder``; a kill never leaves half a model there."""
+    fresh, stale = (folder.with_name(f".{folder.name}.{word}") for word in ("fresh", "stale"))
+    for leftover in (fresh, stale):
+        shutil.rmtree(leftover, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _quiet():
+        if isinstance(lm.model, PeftModel):
+            # added labels are saved as rows of their own; the whole embedding need not be
+            lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
+        else:
+            lm.model.save_pretrained(fresh)
+        lm.tokenizer.save_pretrained(fresh)
+    if folder.exists():
+        folder.replace(stale)  # a folder that is not empty cannot be replaced in one move
+    fresh.replace(folder)
+    shutil.rmtree(stale, ignore_errors=True)
+
+
+def _load_adapter(folder: Path, section: ModelSection, tokenizer: PreTrainedTokenizerBase, trainable: bool) -> PeftModel:
+    base = prepare_quantized(_load_weights(_base_of(folder, section), section, tokenizer))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            return PeftModel.from_pretrained(base, str(folder), is_trainable=trainable)
+    except (UserWarning, RuntimeError, ValueError, OSError) as error:
+        raise InvalidInput(
+            f"the adapter in {str(folder)!r} does not fit the base {section.name!r}: {_first_line(error)}; load it with "
+            "the model section it was trained with."
+        ) from error
+
+
+def _base_of(folder: Path, section: ModelSection) -> str:
+    """Name of the base under an adapter; a built-in base is found again when the whole run folder was moved."""
+    if section.name != BUILTIN:
+        return section.name
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    recorded = Path(config["base_model_name_or_path"])
+    beside = folder.parent / recorded.name
+    return str(beside if beside.is_dir() else recorded)
+
+
+def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase:
+    with _loading(name, "tokenizer"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=section.trust_remote_code
+        )
+    if tokenizer.eos_token_id is None:
+        raise InvalidInput(f"the tokenizer of {name!r} has no end-of-text token, so a reflection could not end.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    if section.trust_remote_code:
+        _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
+    _check_folder(name)
+    with _loading(name, "model"):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=section.trust_remote_code)
+        context = getattr(config.get_text_config(), "max_position_embeddings", None)
+        if context is not None and context < section.max_length:
+            raise InvalidInput(
+                f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set model.max_length={context}."
+            )
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name,
+            config=config,
+            dtype=getattr(torch, section.dtype),
+            attn_implementation=section.attn_implementation,
+            quantization_config=quantization_config(section),
+            device_map={"": _device()} if torch.cuda.is_available() else None,
+            trust_remote_code=section.trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    if report["missing_keys"]:
+        raise InvalidInput(
+            f"{name!r} lacks weights of its own architecture ({', '.join(sorted(report['missing_keys'])[:3])}, ...); "
+            "expected a complete causal language model: save or download it again."
+        )
+    if len(tokenizer) > model.get_input_embeddings().weight.size(0):
+        model.resize_token_embeddings(len(tokenizer))
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model  # type: ignore[no-any-return]
+
+
+def _check_folder(name: str) -> None:
+    """Refuse what ``from_pretrained`` would report in words that do not help."""
+    folder = Path(name)
+    if name == BUILTIN:
+        raise InvalidInput(f"{BUILTIN!r} has no weights before reflectrl.models.builtin.make_base has written them.")
+    if not folder.is_dir():
+        return
+    if (folder / "adapter_config.json").is_file():
+        raise InvalidInput(f"{name!r} holds an adapter, not a model; set model.name to the base it was trained on.")
+    if not (folder / "config.json").is_file():
+        raise InvalidInput(f"the folder {name!r} has no config.json; expected a transformers model folder.")
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidInput(
+            f"the folder {name!r} has no *.safetensors weights (pickled .bin files can run code and are not read); "
+            "convert it with model.save_pretrained."
+        )
+
+
+def _device() -> str:
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+@contextmanager
+def _loading(name: str, what: str) -> Iterator[None]:
+    """Turn the many ways in which loading fails into one sentence."""
+    try:
+        with _quiet():
+            yield
+    except InvalidInput:
+        raise
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        where = "this folder" if Path(name).is_dir() else "a folder of that name, then the Hugging Face hub and its cache"
+        raise InvalidInput(
+            f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; give {BUILTIN!r}, or the name or "
+            "folder of a causal language model."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars for files that are on this disk."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,84 @@
+"""Tokenizers: the one trained for ``builtin/nano``, and the question whether menu labels are single tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from reflectrl.core import InvalidInput
+from reflectrl.prompts import labels as label_names
+from reflectrl.prompts.format import ACTION_CUE
+
+PAD, EOS = "<|pad|>", "<|eos|>"
+
+# Phrases stay whole, so ". move south\n" can become one token; everything else (grid cells, digits) is one character.
+_PHRASE = r"[.,:;]? ?[A-Za-z]{2,}(?: [A-Za-z]+)*[.,:;]?\n?|[\s\S]"
+
+
+def train_tokenizer(
+    corpus: Iterable[str], labels: Sequence[str], *, vocabulary: int, max_length: int
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of at most ``vocabulary`` tokens for ``corpus``; every label is one token.
+
+    Any text survives ``decode(encode(text))``. The same corpus gives the same tokenizer.
+    """
+    long_labels = [label for label in labels if len(label) > 1]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        [
+            pre_tokenizers.Split(Regex(_PHRASE), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(long_labels),
+        special_tokens=[PAD, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    # single_word keeps "100" from becoming "10", "0"; a label that is no word ("<|3|>") may stand anywhere
+    tokenizer.add_tokens([AddedToken(label, single_word=label.isalnum(), normalized=False) for label in long_labels])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:
+    """Add labels of the kind "added" that ``tokenizer`` lacks; the ids of all of them, empty for other kinds."""
+    if tuple(labels) != label_names("added", len(labels)):
+        return []
+    tokenizer.add_tokens([AddedToken(label, normalized=False) for label in labels])
+    return list(tokenizer.convert_tokens_to_ids(list(labels)))
+
+
+def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:
+    """The token id of each label as it follows the action cue.
+
+    Raises:
+        InvalidInput: a label is not exactly one known token there, or two labels are the same token.
+
+    """
+    cue = list(tokenizer(ACTION_CUE)["input_ids"])
+    ids = [list(tokenizer(ACTION_CUE + label)["input_ids"]) for label in labels]
+    for label, row in zip(labels, ids, strict=True):
+        if len(row) != len(cue) + 1 or row[:-1] != cue or row[-1] == tokenizer.unk_token_id:
+            raise InvalidInput(
+                f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} writes the label {label!r} as "
+                f"{tokenizer.convert_ids_to_tokens(row)} after {ACTION_CUE!r}; a label must be one token of its own: "
+                "set prompt.labels=letters, or prompt.labels=added to add tokens."
+            )
+    found = [row[-1] for row in ids]
+    if len(set(found)) < len(found):
+        raise InvalidInput(
+            f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} gives the labels {list(labels)} the tokens "
+            f"{found}, not all different: set prompt.labels=letters, or prompt.labels=added to add tokens."
+        )
+    return found

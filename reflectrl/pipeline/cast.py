@@ -1,0 +1,134 @@
+"""From a recipe and a run folder to the players on stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.config.prompts import prompt_format
+from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput, NatLangEnv, make_env
+from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.rows import read_rows
+from reflectrl.models.builtin import make_base
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.load import LanguageModel, load_model, new_model
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
+from reflectrl.prompts import PromptFormat, labels
+
+
+class Cast:
+    """The players of one run; models are loaded when first asked for."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder) -> None:
+        self.recipe = recipe
+        self.run = run
+
+    def env(self, options: Mapping[str, Any]) -> NatLangEnv:
+        """A new environment; ``options`` override the recipe's."""
+        return make_env(self.recipe.env.name, **{**self.recipe.env.options, **options})
+
+    @cached_property
+    def layout(self) -> PromptFormat:
+        """How prompts are written."""
+        return prompt_format(self.recipe, self.env({}).instructions)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the longest menu."""
+        return labels(self.layout.labels, self.env({}).max_actions)
+
+    def section(self, role: str) -> ModelSection:
+        """The model section of the ``reflector`` or the ``policy``."""
+        return (self.recipe.reflector_model or self.recipe.model) if role == "reflector" else self.recipe.model
+
+    def base(self, role: str) -> ModelSection:
+        """The section of a role with a base that can be loaded: the built-in one is written to the run folder."""
+        rows = [row for name in ("reflector", "policy") for row in read_rows(self.run / "sft" / f"{name}.jsonl")]
+        return make_base(
+            self.section(role),
+            self.run / ("base-reflector" if role == "reflector" and self.recipe.reflector_model else "base"),
+            corpus=[row.prompt + row.completion for row in rows],
+            labels=self.labels,
+            seed=derive_seed(self.recipe.seed, "base"),
+        )
+
+    def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
+        """A model of this run: ``reflector``, ``policy-sft``, ``policy``, or ``base`` before any training."""
+        if name == "base":
+            seed = derive_seed(self.recipe.seed, "new", "policy")
+            return new_model(self.base("policy"), labels=self.labels, seed=seed)
+        made_by = "rlft" if name == "policy" else "sft"
+        role = "reflector" if name == "reflector" else "policy"
+        return load_model(require(self.run / name, made_by), self.section(role), trainable=trainable)
+
+    def encoder(self, lm: LanguageModel) -> PromptEncoder:
+        """Prompts to tokens for a policy."""
+        return PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, self.labels), self.recipe.model.max_length)
+
+    def lm_policy(self, name: str) -> tuple[LanguageModel, Callable[[bool], Policy]]:
+        """A saved policy, and a function from ``greedy`` to a player of it."""
+        lm = self.load(name)
+        add_choice_head(lm.base)
+        encoder = self.encoder(lm)
+        return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy)
+
+    def plain_policy(self, name: str) -> Policy:
+        """A player without a local model: ``random``, ``expert`` or ``remote``."""
+        if name == "remote":
+            from reflectrl.players.remote import Endpoint, RemotePolicy
+
+            return RemotePolicy(Endpoint(**self.recipe.players.endpoint.model_dump()))
+        return RandomPolicy() if name == "random" else ExpertPolicy()
+
+    def reflector(self, policy: LanguageModel | None) -> Reflector | None:
+        """Who reflects in this recipe; ``policy`` is the model that speaks for itself in the single-player ablation."""
+        kind, players = self.recipe.players.reflector, self.recipe.players
+        if kind == "none":
+            return None
+        if kind == "expert":
+            return ExpertReflector()
+        if kind == "remote":
+            from reflectrl.players.remote import Endpoint, RemoteReflector
+
+            return RemoteReflector(Endpoint(**players.endpoint.model_dump()))
+        if kind == "self":
+            if policy is None:
+                raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")
+            return self._lm_reflector(policy, self.recipe.model.max_length)
+        return self._local_reflector
+
+    @cached_property
+    def _local_reflector(self) -> LMReflector:
+        return self._lm_reflector(self.load("reflector"), self.section("reflector").max_length)
+
+    def _lm_reflector(self, lm: LanguageModel, max_length: int) -> LMReflector:
+        players = self.recipe.players
+        return LMReflector(
+            lm.model,
+            lm.tokenizer,
+            max_length=max_length,
+            max_new_tokens=players.max_new_tokens,
+            temperature=players.temperature,
+            cache_size=players.cache_size,
+        )
+
+
+def require(path: Path, made_by: str) -> Path:
+    """``path``, which an earlier stage must have written.
+
+    Raises:
+        InvalidInput: it is not there.
+
+    """
+    if not path.exists():
+        raise InvalidInput(f"{path} does not exist; run `reflectrl {made_by}` for this run first.")
+    return path

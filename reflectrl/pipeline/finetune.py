@@ -1,0 +1,62 @@
+"""The sft stage: the base of both players, then each player from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reflectrl.config import Recipe
+from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.rows import Row, read_rows
+from reflectrl.models.load import new_model, save_model
+from reflectrl.pipeline.cast import Cast, require
+from reflectrl.pipeline.console import Advance
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.training.sft import train_sft
+
+
+def wanted_players(recipe: Recipe) -> Mapping[str, str]:
+    """The players that a recipe fine-tunes, with their folders; a single player is one model on both kinds of rows."""
+    if not recipe.sft.enabled:
+        return {}
+    if recipe.players.reflector == "self":
+        return {"both": "policy-sft"}
+    policy = {"policy": "policy-sft"}
+    return {"reflector": "reflector", **policy} if recipe.players.reflector == "local" else policy
+
+
+def _rows(recipe: Recipe, run: RunFolder, player: str) -> list[Row]:
+    reflecting = recipe.players.reflector != "none"
+    names = {
+        "reflector": ("reflector",),
+        "policy": ("policy" if reflecting else "policy-no-reflection",),
+        "both": ("reflector", "policy"),
+    }[player]
+    return [row for name in names for row in read_rows(require(run / "sft" / f"{name}.jsonl", "gen-data"))]
+
+
+def finetune(recipe: Recipe, run: RunFolder, player: str, advance: Advance) -> None:
+    """Train ``player`` from the base model and save it; a player that is there already is left alone."""
+    folder = run / wanted_players(recipe)[player]
+    if folder.is_dir():
+        return
+    cast = Cast(recipe, run)
+    role = "reflector" if player == "reflector" else "policy"
+    base = cast.base(role)
+    lm = new_model(base, labels=cast.labels, seed=derive_seed(recipe.seed, "new", player))
+    section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
+    rows: Sequence[Row] = _rows(recipe, run, player)
+    summary = train_sft(
+        lm,
+        rows[: section.max_rows],
+        player=player,
+        section=section,
+        labels=cast.labels,
+        max_length=base.max_length,
+        drop_long_rows=recipe.sft.drop_long_rows,
+        output_dir=run / "checkpoints" / f"sft-{player}",
+        seed=derive_seed(recipe.seed, "sft", player),
+        on_step=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
+    )
+    save_model(lm, folder)
+    dropped = f", {summary.dropped} too long" if summary.dropped else ""
+    advance(summary.steps, summary.steps, f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}")

@@ -1,0 +1,149 @@
+"""The run folder: where everything of one experiment lies, and which stages of it are done.
+
+    runs/<name>/  recipe.yaml  stages.json  data/  sft/  base/  reflector/  policy-sft/  policy/
+                  checkpoints/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe, dump_recipe
+from reflectrl.core import InvalidInput
+
+STAGES = ("gen-data", "sft", "rlft", "eval")
+
+_READS: Mapping[str, tuple[str, ...]] = {
+    "gen-data": ("seed", "env", "prompt", "data"),
+    "sft": ("model", "reflector_model", "sft", "players.reflector"),
+    "rlft": ("rlft", "players"),
+    "eval": ("eval",),
+}
+"""The parts of the recipe that each stage reads, besides those of the stages before it."""
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{path}.{name}".strip(".")).items()}
+
+
+def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
+    """Dotted recipe keys that the result of ``stage`` depends on, with their values."""
+    prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
+    flat = _flat(recipe.model_dump(mode="json"))
+    return {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """All of ``text`` or what was there before."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+class RunFolder:
+    """One run folder; knows for each stage which inputs it was begun with, and whether it is done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ledger = path / "stages.json"
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one process.
+
+        Raises:
+            InvalidInput: another process works in it, or it cannot be written.
+
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise InvalidInput(f"run folder {self.path} cannot be written: {error}; choose another --runs.") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InvalidInput(
+                    f"another process is working in run folder {self.path}; wait for it or choose another --run."
+                ) from error
+            yield
+
+    def is_done(self, stage: str) -> bool:
+        """Whether ``stage`` has finished."""
+        return bool(self._read().get(stage, {}).get("done"))
+
+    def check(self, recipe: Recipe, stage: str) -> None:
+        """Refuse to mix inputs.
+
+        Raises:
+            InvalidInput: ``stage`` was begun here with other inputs; names the keys that differ.
+
+        """
+        entry = self._read().get(stage)
+        if entry is None:
+            return
+        then, now = entry["inputs"], stage_inputs(recipe, stage)
+        changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+        if changed:
+            listed = "; ".join(f"{key}: {then.get(key)!r} -> {now.get(key)!r}" for key in changed[:5])
+            raise InvalidInput(
+                f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
+                f"{'; ...' if len(changed) > 5 else ''}); choose another --run, or delete the folder to start over."
+            )
+
+    def forget(self, stage: str) -> None:
+        """Let ``stage`` be done again."""
+        ledger = self._read()
+        ledger.pop(stage, None)
+        self._write(ledger)
+
+    def begin(self, recipe: Recipe, stage: str) -> None:
+        """Note the inputs of ``stage``, and the recipe as it was resolved."""
+        write_atomically(self.path / "recipe.yaml", dump_recipe(recipe))
+        self._note(recipe, stage, done=False)
+
+    def finish(self, recipe: Recipe, stage: str) -> None:
+        """Note that ``stage`` is done."""
+        self._note(recipe, stage, done=True)
+
+    def _note(self, recipe: Recipe, stage: str, *, done: bool) -> None:
+        self._write({**self._read(), stage: {"done": done, "inputs": stage_inputs(recipe, stage)}})
+
+    def _read(self) -> dict[str, Any]:
+        if not self._ledger.is_file():
+            return {}
+        try:
+            ledger = json.loads(self._ledger.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"{self._ledger} is not the ledger of a run folder: {error}; delete the folder.") from error
+        if not isinstance(ledger, dict):
+            raise InvalidInput(f"{self._ledger} is not the ledger of a run folder; delete the folder to start over.")
+        return ledger
+
+    def _write(self, ledger: Mapping[str, Any]) -> None:
+        write_atomically(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")
+
+
+def folder_digest(path: Path) -> str:
+    """SHA-256 of all files below ``path``, names and contents: equal digests mean equal bytes."""
+    digest = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        digest.update(str(file.relative_to(path)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()

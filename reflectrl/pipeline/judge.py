@@ -1,0 +1,95 @@
+"""The eval stage: every policy of the recipe on the same fixed episodes, and its trajectories for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reflectrl.config import Recipe
+from reflectrl.core import Trajectory
+from reflectrl.evaluation import EvalRow, evaluate, fixed_episodes, write_rows
+from reflectrl.evaluation.evaluate import row
+from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.console import Advance
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
+from reflectrl.rollout import Episode
+from reflectrl.rollout.record import Header, write_trajectories
+
+_FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
+
+
+class _Judge:
+    """Plays the episodes, keeps the rows and the trajectories."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, advance: Advance) -> None:
+        self.recipe = recipe
+        self.run = run
+        self.cast = Cast(recipe, run)
+        self.rows: list[EvalRow] = []
+        self._advance = advance
+        section = recipe.eval
+        env = self.cast.env(section.env)
+        self._episodes = {
+            mode: fixed_episodes(env, section.split, episodes=count, max_tasks=section.max_tasks, seed=recipe.seed)
+            for mode, count in (("sampled", section.episodes), ("greedy", None))
+        }
+
+    def play(self, name: str, reflections: str, mode: str, policy: Policy, reflector: Reflector | None) -> list[Trajectory]:
+        """One row of the table."""
+        episodes: Sequence[Episode] = self._episodes[mode]
+        label = f"{name} {mode}" if reflections in ("none", self.recipe.players.reflector) else f"{name} {reflections}"
+        finished = 0
+
+        def count(_: Trajectory) -> None:
+            nonlocal finished
+            finished += 1
+            self._advance(finished, len(episodes), label)
+
+        section = self.recipe.eval
+        trajectories = evaluate(
+            lambda: self.cast.env(section.env),
+            episodes,
+            policy=policy,
+            reflector=reflector,
+            layout=self.cast.layout,
+            batch_size=section.batch_size,
+            on_episode=count,
+        )
+        self.rows.append(row(name, reflections, mode, section.split, trajectories))
+        header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
+        path = self.run / "trajectories" / f"eval-{name}-{reflections}-{mode}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        write_trajectories(path, header, trajectories)
+        return trajectories
+
+    def model_rows(self, name: str) -> None:
+        """A local policy: sampled, greedy if wanted, and the controls for the RLFT policy."""
+        lm, player = self.cast.lm_policy(_FOLDERS[name])
+        reflector, who = self.cast.reflector(lm), self.recipe.players.reflector
+        sampled = self.play(name, who, "sampled", player(False), reflector)
+        if self.recipe.eval.greedy:
+            self.play(name, who, "greedy", player(True), reflector)
+        if name == "rlft":
+            for control in self.recipe.eval.controls:
+                self.play(name, control, "sampled", player(False), _control(control, sampled))
+
+
+def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
+    if kind == "blank":
+        return ScriptedReflector(lambda _: "")
+    if kind == "expert":
+        return ExpertReflector()
+    return ShuffledReflector([turn.reflection or "" for episode in sampled for turn in episode.turns])
+
+
+def judge(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
+    """Write ``eval.jsonl`` and the trajectories of every row."""
+    work = _Judge(recipe, run, advance)
+    for name in recipe.eval.policies:
+        if name in _FOLDERS:
+            work.model_rows(name)
+        else:
+            work.play(name, "none", "sampled", work.cast.plain_policy(name), None)
+    write_rows(run / "eval.jsonl", work.rows)
+    best = max(work.rows, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
+    advance(1, 1, f"best {best.policy} ({best.mode}) {best.metrics.success:.0%} of {best.metrics.episodes} episodes")

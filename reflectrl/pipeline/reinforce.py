@@ -1,0 +1,98 @@
+"""The rlft stage: the trainer, its checkpoints and the records it leaves in the run folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from reflectrl.config import Recipe
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.models.load import save_model
+from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.console import Advance
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.players import Reflector
+from reflectrl.rollout.jsonl import append_jsonl, mend_tail
+from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.curriculum import Stage
+from reflectrl.training.rlft import Iteration, ReflectRLTrainer, checkpoint_iteration, last_checkpoint
+
+
+def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
+    """The trainer's arguments as the recipe states them."""
+    if recipe.rlft is None:
+        raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; add one.")
+    fields = recipe.rlft.model_dump(exclude={"stages", "record_episodes"})
+    cuda = torch.cuda.is_available()
+    return ReflectRLConfig(
+        output_dir=output_dir,
+        stages=[Stage(**stage.model_dump()) for stage in recipe.rlft.stages],
+        seed=recipe.seed,
+        use_cpu=not cuda,
+        bf16=cuda and recipe.model.dtype == "bfloat16",
+        disable_tqdm=True,
+        save_total_limit=2,
+        dataloader_pin_memory=cuda,
+        **fields,
+    )
+
+
+class _Records:
+    """Appends what each iteration showed to the run folder, and tells the console."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, cast: Cast, reflector: Reflector | None, advance: Advance) -> None:
+        self._header = Header(recipe.env.name, dict(recipe.env.options), cast.layout)
+        self._keep = recipe.rlft.record_episodes if recipe.rlft else 0
+        self._total = sum(stage.iterations for stage in recipe.rlft.stages) if recipe.rlft else 0
+        self._run = run
+        self._reflector = reflector
+        self._advance = advance
+        self._clock = time.monotonic()
+
+    def rewind(self, iteration: int) -> None:
+        """Forget what was recorded after the checkpoint that training goes on from."""
+        for name in ("metrics.jsonl", "throughput.jsonl"):
+            path = self._run / name
+            if path.is_file():
+                mend_tail(path)
+                kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:iteration]
+                path.write_text("".join(kept), encoding="utf-8")
+
+    def __call__(self, done: Iteration, episodes: Sequence[Trajectory]) -> None:
+        seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
+        append_jsonl(self._run / "metrics.jsonl", [done])
+        steps = sum(len(episode.turns) for episode in episodes)
+        hit_rate = self._reflector.hit_rate if self._reflector else 0.0
+        throughput = {"iteration": done.iteration, "seconds": round(seconds, 4), "steps_per_second": round(steps / seconds, 1)}
+        append_jsonl(self._run / "throughput.jsonl", [{**throughput, "reflection_hit_rate": round(hit_rate, 4)}])
+        if self._keep:
+            path = self._run / "trajectories" / f"rlft-{done.iteration:05d}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            write_trajectories(path, self._header, episodes[: self._keep])
+        note = f"{done.stage}  success {done.success:.2f}  return {done.episode_return:+.2f}  entropy {done.entropy:.2f}"
+        self._advance(done.iteration + 1, self._total, note)
+
+
+def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
+    """Train the policy from ``policy-sft`` (or the base) and save it as ``policy``; goes on from the last checkpoint."""
+    cast = Cast(recipe, run)
+    lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
+    reflector = cast.reflector(lm)
+    records = _Records(recipe, run, cast, reflector, advance)
+    trainer = ReflectRLTrainer(
+        lm.model,
+        training_config(recipe, str(run / "checkpoints")),
+        lm.tokenizer,
+        encoder=cast.encoder(lm),
+        env_factory=cast.env,
+        layout=cast.layout,
+        reflector=reflector,
+        on_iteration=records,
+    )
+    checkpoint = last_checkpoint(run / "checkpoints")
+    records.rewind(0 if checkpoint is None else checkpoint_iteration(checkpoint))
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    save_model(lm, run / "policy")

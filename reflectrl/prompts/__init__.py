@@ -1,0 +1,8 @@
+"""The only place where prompt text is assembled: teacher, SFT, RLFT and evaluation all read it from here."""
+
+from reflectrl.prompts.format import PromptFormat
+from reflectrl.prompts.menu import LABEL_KINDS, Menu, labels, make_menu
+from reflectrl.prompts.prompt import Prompt
+from reflectrl.prompts.teacher import TeacherPrompts
+
+__all__ = ["LABEL_KINDS", "Menu", "Prompt", "PromptFormat", "TeacherPrompts", "labels", "make_menu"]

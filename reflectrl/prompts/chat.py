@@ -1,0 +1,50 @@
+"""Local players' prompts as chats for a remote model, and how its answers are read, by teachers too."""
+
+from __future__ import annotations
+
+from reflectrl.prompts.menu import Menu
+from reflectrl.prompts.prompt import Prompt
+
+Messages = list[dict[str, str]]
+"""A chat as endpoints expect it: objects with ``role`` and ``content``."""
+
+REFLECTOR_ROLE = (
+    "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
+    "next, in one paragraph of at most 50 words. Answer with the reflection only."
+)
+POLICY_ROLE = (
+    "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
+    "of the action you choose and nothing else."
+)
+
+
+def reflector_chat(prompt: Prompt) -> Messages:
+    """Ask for a reflection on a reflector's prompt."""
+    return [{"role": "system", "content": REFLECTOR_ROLE}, {"role": "user", "content": prompt.text}]
+
+
+def policy_chat(prompt: Prompt) -> Messages:
+    """Ask for a label of a policy's prompt."""
+    return [{"role": "system", "content": POLICY_ROLE}, {"role": "user", "content": prompt.text}]
+
+
+def read_reflection(reply: str) -> str:
+    """The reply as one line, since a line break would end a reflection's line in the policy's prompt."""
+    return " ".join(reply.split())
+
+
+def read_label(reply: str, menu: Menu) -> int | None:
+    """Position of the chosen action: the reply must be one label, or one whole menu line, apart from decoration."""
+    bare = reply.strip().strip("`'\"*()[]. \n")
+    lines = [f"{label}. {action}" for label, action in zip(menu.labels, menu.actions, strict=True)]
+    for known in (menu.labels, tuple(lines)):
+        if bare in known:
+            return known.index(bare)
+    return None
+
+
+def label_complaint(reply: str, menu: Menu) -> str | None:
+    """What to tell a model whose reply is no label; ``None`` when it is one."""
+    if read_label(reply, menu) is not None:
+        return None
+    return f"That is not a label of the menu. Answer with exactly one of: {', '.join(menu.labels)}."

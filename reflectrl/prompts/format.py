@@ -1,0 +1,70 @@
+"""``PromptFormat``: the one layout of the prompts that local players are trained on and play with.
+
+What is stable over an episode comes first (instructions, history), what changes comes last (state, reflection, menu),
+and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reflectrl.core import Hints, Observation
+from reflectrl.prompts.menu import Menu, make_menu
+from reflectrl.prompts.prompt import Prompt
+
+REFLECTION_CUE = "Reflection:"
+ACTION_CUE = "Action:\n"
+"""Ends with a newline so that the label is a token of its own, as it is at the start of its line in the menu."""
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """How a state becomes the text of a prompt: a value, written into every dataset and run folder."""
+
+    instructions: str = ""
+    """Text before everything else; empty for none."""
+    history: int = 1
+    """How many past actions are shown, newest last."""
+    labels: str = "numbers"
+    """Kind of menu labels, see ``LABEL_KINDS``."""
+    shuffle: bool = False
+    """Draw the menu's order anew at each step."""
+
+    def menu(self, observation: Observation, rng: random.Random) -> Menu:
+        """The state's legal actions, labelled; consumes ``rng`` only when shuffling."""
+        return make_menu(observation.actions, self.labels, rng if self.shuffle else None)
+
+    def reflector(self, observation: Observation, past: Sequence[str], hints: Hints | None = None) -> Prompt:
+        """``p(s)`` and the cue to analyse; the reflector never sees the menu."""
+        return Prompt(self._head, self._history(past), f"{observation.text}\n{REFLECTION_CUE}", hints=hints)
+
+    def policy(
+        self,
+        observation: Observation,
+        past: Sequence[str],
+        reflection: str | None,
+        menu: Menu,
+        hints: Hints | None = None,
+    ) -> Prompt:
+        """``p(s)``, the reflection, the menu and the action cue; without a reflection its line is absent."""
+        said = "" if reflection is None else f"{REFLECTION_CUE}{self.reflection_completion(reflection)}\n"
+        tail = f"{observation.text}\n{said}{menu.text}{ACTION_CUE}"
+        return Prompt(self._head, self._history(past), tail, menu, hints)
+
+    @staticmethod
+    def reflection_completion(reflection: str) -> str:
+        """What follows the reflector's cue, on one line; an empty reflection adds nothing."""
+        words = " ".join(reflection.split())
+        return f" {words}" if words else ""
+
+    @property
+    def _head(self) -> str:
+        return f"{self.instructions}\n" if self.instructions else ""
+
+    def _history(self, past: Sequence[str]) -> tuple[str, ...]:
+        if self.history == 0:
+            return ()
+        shown = past[-self.history :]
+        return tuple(f"Past: {action}\n" for action in shown) or ("Past: none\n",)

@@ -1,0 +1,56 @@
+"""Menus: the legal actions of a state, one ``label. action`` a line (single-prompt action enumeration, section 4.3).
+
+Labels are strings here. Whether each is one token is a question to a tokenizer, asked by ``reflectrl.models``.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import dataclass
+
+from reflectrl.core import InvalidInput, nearest
+
+LABEL_KINDS = ("numbers", "letters", "added")
+_ALPHABET = string.ascii_uppercase + string.ascii_lowercase
+
+
+def labels(kind: str, count: int) -> tuple[str, ...]:
+    """The first ``count`` labels of a kind: numbers from 0, letters A-Z a-z, or tokens added to the tokenizer.
+
+    Raises:
+        InvalidInput: unknown kind, or more letters wanted than there are.
+
+    """
+    if kind == "numbers":
+        return tuple(str(number) for number in range(count))
+    if kind == "added":
+        return tuple(f"<|{number}|>" for number in range(count))
+    if kind != "letters":
+        raise InvalidInput(f"labels {kind!r} is unknown; {nearest(kind, LABEL_KINDS)}")
+    if count > len(_ALPHABET):
+        raise InvalidInput(
+            f"a menu of {count} actions was given but labels=letters has {len(_ALPHABET)}; use prompt.labels=added."
+        )
+    return tuple(_ALPHABET[:count])
+
+
+@dataclass(frozen=True)
+class Menu:
+    """Labels and actions side by side, in the order shown."""
+
+    labels: tuple[str, ...]
+    actions: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One ``label. action`` a line, each line ended by a newline."""
+        return "".join(f"{label}. {action}\n" for label, action in zip(self.labels, self.actions, strict=True))
+
+
+def make_menu(actions: tuple[str, ...], kind: str, shuffle: random.Random | None = None) -> Menu:
+    """Label ``actions``; with ``shuffle``, in an order drawn from it, so that positions cannot be memorised."""
+    order = list(actions)
+    if shuffle is not None:
+        shuffle.shuffle(order)
+    return Menu(labels(kind, len(order)), tuple(order))

@@ -1,0 +1,93 @@
+"""``TeacherPrompts``: the chats in which a large model teaches (section 4.2, appendices C.4 and D.1, in our words).
+
+A teacher first reflects without naming its choice, then chooses from the menu in the same chat, so both agree. It is
+shown the same past actions as the small players will see, or its words would speak of what they cannot read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reflectrl.core import Hints, Observation
+from reflectrl.prompts.chat import Messages
+from reflectrl.prompts.format import PromptFormat
+from reflectrl.prompts.menu import Menu
+
+TEACHER_ROLE = (
+    "You think aloud for a player who acts step by step. When asked to reflect, write one short paragraph: what the "
+    "last action led to and whether it was good or bad and why, where things stand, what to aim for next. When asked "
+    "to choose, answer with a label only."
+)
+DISCRETION = (
+    " You may be given a private note with facts that the player cannot see. Let it keep you right, but reason from "
+    "the state alone: never quote the note, never hint that it exists, and never call an action optimal or the best."
+)
+REFLECT = "Reflect on this state in at most 50 words. Do not name your choice yet."
+MISTAKEN = (
+    "The last action looks like a mistake. Say why it did not help and how to recover from it, in at most 50 words. "
+    "Do not name your choice yet."
+)
+CHOOSE = "Now choose. Answer with the label of one action and nothing else."
+NOTE = "Private note"
+
+
+@dataclass(frozen=True)
+class TeacherPrompts:
+    """Writes the chats of one environment."""
+
+    instructions: str
+    """The environment's rules; a teacher always reads them, even where the local players' prompts leave them out."""
+    layout: PromptFormat
+    """How the local players see the past."""
+
+    def reflect(
+        self, observation: Observation, past: Sequence[str], *, spoiler: str | None = None, mistaken: bool = False
+    ) -> Messages:
+        """Ask for a reflection.
+
+        Args:
+            observation: the state.
+            past: all actions so far; as many are shown as the layout says.
+            spoiler: privileged facts for a reflection on an expert's episode; the model is told to keep them private.
+            mistaken: the last action is known to be a bad one (a negative example).
+
+        """
+        role = TEACHER_ROLE + (DISCRETION if spoiler else "")
+        history = "".join(self.layout.reflector(observation, past).history)
+        note = f"{NOTE}: {spoiler}\n" if spoiler else ""
+        return [
+            {"role": "system", "content": f"{role}\n\n{self.instructions}".rstrip()},
+            {"role": "user", "content": f"{history}{observation.text}\n\n{note}{MISTAKEN if mistaken else REFLECT}"},
+        ]
+
+    @staticmethod
+    def choose(chat: Messages, reflection: str, menu: Menu) -> Messages:
+        """Go on with the chat of ``reflect``: show the menu, ask for a label."""
+        return [
+            *chat,
+            {"role": "assistant", "content": reflection},
+            {"role": "user", "content": f"{menu.text}\n{CHOOSE}"},
+        ]
+
+
+def leak_complaint(reply: str, hints: Hints, menu: Sequence[str]) -> str | None:
+    """What to tell a model that repeats its spoiler; ``None`` when it kept it private.
+
+    A sentence of the spoiler that the environment's own public reflection also says, or that is just an action's name,
+    is no secret.
+    """
+    public = _sentences(hints.reflection or "") | {_plain(action) for action in menu}
+    said = _plain(reply)
+    if _plain(NOTE) in said or any(secret in said for secret in _sentences(hints.spoiler or "") - public):
+        return "That repeats the private note. Write the reflection again from the state alone, without its words."
+    return None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _sentences(text: str) -> set[str]:
+    return {_plain(part) for part in re.split(r"[.!?\n]+(?:\s|$)", text) if part.strip()}

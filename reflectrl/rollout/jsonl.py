@@ -1,0 +1,141 @@
+"""Frozen records as lines of JSON, strict in both directions: what cannot be read back exactly is an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from reflectrl.core import InvalidInput, WorkFailed
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """A record as plain JSON values: dataclasses and mappings become objects, tuples lists."""
+    if is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(kind: type[T], value: object, where: str) -> T:
+    """Read ``value`` as a ``kind`` by its type hints; every field must be there, and none besides.
+
+    Raises:
+        InvalidInput: a missing, unknown or mistyped field, named after ``where``.
+
+    """
+    return cast(T, _decode(kind, value, where))
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _decode_record(cast("type[Any]", kind), value, where)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):  # only "X | None" occurs in the records
+        return None if value is None else _decode(next(arm for arm in inner if arm is not type(None)), value, where)
+    if origin is tuple:
+        _need(isinstance(value, list), value, "a list", where)
+        return tuple(_decode(inner[0], item, f"{where}[{number}]") for number, item in enumerate(value))
+    if origin is Mapping:
+        _need(isinstance(value, dict), value, "an object", where)
+        return value
+    if kind is float:
+        _need(isinstance(value, int | float) and not isinstance(value, bool), value, "a number", where)
+        return float(value)
+    _need(type(value) is kind, value, f"a value of type {kind.__name__}", where)
+    return value
+
+
+def _decode_record(kind: type[Any], value: Any, where: str) -> Any:
+    _need(isinstance(value, dict), value, f"an object with the fields of {kind.__name__}", where)
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    for fault, odd in (("lacks the field", set(names) - set(value)), ("has the unknown field", set(value) - set(names))):
+        if odd:
+            raise InvalidInput(f"{where} {fault} {min(odd)!r}; expected {', '.join(names)}: write the file anew.")
+    return kind(**{name: _decode(hints[name], value[name], f"{where}, {name}") for name in names})
+
+
+def _need(ok: bool, value: object, expected: str, where: str) -> None:
+    if not ok:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise InvalidInput(f"{where} is {shown}; expected {expected}: write the file anew.")
+
+
+def dump_line(record: Any, path: Path) -> str:
+    """One record as one line of JSON; ``path`` is for the error only.
+
+    Raises:
+        WorkFailed: a value that JSON cannot hold, such as NaN.
+
+    """
+    try:
+        return json.dumps(encode(record), ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise WorkFailed(
+            f"a record for {path} holds a value that JSON cannot hold ({error}); expected text, finite numbers, lists "
+            "and objects: mend the environment or player that made it."
+        ) from error
+
+
+def write_jsonl(path: Path, records: Iterable[Any]) -> None:
+    """Write all records or nothing: the file appears, complete, in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.tmp")
+    with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(dump_line(record, path) for record in records)
+    unfinished.replace(path)
+
+
+def append_jsonl(path: Path, records: Iterable[Any]) -> None:
+    """Add records to the end of a file; a last line that a killed run left unfinished is taken off first."""
+    lines = [dump_line(record, path) for record in records]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mend_tail(path)
+    with path.open("a", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+
+
+def mend_tail(path: Path) -> None:
+    """Take off a last line without its newline, the mark of a run that was killed while writing."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read() != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[str, object]]:
+    """Yield ``("FILE, line N", value)`` for each line.
+
+    Raises:
+        InvalidInput: no such file, not UTF-8, or a line that is not JSON.
+
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}); expected a file of JSON lines.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8 text ({error.reason}); expected a file of JSON lines.") from error
+    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidInput(f"{where} is not JSON ({error.msg}); remove the line or write the file anew.") from error
+        yield where, value

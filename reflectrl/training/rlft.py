@@ -1,0 +1,341 @@
+"""``ReflectRLTrainer``: stage 2, online policy gradient on multi-step episodes (Algorithm 1, lines 23-36).
+
+TRL's base trainer brings the optimizer, DDP, mixed precision, checkpoints and trackers. Rollouts happen where it asks
+for the next batch; one training step is one optimizer step over one minibatch of steps, in micro-batches. Everything
+random is derived from (seed, iteration), so a checkpoint needs no generator states of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PrinterCallback, TrainerCallback
+from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
+
+from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core.seeds import derive_seed
+from reflectrl.models.encode import PromptEncoder, action_distribution
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.players import Reflector
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.rollout import Episode, episode_metrics, rollout
+from reflectrl.rollout.jsonl import decode, encode
+from reflectrl.training.batch import StepSample, minibatches, step_samples
+from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.curriculum import Curriculum, Stage
+from reflectrl.training.objective import Loss, Objective, step_losses
+from reflectrl.training.replay import ReplayBuffer
+
+STATE_NAME = "reflectrl_state_{rank}.json"
+VALUE_HEAD_NAME = "value_head.safetensors"
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration showed: equal for equal recipe and seed, however often the run was interrupted."""
+
+    iteration: int
+    """From 0."""
+    stage: str
+    success: float
+    episode_return: float
+    length: float
+    illegal: float
+    """Illegal actions a step."""
+    entropy: float
+    """Nats a step."""
+    loss: float
+    """Mean over the updates of the iteration."""
+    kl: float
+    """Of the policy that sampled against the one updated, mean over steps and updates."""
+    clipped: float
+    """Fraction of steps outside the clip range."""
+    replayed: int
+    """Episodes from the replay buffer."""
+    env_steps: int
+    """Environment steps since the start of training, over all processes."""
+
+
+class _StopWithCurriculum(TrainerCallback):
+    """Ends training once the last stage is over, which thresholds may bring about before ``max_steps``."""
+
+    def __init__(self, curriculum: Curriculum) -> None:
+        self._curriculum = curriculum
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if self._curriculum.finished:
+            control.should_training_stop = True
+
+
+def _disable_dropout(model: nn.Module) -> None:
+    """Sampling and scoring must see one and the same policy (appendix A)."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+
+
+class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
+    """Trains the policy; the reflector is frozen.
+
+    Args:
+        model: a causal language model of transformers, or a ``PeftModel`` around one.
+        args: what to do.
+        processing_class: its tokenizer.
+        encoder: prompts to tokens, with the ids of the labels.
+        env_factory: makes an environment from the options of a stage.
+        layout: how prompts are written.
+        reflector: who reflects; ``None`` for nobody. An ``LMReflector`` around ``model`` itself is the single player.
+        on_iteration: told of each iteration and its fresh episodes; called on the main process only.
+
+    """
+
+    _tag_names = ["trl", "reflectrl"]  # noqa: RUF012 - names and type are TRL's
+    _name = "Reflect-RL"
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        model: Any,
+        args: ReflectRLConfig,
+        processing_class: Any,
+        *,
+        encoder: PromptEncoder,
+        env_factory: Callable[[Mapping[str, Any]], NatLangEnv],
+        layout: PromptFormat,
+        reflector: Reflector | None,
+        on_iteration: Callable[[Iteration, Sequence[Trajectory]], None] | None = None,
+    ) -> None:
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        add_choice_head(base, value_head=args.baseline == "value")
+        _disable_dropout(model)
+        self.curriculum = Curriculum(args.stages)
+        self.replay = ReplayBuffer(args.replay_size)
+        self.iteration = 0
+        self.env_steps = 0
+        self._value_head: nn.Module | None = getattr(base, "value_head", None)
+        self._encoder = encoder
+        self._layout = layout
+        self._reflector = reflector
+        self._env_factory = env_factory
+        self._envs: list[NatLangEnv] = []
+        self._on_iteration = on_iteration
+        self._queue: list[list[StepSample]] = []
+        self._fresh: list[Trajectory] = []
+        self._replayed: list[Trajectory] = []
+        self._losses: list[tuple[float, float, float]] = []
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
+            data_collator=lambda rows: rows,
+            processing_class=processing_class,
+            callbacks=[_StopWithCurriculum(self.curriculum)],
+        )
+        self.remove_callback(PrinterCallback)
+        self._policy = LMPolicy(model, self._encoder, batch_size=args.micro_batch_size)
+
+    # ---- rollout ----------------------------------------------------------------------------------------------
+
+    def _play(self, stage: Stage) -> list[Trajectory]:
+        """One batch of fresh episodes of ``stage``."""
+        if not self._envs:
+            self._envs = [self._env_factory(stage.env) for _ in range(self.args.episodes)]
+        rank = self.args.process_index
+        rng = random.Random(derive_seed(self.args.seed, "tasks", self.iteration, rank))
+        choices = stage.choose(self._envs[0])
+        groups = [rng.choice(choices) for _ in range(self.args.episodes // self.args.episodes_per_task)]
+        tasks = [task for task in groups for _ in range(self.args.episodes_per_task)]
+        episodes = [
+            Episode(task, derive_seed(self.args.seed, "episode", self.iteration, rank, number))
+            for number, task in enumerate(tasks)
+        ]
+        return rollout(
+            self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout
+        )
+
+    def _collect(self) -> list[list[StepSample]]:
+        """Play, and turn the episodes into the minibatches of this iteration."""
+        if isinstance(self._reflector, LMReflector) and self._reflector.speaks_with(self.model):
+            self._reflector.clear()  # single player: its words change with its weights
+        rng = random.Random(derive_seed(self.args.seed, "updates", self.iteration, self.args.process_index))
+        self._fresh = self._play(self.curriculum.stage)
+        self._replayed = self.replay.sample(self.args.replay_episodes, rng)
+        self.replay.extend(t for t in self._fresh if self.curriculum.stage.worth_replaying(t))
+        samples = step_samples(
+            [*self._fresh, *self._replayed],
+            self._layout,
+            gamma=self.args.gamma,
+            baseline=self.args.baseline,
+            normalize=self.args.normalize_advantages,
+            values=self._values,
+        )
+        return minibatches(samples, passes=self.args.num_iterations, parts=self.args.num_minibatches, rng=rng)
+
+    @torch.no_grad()
+    def _values(self, prompts: Sequence[Prompt]) -> Tensor:
+        """(N,) estimates of the value head."""
+        size = self.args.micro_batch_size
+        chunks = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        model = self.accelerator.unwrap_model(self.model)
+        return torch.cat(
+            [action_distribution(model, self._encoder.batch(c, model.device))[1].float().cpu() for c in chunks]
+        )
+
+    # ---- update -----------------------------------------------------------------------------------------------
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
+        """One minibatch, forward and backward; returns its mean loss.
+
+        Raises:
+            WorkFailed: the loss is no finite number; the optimizer has not moved.
+
+        """
+        if not self._queue:
+            self._queue = self._collect()
+        samples = self._queue.pop(0)
+        model.train()
+        size = self.args.micro_batch_size
+        starts = range(0, len(samples), size)
+        total = clipped = kl = 0.0
+        for start in starts:
+            last = start == starts[-1]
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+                with self.compute_loss_context_manager():
+                    loss = self._loss(model, samples[start : start + size])
+                self.accelerator.backward(loss.total / len(samples))
+            total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
+        mean = total / len(samples)
+        if not torch.isfinite(torch.tensor(mean)):
+            raise WorkFailed(
+                f"the loss became {mean} in iteration {self.iteration}; lower rlft.learning_rate and start again from "
+                "the last checkpoint (the same command)."
+            )
+        self._losses.append((mean, kl / len(samples), clipped / len(samples)))
+        if not self._queue:
+            self._finish_iteration()
+        return torch.tensor(mean, device=self.args.device)
+
+    def _loss(self, model: Any, samples: Sequence[StepSample]) -> Loss:
+        device = self.args.device
+        batch = self._encoder.batch([sample.prompt for sample in samples], device)
+        distribution, values = action_distribution(model, batch)
+        progress = self.state.global_step / self.args.max_steps
+        fade = 1 - (1 - self.args.entropy_coef_end) * progress
+
+        def column(name: str) -> Tensor:
+            return torch.tensor([getattr(sample, name) for sample in samples], device=device)
+
+        return step_losses(
+            Objective(
+                self.args.epsilon,
+                self.args.entropy_coef * fade,
+                self.args.value_coef if self._value_head is not None else 0.0,
+            ),
+            logprobs=distribution.log_prob(column("index")),
+            old_logprobs=column("old_logprob"),
+            advantages=column("advantage"),
+            entropies=distribution.entropy(),
+            values=values,
+            returns=column("returned"),
+        )
+
+    def _finish_iteration(self) -> None:
+        """Measure, advance the curriculum, report."""
+        metrics = episode_metrics(self._fresh)
+        loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
+        local = {
+            "success": metrics.success,
+            "episode_return": metrics.episode_return,
+            "length": metrics.length,
+            "illegal": metrics.illegal,
+            "entropy": metrics.entropy,
+            "loss": loss,
+            "kl": kl,
+            "clipped": clipped,
+        }
+        ranks = gather_object([local])
+        means = {name: sum(rank[name] for rank in ranks) / len(ranks) for name in local}
+        self.env_steps += sum(gather_object([sum(len(t.turns) for t in self._fresh)]))
+        done = Iteration(
+            iteration=self.iteration,
+            stage=self.curriculum.stage.name,
+            replayed=len(self._replayed),
+            env_steps=self.env_steps,
+            **means,
+        )
+        if self.curriculum.advance(done.success):
+            self._envs = []
+        self.iteration += 1
+        self._losses = []
+        if self._on_iteration is not None and self.is_world_process_zero():
+            self._on_iteration(done, self._fresh)
+        self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Send the iteration's metrics to the trackers along with Trainer's own."""
+        super().log({**logs, **getattr(self, "_reported", {})}, start_time)
+
+    # ---- optimizer and checkpoints ----------------------------------------------------------------------------
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """A learning rate that falls linearly to ``learning_rate_end`` of its start."""
+        end = self.args.learning_rate_end
+        self.lr_scheduler = LambdaLR(
+            optimizer or self.optimizer, lambda step: 1 - (1 - end) * min(1.0, step / num_training_steps)
+        )
+        return self.lr_scheduler
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        if self._value_head is not None and self.is_world_process_zero():
+            save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
+        state = {
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+            "stage": self.curriculum.index,
+            "successes": self.curriculum.successes,
+            "replay": encode(tuple(self.replay)),
+        }
+        path = folder / STATE_NAME.format(rank=self.args.process_index)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(state))
+        partial.replace(path)  # last of all: its presence says that the checkpoint is whole
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint)
+        if self._value_head is not None:
+            self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
+        path = folder / STATE_NAME.format(rank=self.args.process_index)
+        state = json.loads(path.read_text())
+        self.iteration, self.env_steps = state["iteration"], state["env_steps"]
+        self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
+        self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
+
+
+def checkpoint_iteration(checkpoint: Path) -> int:
+    """How many iterations were done when ``checkpoint`` was written."""
+    return int(json.loads((checkpoint / STATE_NAME.format(rank=0)).read_text())["iteration"])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in ``folder``; one cut short by a kill is passed over."""
+    found = [path for path in folder.glob("checkpoint-*") if (path / STATE_NAME.format(rank=0)).is_file()]
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)

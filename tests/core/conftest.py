@@ -1,0 +1,47 @@
+"""A small environment that behaves, and the same with any of its methods replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from reflectrl.core import NatLangEnv, Observation, Outcome, Task
+
+
+class Corridor(NatLangEnv):
+    """Rooms 0 to 3 from left to right, the exit is room 3; a random number on the wall changes at every step."""
+
+    name = "corridor"
+    max_actions = 2
+
+    def __init__(self, horizon: int = 5) -> None:
+        super().__init__(horizon)
+
+    def tasks(self, split):
+        rooms = {"train": (0, 1), "validation": (2,), "test": (1,)}[split]
+        return [Task(f"{split}-{room}", {"room": room}) for room in rooms]
+
+    def start(self, task):
+        self.room = task.options["room"]
+        self.number = int(self.np_random.integers(10**6))
+
+    def observe(self):
+        return Observation(f"Room {self.room}, number {self.number}.", ("right", "left") if self.room else ("right",))
+
+    def act(self, action):
+        self.room += 1 if action == "right" else -1
+        self.number = int(self.np_random.integers(10**6))
+        out = self.room == 3
+        return Outcome(float(out), ended=out, success=out)
+
+    def expert(self):
+        return "right"
+
+
+@pytest.fixture
+def corridor():
+    """Build a corridor, with class attributes and methods replaced by name."""
+
+    def build(horizon: int = 5, **replaced):
+        return type("ReplacedCorridor", (Corridor,), replaced)(horizon)
+
+    return build

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import gymnasium
+import pytest
+
+from reflectrl.core import InvalidInput, env_names, make_env, register_env, registry
+from reflectrl.envs.dangerous_taxi import DangerousTaxi
+from reflectrl.envs.number_line import NumberLine
+
+
+@pytest.fixture
+def table():
+    """Put the table of environments back as it was."""
+    before = dict(registry._TARGETS)
+    yield
+    registry._TARGETS.clear()
+    registry._TARGETS.update(before)
+
+
+def test_the_built_in_environments_are_known():
+    assert {"dangerous_taxi", "number_line"} <= set(env_names())
+
+
+def test_make_env_passes_options_by_name():
+    env = make_env("dangerous_taxi", stage="dropoff", horizon=7)
+    assert isinstance(env, DangerousTaxi)
+    assert (env.stage, env.horizon) == ("dropoff", 7)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(InvalidInput, match=r"environment 'dangerous_taxy' is unknown; did you mean 'dangerous_taxi'\?"):
+        make_env("dangerous_taxy")
+
+
+def test_an_unknown_option_is_refused_with_the_nearest():
+    with pytest.raises(InvalidInput, match=r"'dangerous_taxi' has no option 'stages'; did you mean 'stage'\?"):
+        make_env("dangerous_taxi", stages="pickup")
+
+
+@pytest.mark.usefixtures("table")
+def test_a_registered_class_is_made():
+    register_env("class_of_mine", NumberLine)
+    assert isinstance(make_env("class_of_mine", size=5), NumberLine)
+
+
+@pytest.mark.usefixtures("table")
+def test_a_registered_path_is_made():
+    register_env("path_of_mine", "reflectrl.envs.number_line:NumberLine")
+    assert isinstance(make_env("path_of_mine"), NumberLine)
+
+
+@pytest.mark.usefixtures("table")
+def test_registering_the_same_twice_is_fine_and_another_is_refused():
+    register_env("taken", NumberLine)
+    register_env("taken", NumberLine)
+    with pytest.raises(InvalidInput, match="'taken' is registered as .*NumberLine.* already; choose another name"):
+        register_env("taken", DangerousTaxi)
+    assert isinstance(make_env("taken"), NumberLine)
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("no_such_module:Env", "which cannot be imported: No module named 'no_such_module'"),
+        ("reflectrl.envs.number_line:Nobody", "which cannot be imported: .*no attribute 'Nobody'"),
+        ("reflectrl.core:Task", "expected a subclass of reflectrl.NatLangEnv"),
+        ("reflectrl.core:make_env", "expected a subclass of reflectrl.NatLangEnv"),
+    ],
+)
+def test_a_target_that_is_no_environment_is_refused(target, sentence):
+    register_env("broken", target)
+    with pytest.raises(InvalidInput, match=sentence):
+        make_env("broken")
+
+
+@pytest.mark.usefixtures("table")
+def test_a_class_without_a_name_is_refused(corridor):
+    register_env("nameless", type(corridor(name="")))
+    with pytest.raises(InvalidInput, match="has no name; set the class attribute name = 'nameless'"):
+        make_env("nameless")
+
+
+@pytest.mark.parametrize("env_id", ["reflectrl/DangerousTaxi-v0", "reflectrl:reflectrl/DangerousTaxi-v0"])
+def test_gymnasium_makes_our_environments(env_id):
+    env = gymnasium.make(env_id, stage="full")
+    assert isinstance(env.unwrapped, DangerousTaxi)
+    assert env.unwrapped.stage == "full"
+    _, info = env.reset(seed=0)
+    assert len(env.step(info["actions"][0])) == 5
+
+
+@pytest.mark.usefixtures("table")
+def test_gymnasium_makes_what_register_env_adds():
+    register_env("line_of_mine", NumberLine)
+    assert isinstance(gymnasium.make("reflectrl/LineOfMine-v0").unwrapped, NumberLine)
+
+
+PLUGIN = '''
+print("plugin imported")
+from reflectrl.envs.number_line import NumberLine
+class Elsewhere(NumberLine):
+    name = "elsewhere"
+'''
+USER = '''
+import reflectrl
+assert "elsewhere" in reflectrl.env_names()
+print("listed")
+reflectrl.check_env(reflectrl.make_env("elsewhere", size=6))
+print("checked")
+'''
+
+
+def test_an_installed_package_brings_an_environment_by_entry_point(tmp_path):
+    (tmp_path / "elsewhere_pkg.py").write_text(PLUGIN)
+    info = tmp_path / "elsewhere_pkg-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere-pkg\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[reflectrl.envs]\nelsewhere = elsewhere_pkg:Elsewhere\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", USER], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[:3] == ["listed", "plugin imported", "checked"]  # imported only when made
