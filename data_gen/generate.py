@@ -1,4 +1,4 @@
-"""``generate``: stage 1a. Teacher episodes on training tasks until there are enough samples, then the files of the run."""
+"""``generate``: stage 1a. Teacher episodes on training tasks until there are enough samples, then the files."""
 
 from __future__ import annotations
 

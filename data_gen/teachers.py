@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.core import Hints, InvalidInput, Observation
 from reflectrl.prompts import Menu, TeacherPrompts, labels
-from reflectrl.prompts.chat import label_complaint, read_label, read_reflection
-from reflectrl.prompts.teacher import leak_complaint
+from reflectrl.prompts.chat import read_label, read_reflection
+from reflectrl.prompts.teacher import read_discreet
 
 if TYPE_CHECKING:  # openai takes a second to import, and readers of rows need none of it
     from reflectrl.players.chat import ChatClient
@@ -57,8 +57,8 @@ class ExpertTeacher:
         reflection = situation.hints.reflection
         if reflection is None:
             raise InvalidInput(
-                "data.teacher=expert was asked to reflect in an environment whose reflection() says nothing; write that "
-                "method, or choose data.teacher=openai."
+                "data.teacher=expert was asked to reflect in an environment whose reflection() says nothing; write "
+                "that method, or choose data.teacher=openai."
             )
         return Advice(read_reflection(reflection), expert_action(situation))
 
@@ -83,9 +83,8 @@ class OracleTeacher:
         chat = self._prompts.reflect(
             situation.observation, situation.past, spoiler=situation.hints.spoiler, mistaken=situation.mistaken
         )
-        check = partial(leak_complaint, hints=situation.hints, menu=situation.menu)
-        reply = await self._client.ask(chat, check)
-        return Advice(read_reflection(reply.text), action)
+        reply = await self._client.ask(chat, partial(read_discreet, hints=situation.hints, menu=situation.menu))
+        return Advice(reply.value, action)
 
 
 class ChatTeacher:
@@ -104,16 +103,11 @@ class ChatTeacher:
 
         """
         chat = self._prompts.reflect(situation.observation, situation.past, mistaken=situation.mistaken)
-        reflection = read_reflection((await self._client.ask(chat)).text)
+        reflection = (await self._client.ask(chat, read_reflection)).value
         # numbers whatever the local model's labels are: added tokens mean nothing to a stranger
         menu = Menu(labels("numbers", len(situation.menu)), situation.menu)
-        chosen = await self._client.ask(
-            self._prompts.choose(chat, reflection, menu), partial(label_complaint, menu=menu)
-        )
-        index = read_label(chosen.text, menu)
-        if index is None:
-            raise InvalidInput(f"the reply {chosen.text!r} passed as a label and is none; expected one of {menu.labels}.")
-        return Advice(reflection, menu.actions[index])
+        chosen = await self._client.ask(self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu))
+        return Advice(reflection, menu.actions[chosen.value])
 
 
 def expert_action(situation: Situation) -> str:

@@ -1,4 +1,4 @@
-"""The lessons of a run that is not finished: each is written as it ends, so nothing paid for is lost with the process."""
+"""The lessons of a run that is not finished: each is written as it ends, so nothing paid for is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from reflectrl.rollout.jsonl import append_jsonl, decode, mend_tail, read_jsonl
 
 FORMAT = "reflectrl-lessons"
 VERSION = 1
-NEUTRAL = {"samples": True, "concurrency": True, "endpoint": {"concurrency", "timeout_s", "max_attempts", "api_key_env"}}
+NEUTRAL = {
+    "samples": True,
+    "concurrency": True,
+    "endpoint": {"concurrency", "timeout_s", "max_attempts", "api_key_env"},
+}
 """Settings of the data section that do not change what a lesson says."""
 
 
@@ -42,8 +46,8 @@ class UnfinishedRun:
         lines = list(read_jsonl(self._path)) if self._path.exists() else []
         if lines and lines[0][1] != self._head:
             raise InvalidInput(
-                f"{self._path} holds finished episodes of other settings; expected those of this recipe: delete the file to "
-                "begin anew, or use another run folder."
+                f"{self._path} holds finished episodes of other settings; expected those of this recipe: delete "
+                "the file to begin anew, or use another run folder."
             )
         found = [decode(Lesson, value, where) for where, value in lines[1:]]
         return {lesson.number: lesson for lesson in found}

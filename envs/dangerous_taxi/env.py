@@ -60,11 +60,12 @@ class DangerousTaxi(NatLangEnv):
     name = "dangerous_taxi"
     max_actions = len(ACTIONS)
     instructions = (
-        "You drive a taxi on a map of 5 rows and 5 columns. Rows count from 0 in the north, columns from 0 in the west. "
-        "T is your taxi, P the waiting passenger, D the destination, O your taxi on the passenger's square, X your taxi "
-        "with the passenger aboard; the taxi hides a D below it. Between two squares of a row, : is open and | is a wall. "
-        "Pick up the passenger, then drop it off at the destination, in as few steps as you can. Any mistake ends the "
-        "game: driving into a wall or off the map, picking up where nobody waits, dropping off anywhere else."
+        "You drive a taxi on a map of 5 rows and 5 columns. Rows count from 0 in the north, columns from 0 in the "
+        "west. T is your taxi, P the waiting passenger, D the destination, O your taxi on the passenger's square, X "
+        "your taxi with the passenger aboard; the taxi hides a D below it. Between two squares of a row, : is open and "
+        "| is a wall. Pick up the passenger, then drop it off at the destination, in as few steps as you can. Any "
+        "mistake ends the game: driving into a wall or off the map, picking up where nobody waits, dropping off "
+        "anywhere else."
     )
 
     def __init__(self, stage: str = "pickup", horizon: int | None = None, milestone: bool = True) -> None:
@@ -84,11 +85,11 @@ class DangerousTaxi(NatLangEnv):
     def start(self, task: Task) -> None:
         """Place taxi, passenger and destination."""
         state = task.options.get("state")
-        if state not in self._starts:
+        if not isinstance(state, int) or state not in self._starts:
             raise InvalidInput(
-                f"task {task.id!r} does not start stage {self.stage!r} of {self.name!r}; use a Task of env.tasks(split)."
+                f"task {task.id!r} does not start stage {self.stage!r} of {self.name!r}; use env.tasks(split)."
             )
-        self._state = self._previous = int(state)
+        self._state = self._previous = state
 
     def observe(self) -> Observation:
         """The map; all six actions, always."""

@@ -83,8 +83,8 @@ def states() -> tuple[int, ...]:
 
 @cache
 def after(state: int, action: int) -> int | None:
-    """The next state, or ``None`` for a forbidden action: one without effect, or a drop-off short of the destination."""
-    (_, following, _, delivered) = _taxi().P[state][action][0]
+    """The next state, or ``None`` if the action is forbidden: no effect, or a drop-off short of the destination."""
+    _, following, _, delivered = _taxi().P[state][action][0]
     if following == state or (action == DROP_OFF and not delivered):
         return None
     return int(following)

@@ -23,7 +23,7 @@ class NumberLine(NatLangEnv):
 
     def __init__(self, size: int = 10) -> None:
         if not isinstance(size, int) or size < self.smallest:
-            raise InvalidInput(f"size={size!r} was given to {self.name!r}; expected a whole number from {self.smallest}.")
+            raise InvalidInput(f"size={size!r} was given to {self.name!r}; expected {self.smallest} or more numbers.")
         super().__init__(horizon=size)
         self.size = size
         pairs = [(start, target) for start in range(size) for target in range(size) if start != target]
@@ -37,14 +37,15 @@ class NumberLine(NatLangEnv):
     def start(self, task: Task) -> None:
         """Stand on the task's start."""
         if task not in self._tasks:
-            raise InvalidInput(f"task {task.id!r} is none of {self.name!r} with size={self.size}; use env.tasks(split).")
+            raise InvalidInput(f"task {task.id!r} is not in {self.name!r} of size={self.size}; use env.tasks(split).")
         self.number: int = task.options["start"]
         self.target: int = task.options["target"]
 
     def observe(self) -> Observation:
         """Both numbers; there is no way past either end of the line."""
-        legal = ((UP, self.number < self.size - 1), (DOWN, self.number > 0))
-        return Observation(f"Number {self.number}, target {self.target}.", tuple(a for a, possible in legal if possible))
+        up = (UP,) if self.number < self.size - 1 else ()
+        down = (DOWN,) if self.number > 0 else ()
+        return Observation(f"Number {self.number}, target {self.target}.", up + down)
 
     def act(self, action: str) -> Outcome:
         """Move by one."""

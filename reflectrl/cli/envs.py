@@ -31,10 +31,13 @@ def check(
 def _options(given: list[str]) -> dict[str, Any]:
     import yaml
 
-    options = {}
+    options: dict[str, Any] = {}
     for option in given:
         key, equals, value = option.partition("=")
         if not (key and equals):
             raise InvalidInput(f"option {option!r} was given; expected key=value, e.g. stage=pickup.")
-        options[key] = yaml.safe_load(value)
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InvalidInput(f"option {option!r} was given; {value!r} is no valid YAML, so quote it.") from None
     return options

@@ -7,14 +7,19 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.core import InvalidInput
+
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", exists=True, file_okay=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="The HTML file; report.html in the run, or here for several runs.")
     ] = None,
 ) -> None:
     """Print the runs' table and write their HTML report."""
+    absent = [str(run) for run in runs if not run.is_dir()]
+    if absent:
+        raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
     from reflectrl.report import print_table, write_report
 
     print_table(runs)

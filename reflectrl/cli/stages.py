@@ -90,9 +90,9 @@ def _stages(
     checked = load_recipe(recipe, overrides or ())
     check_recipe(checked)
     folder = _run_folder(runs, run, checked)
-    from reflectrl.pipeline import run_stages
-
     try:
+        from reflectrl.pipeline import run_stages
+
         run_stages(checked, folder, stages, sft_players=sft_players)
     except KeyboardInterrupt:
         print(f"\nstopped; what is done is in {folder}. The same command goes on from there.", file=sys.stderr)

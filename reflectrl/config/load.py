@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import yaml
 from reflectrl.config.problems import recipe_or_problems
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput, make_env, nearest
+from reflectrl.core.registry import env_class
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -97,18 +99,22 @@ def check_recipe(recipe: Recipe) -> None:
         InvalidInput: with every mistake found, one a line.
 
     """
+    name, base = recipe.env.name, recipe.env.options
+    known = inspect.signature(env_class(name)).parameters
     stages = recipe.rlft.stages if recipe.rlft else []
-    settings = {"env.options": {}, "eval.env": recipe.eval.env}
+    settings = {"env.options": base, "eval.env": recipe.eval.env}
     settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
-    problems: list[str] = []
+    problems: dict[str, str] = {}  # the refusal of env.options would come back in every stage
     for where, options in settings.items():
+        for option in [option for option in options if option not in known]:
+            given = f"unknown option, given {options[option]!r}"
+            problems[f"{where}.{option}"] = f"{where}.{option}: {given}; {nearest(option, known)}"
         try:
-            make_env(recipe.env.name, **{**recipe.env.options, **options})
-        except InvalidInput as error:
-            if not any(str(error) in problem for problem in problems):
-                problems.append(f"{where}: {error}")
+            make_env(name, **{option: value for option, value in {**base, **options}.items() if option in known})
+        except (TypeError, ValueError) as error:
+            problems.setdefault(str(error), f"{where}: {error}")
     if problems:
-        raise _refusal(recipe.name, problems)
+        raise _refusal(recipe.name, list(problems.values()))
 
 
 def dump_recipe(recipe: Recipe) -> str:

@@ -94,7 +94,9 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _quantised_needs_adapters(self) -> ModelSection:
         if self.quantization != "none" and self.lora is None:
-            raise ValueError(f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}")
+            raise ValueError(
+                f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}"
+            )
         return self
 
 
@@ -125,7 +127,7 @@ class PlayersSection(Section):
     """Who reflects while the policy plays."""
 
     reflector: Literal["local", "remote", "expert", "none", "self"] = "local"
-    """The fine-tuned local model, an endpoint, the expert, nobody, or the policy itself (single player, appendix F.2)."""
+    """The fine-tuned local model, an endpoint, the expert, nobody, or the policy itself (appendix F.2)."""
     max_new_tokens: Count = 100
     """Longest reflection (section 5.1)."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
@@ -228,7 +230,7 @@ class RLFTSection(Section):
     max_grad_norm: Positive = 0.3
     """Gradient clipping."""
     micro_batch_size: Count = 256
-    """Steps a forward pass; an update always uses all steps of its minibatch."""
+    """Distinct prompts a forward pass; an update always uses all steps of its minibatch."""
     num_iterations: Count = 1
     """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""
     num_minibatches: Count = 1
@@ -263,7 +265,9 @@ class RLFTSection(Section):
         if self.num_iterations * self.num_minibatches > 1 and self.epsilon is None:
             raise ValueError("num_iterations or num_minibatches above 1 needs epsilon, e.g. epsilon: 0.2")
         if self.episodes % self.episodes_per_task:
-            raise ValueError(f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}")
+            raise ValueError(
+                f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"
+            )
         if bool(self.replay_size) != bool(self.replay_episodes):
             raise ValueError("replay_size and replay_episodes go together: set both or neither")
         return self

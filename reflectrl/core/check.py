@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Iterator
+from typing import Any, SupportsFloat
 
+import gymnasium
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from reflectrl.core.env import NatLangEnv
@@ -30,9 +32,13 @@ def _check_splits(env: NatLangEnv) -> None:
         for task in tasks:
             _need(isinstance(task, Task), f"{env.name}: tasks({split!r}) holds {task!r}; expected Task records.")
             where = seen.setdefault(task.id, split)
-            _need(where == split, f"{env.name}: task {task.id!r} is in {where} and in {split}; splits must be disjoint.")
+            _need(
+                where == split, f"{env.name}: task {task.id!r} is in {where} and in {split}; splits must be disjoint."
+            )
         ids = [task.id for task in tasks]
-        _need(len(set(ids)) == len(ids), f"{env.name}: tasks({split!r}) repeats an id; each task needs an id of its own.")
+        _need(
+            len(set(ids)) == len(ids), f"{env.name}: tasks({split!r}) repeats an id; each task needs an id of its own."
+        )
         again = [task.id for task in env.tasks(split)]
         _need(again == ids, f"{env.name}: tasks({split!r}) differs when asked twice; derive tasks from constants only.")
 
@@ -101,6 +107,14 @@ def _check_snapshot(env: NatLangEnv, task: Task) -> None:
     _need(env.observation == observation, f"{env.name}: restore(snapshot()) of task {task.id!r} shows another state.")
 
 
+class _LegalActions(gymnasium.Wrapper[str, str, str, str]):
+    """Gymnasium's checker plays an action that it sampled in another state; here it is exchanged for a legal one."""
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        legal = self.get_wrapper_attr("observation").actions
+        return super().step(action if action in legal else legal[0])
+
+
 def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
     """Check ``env`` with ``episodes`` random tasks of each split, then with gymnasium's own checker.
 
@@ -119,7 +133,7 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of text spaces; what it raises is what matters
-            gymnasium_check_env(env, skip_render_check=True)
+            gymnasium_check_env(_LegalActions(env), skip_render_check=True)
     except ReflectRLError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever gymnasium finds is the environment's fault

@@ -67,7 +67,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
     ``actions`` (tuple of legal actions), ``task`` (its id), ``success`` and ``illegal``.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
     render_mode = "ansi"
 
     name: ClassVar[str] = ""
@@ -79,7 +79,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
 
     def __init__(self, horizon: int) -> None:
         if not isinstance(horizon, int) or horizon < 1:
-            raise InvalidInput(f"horizon={horizon!r} was given to {self.name!r}; expected a whole number of steps from 1.")
+            raise InvalidInput(f"horizon={horizon!r} was given to {self.name!r}; expected 1 or more whole steps.")
         self.horizon = horizon
         """Steps after which the episode is truncated."""
         self.observation_space = TextSpace(lambda _: "")
@@ -138,7 +138,9 @@ class NatLangEnv(gymnasium.Env[str, str]):
         given = dict(options or {})
         task = given.pop("task", None)
         if given:
-            raise InvalidInput(f"reset of {self.name!r} was given options {sorted(given)}; {nearest(min(given), ['task'])}")
+            raise InvalidInput(
+                f"reset of {self.name!r} was given options {sorted(given)}; {nearest(min(given), ['task'])}"
+            )
         if task is None:
             train = self.tasks("train")
             task = train[int(self.np_random.integers(len(train)))]
@@ -222,7 +224,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
         return tasks
 
     def _begin(self, task: Task, seed: int | None) -> None:
-        # each episode has a seed of its own, given or drawn: equal seeds mean equal episodes, whatever was played before
+        # each episode has a seed of its own, given or drawn: equal seeds, equal episodes, whatever was played before
         self._seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._np_random, self._np_random_seed = seeding.np_random(self._seed)
         self._task = task

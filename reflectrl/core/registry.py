@@ -53,7 +53,9 @@ def env_class(name: str) -> type[NatLangEnv]:
         try:
             target = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise InvalidInput(f"environment {name!r} points at {target!r}, which cannot be imported: {error}.") from error
+            raise InvalidInput(
+                f"environment {name!r} points at {target!r}, which cannot be imported: {error}"
+            ) from error
     if not (inspect.isclass(target) and issubclass(target, NatLangEnv)):
         raise InvalidInput(f"environment {name!r} is {target!r}; expected a subclass of reflectrl.NatLangEnv.")
     return target
@@ -79,8 +81,8 @@ def _gym_id(name: str) -> str:
 def register_gym_ids() -> None:
     """Make every environment of this module known to gymnasium as ``reflectrl/<CamelName>-v0``.
 
-    ``import reflectrl`` calls it, because gymnasium has no plugin loader since 1.0; ``register_env`` keeps it up to date.
-    An environment that comes by entry point is registered the same way by its own package, if it wants to be.
+    ``import reflectrl`` calls it, because gymnasium has no plugin loader since 1.0; ``register_env`` keeps it up to
+    date. An environment that comes by entry point is registered by its own package, if it wants to be.
     """
     for name in _TARGETS:
         if _gym_id(name) not in gymnasium.registry:

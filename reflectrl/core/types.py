@@ -34,7 +34,7 @@ class Outcome:
 
     reward: float
     ended: bool = False
-    """True when the environment itself ends the episode (``terminated``); running out of time is the base's business."""
+    """True when the environment itself ends the episode (``terminated``); running out of time is the base's job."""
     success: bool = False
     """Declared by the environment, never guessed from the return."""
     illegal: bool = False
@@ -75,6 +75,8 @@ class Decision:
     """In nats, of the distribution over the menu."""
     probabilities: tuple[float, ...] = ()
     """(n,) over the menu as shown; empty when the policy has none (a chat endpoint)."""
+    value: float = 0.0
+    """The value head's estimate of the return from here, when the action was sampled; 0 without a value head."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """Evaluation of any policy on a fixed list of episodes."""
 
-from reflectrl.evaluation.evaluate import EvalRow, evaluate, fixed_episodes, read_rows, write_rows
+from reflectrl.evaluation.evaluate import evaluate, fixed_episodes
 
-__all__ = ["EvalRow", "evaluate", "fixed_episodes", "read_rows", "write_rows"]
+__all__ = ["evaluate", "fixed_episodes"]

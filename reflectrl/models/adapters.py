@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
@@ -19,17 +23,12 @@ def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
     if section.quantization == "none":
         return None
     if section.quantization == "8bit":
+        # one line a layer and call to say that its kernel computes in float16
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, section.dtype)
     )
-
-
-def prepare_quantized(model: PreTrainedModel) -> PreTrainedModel:
-    """Freeze a quantised base and raise its small layers to float32; other bases are returned as they are."""
-    if getattr(model, "is_quantized", False):
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    return model
 
 
 def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]) -> PeftModel:
@@ -57,7 +56,8 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
         trainable_token_indices=_token_indices(model, names, token_ids),
     )
     try:
-        return get_peft_model(prepare_quantized(model), config)
+        with _without_noise():
+            return get_peft_model(_prepare(model), config)
     except ValueError as error:  # peft names the modules it missed
         linear = {name.rpartition(".")[2] for module, name in names.items() if isinstance(module, nn.Linear | Conv1D)}
         raise InvalidInput(
@@ -75,3 +75,36 @@ def _token_indices(
     if not model.config.get_text_config().tie_word_embeddings:
         layers.append(model.get_output_embeddings())
     return {names[layer]: list(token_ids) for layer in layers}
+
+
+def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftModel:
+    """Wrap ``model`` with the adapter saved in ``folder``.
+
+    Raises:
+        InvalidInput: the adapter belongs to another base.
+
+    """
+    try:
+        with _without_noise():
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            return PeftModel.from_pretrained(_prepare(model), str(folder), is_trainable=trainable)
+    except (UserWarning, RuntimeError, ValueError, OSError) as error:
+        raise InvalidInput(
+            f"the adapter in {str(folder)!r} does not fit the base {model.name_or_path!r} "
+            f"({str(error).splitlines()[0]}); load it with the model section it was trained with."
+        ) from error
+
+
+def _prepare(model: PreTrainedModel) -> PreTrainedModel:
+    """Freeze a quantised base and raise its small layers to float32; other bases are left as they are."""
+    if getattr(model, "is_quantized", False):
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return model
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Peft asks transformers for a deprecated property at each wrapping; nobody here can mend that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".is_gradient_checkpointing.", category=FutureWarning)
+        yield

@@ -29,13 +29,20 @@ def _logit_scale(config: Any) -> float:
     return float(scaling) if config.model_type == "hyperclovax" else 1.0 / float(scaling)
 
 
+def _softcap(config: Any) -> float | None:
+    """Where some architectures (Gemma 2, RecurrentGemma, xLSTM) bend their logits with a tanh."""
+    names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+    return next((cap for name in names if (cap := getattr(config, name, None)) is not None), None)
+
+
 def _choice_logits(head: nn.Module, hidden: Tensor, choice_ids: Tensor) -> Tensor:
     """(B, D) hidden states to (B, A) float32 logits of the label rows."""
     if type(head) is not nn.Linear:  # e.g. peft's trainable tokens: only the module itself knows its true rows
         return head(hidden)[:, choice_ids].float()
     weight = head.weight.full_tensor() if hasattr(head.weight, "full_tensor") else head.weight  # FSDP2 shards
     bias = None if head.bias is None else head.bias[choice_ids].float()
-    return F.linear(hidden.float(), weight[choice_ids].float(), bias)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return F.linear(hidden.float(), weight[choice_ids].float(), bias)
 
 
 def check_choice_head(model: nn.Module) -> None:
@@ -70,7 +77,7 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     Args:
         model: any causal language model of transformers.
-        value_head: add a linear value head that reads the last hidden state without training the trunk; it is left
+        value_head: add a linear value head on the last hidden state, whose error also trains the trunk; it is left
             out of what ``save_pretrained`` writes.
 
     Raises:
@@ -79,9 +86,9 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
     """
     check_choice_head(model)
     config = model.config.get_text_config()
-    scale, softcap = _logit_scale(config), getattr(config, "final_logit_softcapping", None)
+    scale, softcap = _logit_scale(config), _softcap(config)
     if value_head:
-        model.value_head = nn.Linear(config.hidden_size, 1)
+        model.value_head = nn.Linear(config.hidden_size, 1, device=model.device)
         nn.init.zeros_(model.value_head.weight)
         nn.init.zeros_(model.value_head.bias)
         model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
@@ -100,6 +107,6 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
             logits = torch.tanh(logits / softcap) * softcap
         if not hasattr(self, "value_head"):
             return logits, logits.new_zeros(logits.size(0))
-        return logits, self.value_head(hidden.detach().float()).squeeze(-1)
+        return logits, self.value_head(hidden.float()).squeeze(-1)
 
     model.forward = types.MethodType(forward, model)

@@ -9,11 +9,11 @@ import json
 import logging
 import os
 import shutil
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
-from reflectrl.models.adapters import add_lora, prepare_quantized, quantization_config
+from reflectrl.models.adapters import add_lora, load_lora, quantization_config
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import add_label_tokens
 
@@ -41,7 +41,8 @@ class LanguageModel:
     @property
     def base(self) -> PreTrainedModel:
         """The transformers model, without adapters around it: the one whose ``forward`` is patched."""
-        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        model: Any = self.model
+        return model.get_base_model() if isinstance(model, PeftModel) else model  # type: ignore[no-any-return]
 
 
 def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> LanguageModel:
@@ -78,10 +79,12 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
 
     """
     if not folder.is_dir():
-        raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player first, or mend the path.")
+        raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or mend the path.")
     tokenizer = _load_tokenizer(str(folder), section)
+    model: PreTrainedModel | PeftModel
     if (folder / "adapter_config.json").is_file():
-        model = _load_adapter(folder, section, tokenizer, trainable)
+        base = _load_weights(_base_of(folder, section), section, tokenizer)
+        model = load_lora(base, folder, trainable=trainable)
     elif section.lora is not None:
         raise InvalidInput(
             f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
@@ -100,7 +103,7 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
     for leftover in (fresh, stale):
         shutil.rmtree(leftover, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _quiet():
+    with no_progress_bars():
         if isinstance(lm.model, PeftModel):
             # added labels are saved as rows of their own; the whole embedding need not be
             lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
@@ -111,19 +114,6 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
         folder.replace(stale)  # a folder that is not empty cannot be replaced in one move
     fresh.replace(folder)
     shutil.rmtree(stale, ignore_errors=True)
-
-
-def _load_adapter(folder: Path, section: ModelSection, tokenizer: PreTrainedTokenizerBase, trainable: bool) -> PeftModel:
-    base = prepare_quantized(_load_weights(_base_of(folder, section), section, tokenizer))
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            return PeftModel.from_pretrained(base, str(folder), is_trainable=trainable)
-    except (UserWarning, RuntimeError, ValueError, OSError) as error:
-        raise InvalidInput(
-            f"the adapter in {str(folder)!r} does not fit the base {section.name!r}: {_first_line(error)}; load it with "
-            "the model section it was trained with."
-        ) from error
 
 
 def _base_of(folder: Path, section: ModelSection) -> str:
@@ -157,9 +147,9 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
         if context is not None and context < section.max_length:
             raise InvalidInput(
-                f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set model.max_length={context}."
+                f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set it to {context}."
             )
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
             dtype=getattr(torch, section.dtype),
@@ -170,9 +160,11 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
             use_safetensors=True,
             output_loading_info=True,
         )
-    if report["missing_keys"]:
+    model, report = loaded
+    missing = sorted(report["missing_keys"])
+    if missing:
         raise InvalidInput(
-            f"{name!r} lacks weights of its own architecture ({', '.join(sorted(report['missing_keys'])[:3])}, ...); "
+            f"{name!r} lacks {len(missing)} weights of its own architecture, such as {missing[0]!r}; "
             "expected a complete causal language model: save or download it again."
         )
     if len(tokenizer) > model.get_input_embeddings().weight.size(0):
@@ -207,15 +199,15 @@ def _device() -> str:
 def _loading(name: str, what: str) -> Iterator[None]:
     """Turn the many ways in which loading fails into one sentence."""
     try:
-        with _quiet():
+        with no_progress_bars():
             yield
     except InvalidInput:
         raise
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        where = "this folder" if Path(name).is_dir() else "a folder of that name, then the Hugging Face hub and its cache"
+        where = "that folder" if Path(name).is_dir() else "a folder, then the Hugging Face hub and its cache"
         raise InvalidInput(
-            f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; give {BUILTIN!r}, or the name or "
-            "folder of a causal language model."
+            f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; set model.name to "
+            f"{BUILTIN!r}, or to the name or folder of a causal language model."
         ) from error
 
 
@@ -225,8 +217,8 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars for files that are on this disk."""
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing bars for files that are on this disk; downloads still show theirs."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

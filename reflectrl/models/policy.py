@@ -39,16 +39,18 @@ class LMPolicy:
         return decisions
 
     def _decide(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> Iterator[Decision]:
-        distribution, _ = action_distribution(self._model, self._encoder.batch(prompts, self._model.device))
+        distribution, values = action_distribution(self._model, self._encoder.batch(prompts, self._model.device))
         probs = distribution.probs.cpu().double()
         if self._greedy:
             index = probs.argmax(-1)
         else:
             cumulative = probs.cumsum(-1)
-            point = torch.tensor(draws, dtype=torch.double) * cumulative[:, -1]
+            total = cumulative[:, -1]
+            # strictly below the total, or rounding would step past the last action at the largest draws
+            point = torch.minimum(torch.tensor(draws, dtype=torch.double) * total, total.nextafter(torch.zeros_like(total)))
             index = (cumulative <= point[:, None]).sum(-1)
         logprobs = distribution.log_prob(index.to(distribution.logits.device)).tolist()
-        rows = zip(prompts, index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), strict=True)
-        for prompt, choice, logprob, entropy, row in rows:
+        columns = (index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), values.tolist())
+        for prompt, choice, logprob, entropy, row, value in zip(prompts, *columns, strict=True):
             actions = prompt.menu.actions if prompt.menu else ()
-            yield Decision(choice, actions[choice], logprob, entropy, tuple(row[: len(actions)]))
+            yield Decision(choice, actions[choice], logprob, entropy, tuple(row[: len(actions)]), value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,15 +89,16 @@ class LMReflector:
         missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cache]
         fresh = dict(zip(missing, self._write(missing, [0.0] * len(missing)), strict=True))
         self.written += len(missing)
-        said = [fresh.get(prompt) or self._recall(prompt) for prompt in prompts]
-        self._cache.update((prompt, Utterance(words.text, words.tokens, cached=True)) for prompt, words in fresh.items())
+        self._cache.update(fresh)
+        # popped at its first mention: a prompt that is repeated within the batch comes from the cache as well
+        said = [self._recall(prompt, cached=fresh.pop(prompt, None) is None) for prompt in prompts]
         while len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
         return said
 
-    def _recall(self, prompt: Prompt) -> Utterance:
+    def _recall(self, prompt: Prompt, *, cached: bool) -> Utterance:
         self._cache.move_to_end(prompt)
-        return self._cache[prompt]
+        return replace(self._cache[prompt], cached=cached)
 
     def _write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         said: list[Utterance] = []
@@ -122,6 +124,7 @@ class LMReflector:
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             num_beams=1,
+            repetition_penalty=1.0,  # some models' own default, which would count the padding and so the rest of the batch
             eos_token_id=self._tokenizer.eos_token_id,
             pad_token_id=pad,
         )[:, width:].tolist()

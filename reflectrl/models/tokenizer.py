@@ -26,13 +26,13 @@ def train_tokenizer(
     """
     long_labels = [label for label in labels if len(label) > 1]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_PHRASE), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(long_labels),
         special_tokens=[PAD, EOS],
@@ -56,7 +56,7 @@ def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) 
     if tuple(labels) != label_names("added", len(labels)):
         return []
     tokenizer.add_tokens([AddedToken(label, normalized=False) for label in labels])
-    return list(tokenizer.convert_tokens_to_ids(list(labels)))
+    return [tokenizer.get_vocab()[label] for label in labels]
 
 
 def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:

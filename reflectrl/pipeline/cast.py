@@ -99,7 +99,8 @@ class Cast:
         if kind == "remote":
             from reflectrl.players.remote import Endpoint, RemoteReflector
 
-            return RemoteReflector(Endpoint(**players.endpoint.model_dump()))
+            endpoint = Endpoint(**players.endpoint.model_dump())
+            return RemoteReflector(endpoint, cache_size=players.cache_size)
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")

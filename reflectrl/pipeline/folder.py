@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -117,14 +116,18 @@ class RunFolder:
     def begin(self, recipe: Recipe, stage: str) -> None:
         """Note the inputs of ``stage``, and the recipe as it was resolved."""
         write_atomically(self.path / "recipe.yaml", dump_recipe(recipe))
-        self._note(recipe, stage, done=False)
+        self._note(recipe, stage, {"done": False})
 
-    def finish(self, recipe: Recipe, stage: str) -> None:
-        """Note that ``stage`` is done."""
-        self._note(recipe, stage, done=True)
+    def finish(self, recipe: Recipe, stage: str, seconds: float) -> None:
+        """Note that ``stage`` is done, and how long its last start took."""
+        self._note(recipe, stage, {"done": True, "seconds": round(seconds, 2)})
 
-    def _note(self, recipe: Recipe, stage: str, *, done: bool) -> None:
-        self._write({**self._read(), stage: {"done": done, "inputs": stage_inputs(recipe, stage)}})
+    def seconds(self, stage: str) -> float:
+        """How long the last start of a finished stage took."""
+        return float(self._read()[stage]["seconds"])
+
+    def _note(self, recipe: Recipe, stage: str, progress: Mapping[str, Any]) -> None:
+        self._write({**self._read(), stage: {**progress, "inputs": stage_inputs(recipe, stage)}})
 
     def _read(self) -> dict[str, Any]:
         if not self._ledger.is_file():
@@ -139,11 +142,3 @@ class RunFolder:
 
     def _write(self, ledger: Mapping[str, Any]) -> None:
         write_atomically(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")
-
-
-def folder_digest(path: Path) -> str:
-    """SHA-256 of all files below ``path``, names and contents: equal digests mean equal bytes."""
-    digest = hashlib.sha256()
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        digest.update(str(file.relative_to(path)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from reflectrl.config import Recipe
 from reflectrl.core import Trajectory
-from reflectrl.evaluation import EvalRow, evaluate, fixed_episodes, write_rows
-from reflectrl.evaluation.evaluate import row
+from reflectrl.evaluation import evaluate, fixed_episodes
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
 from reflectrl.rollout import Episode
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.results import EvalRow, summarise, write_results
 
 _FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
 
@@ -55,7 +55,7 @@ class _Judge:
             batch_size=section.batch_size,
             on_episode=count,
         )
-        self.rows.append(row(name, reflections, mode, section.split, trajectories))
+        self.rows.append(summarise(name, reflections, mode, section.split, trajectories))
         header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
         path = self.run / "trajectories" / f"eval-{name}-{reflections}-{mode}.jsonl"
         path.parent.mkdir(exist_ok=True)
@@ -90,6 +90,6 @@ def judge(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
             work.model_rows(name)
         else:
             work.play(name, "none", "sampled", work.cast.plain_policy(name), None)
-    write_rows(run / "eval.jsonl", work.rows)
+    write_results(run / "eval.jsonl", work.rows)
     best = max(work.rows, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
     advance(1, 1, f"best {best.policy} ({best.mode}) {best.metrics.success:.0%} of {best.metrics.episodes} episodes")

@@ -84,7 +84,7 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
     records = _Records(recipe, run, cast, reflector, advance)
     trainer = ReflectRLTrainer(
         lm.model,
-        training_config(recipe, str(run / "checkpoints")),
+        training_config(recipe, str(run / "checkpoints" / "rlft")),
         lm.tokenizer,
         encoder=cast.encoder(lm),
         env_factory=cast.env,
@@ -92,7 +92,7 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
         reflector=reflector,
         on_iteration=records,
     )
-    checkpoint = last_checkpoint(run / "checkpoints")
+    checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
     records.rewind(0 if checkpoint is None else checkpoint_iteration(checkpoint))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     save_model(lm, run / "policy")

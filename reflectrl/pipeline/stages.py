@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -55,9 +56,9 @@ def _run_stage(recipe: Recipe, run: RunFolder, stage: str, sft_players: Sequence
         reporter.line(f"{stage:<18} skipped: done before, same inputs")
         return
     run.begin(recipe, stage)
-    complete = _WORK[stage](recipe, run, sft_players, reporter)
-    if complete:
-        run.finish(recipe, stage)
+    began = time.monotonic()
+    if _WORK[stage](recipe, run, sft_players, reporter):
+        run.finish(recipe, stage, time.monotonic() - began)
 
 
 def _gen_data(recipe: Recipe, run: RunFolder, _: Sequence[str], reporter: Reporter) -> bool:

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import openai
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.prompts.chat import Messages
+from reflectrl.prompts.chat import BadReply, Messages
 
 OPENAI_URL = "https://api.openai.com/v1"
 RETRIED = (408, 409, 425, 429)
@@ -32,8 +32,7 @@ LONGEST_WAIT_S = 120.0
 """A server that asks for a longer pause is not waited for."""
 LONGEST_BACKOFF_S = 30.0
 
-Check = Callable[[str], str | None]
-"""Says what is wrong with a reply, to the model; ``None`` when it will do."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,8 @@ class Endpoint:
     max_attempts: int = 5
     max_tokens: int = 200
     temperature: float = 0.0
+    backoff_s: float = 0.5
+    """Longest pause before the first repetition; it doubles with each further one."""
 
     def __str__(self) -> str:
         """For messages: what is asked, and where."""
@@ -68,10 +69,10 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A text that passed its check."""
+class Reply(Generic[T]):
+    """What was read out of a model's words."""
 
-    text: str
+    value: T
     tokens: int
     """Completion tokens; 0 where the endpoint does not say."""
 
@@ -84,10 +85,6 @@ class _Unusable(Exception):
         self.wait_s = wait_s
 
 
-def accept(_: str) -> None:
-    """The check that any text passes."""
-
-
 class ChatClient:
     """Asks one endpoint. Use ``ask_many``, or ``async with client:`` and ``ask``.
 
@@ -96,11 +93,10 @@ class ChatClient:
 
     """
 
-    def __init__(self, endpoint: Endpoint, *, backoff_s: float = 0.5) -> None:
-        """Read the key; nothing is sent yet. ``backoff_s`` is the longest pause before the first repetition."""
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Read the key; nothing is sent yet."""
         self.endpoint = endpoint
         self.usage = Usage()
-        self._backoff_s = backoff_s
         self._key = _key(endpoint)
         self._not_before = 0.0
         self._api: openai.AsyncOpenAI | None = None
@@ -120,17 +116,17 @@ class ChatClient:
             await self._api.close()
         self._api = None
 
-    def ask_many(self, chats: Sequence[Messages], checks: Sequence[Check]) -> list[Reply]:
+    def ask_many(self, chats: Sequence[Messages], reads: Sequence[Callable[[str], T]]) -> list[Reply[T]]:
         """Ask all chats, ``endpoint.concurrency`` at a time; replies in order. See ``ask``."""
 
-        async def ask_all() -> list[Reply]:
+        async def ask_all() -> list[Reply[T]]:
             async with self:
-                return await asyncio.gather(*(self.ask(*pair) for pair in zip(chats, checks, strict=True)))
+                return await asyncio.gather(*(self.ask(*pair) for pair in zip(chats, reads, strict=True)))
 
         return asyncio.run(ask_all())
 
-    async def ask(self, chat: Messages, check: Check = accept) -> Reply:
-        """The model's reply, once it passes ``check``; a reply that does not is answered with the check's complaint.
+    async def ask(self, chat: Messages, read: Callable[[str], T]) -> Reply[T]:
+        """What ``read`` makes of the model's reply; where it raises ``BadReply``, the model is told and asked again.
 
         Raises:
             WorkFailed: the endpoint cannot be used, or ``endpoint.max_attempts`` were not enough.
@@ -143,11 +139,10 @@ class ChatClient:
             for attempt in range(1, attempts + 1):
                 try:
                     reply = await self._attempt(self._api, chat, attempt)
-                    complaint = check(reply.text)
-                    if complaint is None:
-                        return reply
-                    failure = f"its last reply was {reply.text[:80]!r}, and the answer to it: {complaint}"
-                    chat = [*chat, _message("assistant", reply.text), _message("user", complaint)]
+                    return Reply(read(reply.value), reply.tokens)
+                except BadReply as complaint:
+                    failure = f"its last reply was {reply.value[:80]!r}, and the answer to it: {complaint}"
+                    chat = [*chat, _message("assistant", reply.value), _message("user", str(complaint))]
                 except _Unusable as error:
                     failure = str(error)
                     if attempt < attempts:
@@ -161,18 +156,18 @@ class ChatClient:
         if wait_s:  # the server's word holds for all calls, not only for this one
             self._not_before = max(self._not_before, time.monotonic() + wait_s)
             return
-        longest = min(LONGEST_BACKOFF_S, self._backoff_s * 2 ** (attempt - 1))
+        longest = min(LONGEST_BACKOFF_S, self.endpoint.backoff_s * 2 ** (attempt - 1))
         # jitter decides when a call is repeated, never what it says, so it needs no seed
         await asyncio.sleep(random.uniform(longest / 2, longest))
 
-    async def _attempt(self, api: openai.AsyncOpenAI, chat: Messages, attempt: int) -> Reply:
+    async def _attempt(self, api: openai.AsyncOpenAI, chat: Messages, attempt: int) -> Reply[str]:
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         usage = self.usage
         self.usage = replace(usage, calls=usage.calls + 1, retries=usage.retries + (attempt > 1))
         seconds = self.endpoint.timeout_s
         try:
-            # the client's own timeout is between bytes; this one is for the whole reply
+            # the client's own timeout would run between bytes only; this one is for the whole reply
             completion = await asyncio.wait_for(self._create(api, chat), seconds)
         except asyncio.TimeoutError as error:
             raise _Unusable(f"no complete reply within timeout_s={seconds:g}.") from error
@@ -197,7 +192,7 @@ class ChatClient:
             max_completion_tokens=openai.omit if old_name else endpoint.max_tokens,
         )
 
-    def _read(self, completion: Any) -> Reply:
+    def _read(self, completion: Any) -> Reply[str]:
         """The text of a completion; whatever a broken server may have sent is refused."""
         tokens = _count(completion, "completion_tokens")
         self.usage = replace(
@@ -212,7 +207,8 @@ class ChatClient:
             raise _Unusable(f"its reply is not a chat completion but {shown!r}.") from error
         if not isinstance(text, str) or not text.strip():
             raise _Unusable(f"its reply is empty (finish_reason {finish}; for 'length', raise max_tokens).")
-        return Reply(text.strip(), tokens)
+        # half of a surrogate pair is valid in JSON, but in no file
+        return Reply(text.strip().encode(errors="replace").decode(), tokens)
 
     def _judge(self, error: openai.APIStatusError) -> Exception:
         """Whether to try again (``_Unusable``) or to stop (``WorkFailed``, with what to do)."""
@@ -246,14 +242,14 @@ class ChatClient:
                 base_url=endpoint.base_url or OPENAI_URL,
                 api_key=self._key,
                 max_retries=0,
-                timeout=endpoint.timeout_s,
+                timeout=None,
             )
         return openai.AsyncAzureOpenAI(
             azure_endpoint=endpoint.base_url or "",
             api_version=endpoint.azure_api_version,
             api_key=self._key,
             max_retries=0,
-            timeout=endpoint.timeout_s,
+            timeout=None,
         )
 
 
@@ -275,7 +271,7 @@ def _key(endpoint: Endpoint) -> str:
             "base_url at a server of your own."
         )
     if not (key.isascii() and key.isprintable()):
-        raise InvalidInput(f"environment variable {endpoint.api_key_env} holds characters that no key has; set it anew.")
+        raise InvalidInput(f"environment variable {endpoint.api_key_env} has characters that no key has; set it anew.")
     return key or "EMPTY"
 
 

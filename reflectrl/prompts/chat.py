@@ -8,6 +8,11 @@ from reflectrl.prompts.prompt import Prompt
 Messages = list[dict[str, str]]
 """A chat as endpoints expect it: objects with ``role`` and ``content``."""
 
+
+class BadReply(Exception):
+    """A reply that breaks the rules it was given; the message tells the model so, and what to answer instead."""
+
+
 REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
     "next, in one paragraph of at most 50 words. Answer with the reflection only."
@@ -33,18 +38,16 @@ def read_reflection(reply: str) -> str:
     return " ".join(reply.split())
 
 
-def read_label(reply: str, menu: Menu) -> int | None:
-    """Position of the chosen action: the reply must be one label, or one whole menu line, apart from decoration."""
+def read_label(reply: str, menu: Menu) -> int:
+    """Position of the chosen action.
+
+    Raises:
+        BadReply: apart from decoration, the reply is neither one label nor one whole line of the menu.
+
+    """
     bare = reply.strip().strip("`'\"*()[]. \n")
     lines = [f"{label}. {action}" for label, action in zip(menu.labels, menu.actions, strict=True)]
     for known in (menu.labels, tuple(lines)):
         if bare in known:
             return known.index(bare)
-    return None
-
-
-def label_complaint(reply: str, menu: Menu) -> str | None:
-    """What to tell a model whose reply is no label; ``None`` when it is one."""
-    if read_label(reply, menu) is not None:
-        return None
-    return f"That is not a label of the menu. Answer with exactly one of: {', '.join(menu.labels)}."
+    raise BadReply(f"That is not a label of the menu. Answer with exactly one of: {', '.join(menu.labels)}.")

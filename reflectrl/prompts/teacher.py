@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reflectrl.core import Hints, Observation
-from reflectrl.prompts.chat import Messages
+from reflectrl.prompts.chat import BadReply, Messages, read_reflection
 from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu
 
@@ -72,17 +72,23 @@ class TeacherPrompts:
         ]
 
 
-def leak_complaint(reply: str, hints: Hints, menu: Sequence[str]) -> str | None:
-    """What to tell a model that repeats its spoiler; ``None`` when it kept it private.
+def read_discreet(reply: str, hints: Hints, menu: Sequence[str]) -> str:
+    """The reflection of a model that was told ``hints.spoiler``.
 
     A sentence of the spoiler that the environment's own public reflection also says, or that is just an action's name,
     is no secret.
+
+    Raises:
+        BadReply: the reply repeats a secret.
+
     """
     public = _sentences(hints.reflection or "") | {_plain(action) for action in menu}
     said = _plain(reply)
     if _plain(NOTE) in said or any(secret in said for secret in _sentences(hints.spoiler or "") - public):
-        return "That repeats the private note. Write the reflection again from the state alone, without its words."
-    return None
+        raise BadReply(
+            "That repeats the private note. Write the reflection again from the state alone, in other words."
+        )
+    return read_reflection(reply)
 
 
 def _plain(text: str) -> str:

@@ -61,9 +61,9 @@ def _decode_record(kind: type[Any], value: Any, where: str) -> Any:
     _need(isinstance(value, dict), value, f"an object with the fields of {kind.__name__}", where)
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]
-    for fault, odd in (("lacks the field", set(names) - set(value)), ("has the unknown field", set(value) - set(names))):
+    for fault, odd in (("lacks", set(names) - set(value)), ("has the unknown", set(value) - set(names))):
         if odd:
-            raise InvalidInput(f"{where} {fault} {min(odd)!r}; expected {', '.join(names)}: write the file anew.")
+            raise InvalidInput(f"{where} {fault} field {min(odd)!r}; expected {', '.join(names)}: write the file anew.")
     return kind(**{name: _decode(hints[name], value[name], f"{where}, {name}") for name in names})
 
 

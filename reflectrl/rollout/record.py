@@ -64,9 +64,7 @@ def read_records(path: Path, form: str, kind: type[T]) -> tuple[Header, list[T]]
     if found[0] != form:
         raise InvalidInput(f"{where} names the format {found[0]!r}; expected {form!r}: is this the right file?")
     if found[1] != VERSION:
-        raise InvalidInput(
-            f"{where} names version {found[1]!r} of {form!r}; expected {VERSION}: write the file anew."
-        )
+        raise InvalidInput(f"{where} names version {found[1]!r} of {form!r}; expected {VERSION}: write the file anew.")
     return decode(Header, given, where), [decode(kind, value, at) for at, value in lines[1:]]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from reflectrl.core import Trajectory
+from reflectrl.core import Decision, Trajectory
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.rollout.record import prompts_of
 from reflectrl.training.advantage import leave_one_out, normalized, rewards_to_go
@@ -36,15 +36,14 @@ def step_samples(
     gamma: float,
     baseline: str,
     normalize: bool,
-    values: Callable[[Sequence[Prompt]], Tensor],
 ) -> list[StepSample]:
-    """All steps of ``trajectories`` with their advantages; ``values`` is asked only for ``baseline="value"``."""
+    """All steps of ``trajectories`` with their advantages."""
     prompts = [policy for trajectory in trajectories for _, policy in prompts_of(trajectory, layout)]
     returns = torch.cat([rewards_to_go(trajectory.rewards, gamma) for trajectory in trajectories])
-    advantages = returns - _baseline(baseline, returns, prompts, values)
+    decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
+    advantages = returns - _baseline(baseline, returns, prompts, decisions)
     if normalize:
         advantages = normalized(advantages)
-    decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
     return [
         StepSample(prompt, decision.index, decision.logprob, advantage, returned)
         for prompt, decision, advantage, returned in zip(
@@ -53,15 +52,13 @@ def step_samples(
     ]
 
 
-def _baseline(
-    kind: str, returns: Tensor, prompts: Sequence[Prompt], values: Callable[[Sequence[Prompt]], Tensor]
-) -> Tensor:
+def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], decisions: Sequence[Decision]) -> Tensor:
     if kind == "none":
         return torch.zeros_like(returns)
     if kind == "batch":
         return returns.mean().expand_as(returns)
     if kind == "value":
-        return values(prompts)
+        return torch.tensor([decision.value for decision in decisions])
     groups: dict[Prompt, int] = {}
     return leave_one_out(returns, torch.tensor([groups.setdefault(prompt, len(groups)) for prompt in prompts]))
 
@@ -69,9 +66,29 @@ def _baseline(
 def minibatches(
     samples: Sequence[StepSample], *, passes: int, parts: int, rng: random.Random
 ) -> list[list[StepSample]]:
-    """``passes * parts`` minibatches; each pass is a new permutation cut into ``parts`` of nearly equal size."""
+    """``passes * parts`` minibatches; each pass is a new permutation cut into ``parts`` of nearly equal size.
+
+    With fewer samples than ``parts``, what would be empty is the whole permutation.
+    """
     batches = []
     for _ in range(passes):
         order = rng.sample(list(samples), len(samples))
-        batches += [order[part::parts] for part in range(parts)]
+        batches += [order[part::parts] or order for part in range(parts)]
     return batches
+
+
+def micro_batches(samples: Sequence[StepSample], rows: int) -> Iterator[list[StepSample]]:
+    """Cut a minibatch into parts of at most ``rows`` distinct prompts of similar length.
+
+    Equal prompts fall into one part, where the model computes them once.
+    """
+    part: list[StepSample] = []
+    distinct, last = 0, None
+    for sample in sorted(samples, key=lambda s: (len(s.prompt.text), s.prompt.text)):
+        new = sample.prompt != last
+        if new and distinct == rows:
+            yield part
+            part, distinct = [], 0
+        part.append(sample)
+        distinct, last = distinct + new, sample.prompt
+    yield part

@@ -21,7 +21,6 @@ class ReflectRLConfig(_BaseConfig):  # type: ignore[misc]
     between iterations, where the rollout buffer is empty.
     """
 
-    gradient_checkpointing: bool = False
     bf16: bool | None = False
     stages: list[Stage] = field(default_factory=lambda: [Stage("main", 100)])
     """Curriculum, in order."""
@@ -34,7 +33,7 @@ class ReflectRLConfig(_BaseConfig):  # type: ignore[misc]
     num_minibatches: int = 1
     """Optimizer steps a pass."""
     micro_batch_size: int = 256
-    """Steps a forward pass."""
+    """Distinct prompts a forward pass."""
     epsilon: float | None = None
     """PPO clip range; ``None`` for REINFORCE."""
     gamma: float = 1.0
@@ -62,11 +61,16 @@ class ReflectRLConfig(_BaseConfig):  # type: ignore[misc]
         """Derive Trainer's step counts.
 
         Raises:
-            InvalidInput: unknown baseline, or several updates a batch without a clip range.
+            InvalidInput: unknown baseline, incomplete groups, or several updates a batch without a clip range.
 
         """
         if self.baseline not in BASELINES:
             raise InvalidInput(f"baseline {self.baseline!r} is unknown; known: {', '.join(BASELINES)}.")
+        if self.episodes_per_task < 1 or self.episodes < 1 or self.episodes % self.episodes_per_task:
+            raise InvalidInput(
+                f"episodes={self.episodes} with episodes_per_task={self.episodes_per_task}; expected a whole number of "
+                "groups: make the first a multiple of the second."
+            )
         if self.updates_per_iteration > 1 and self.epsilon is None:
             raise InvalidInput("several updates on one batch of episodes need a clip range; set epsilon, e.g. 0.2.")
         self.max_steps = sum(stage.iterations for stage in self.stages) * self.updates_per_iteration
@@ -74,6 +78,8 @@ class ReflectRLConfig(_BaseConfig):  # type: ignore[misc]
         self.logging_strategy, self.logging_steps = "steps", self.updates_per_iteration
         self.per_device_train_batch_size, self.gradient_accumulation_steps = 1, 1
         self.remove_unused_columns = False
+        # TRL turns it on by its old name, before transformers 5.23 its only one; here the backward pass covers one token
+        self.gradient_checkpointing = self.activation_checkpointing = False
         super().__post_init__()
 
     @property

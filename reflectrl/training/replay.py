@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from reflectrl.core import Trajectory
 
@@ -23,6 +23,6 @@ class ReplayBuffer:
         """At most ``count`` different episodes."""
         return rng.sample(list(self._kept), min(count, len(self._kept)))
 
-    def __iter__(self) -> Iterable[Trajectory]:  # type: ignore[misc]
+    def __iter__(self) -> Iterator[Trajectory]:
         """Oldest first."""
         return iter(self._kept)

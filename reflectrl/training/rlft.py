@@ -31,10 +31,10 @@ from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Reflector
-from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, episode_metrics, rollout
 from reflectrl.rollout.jsonl import decode, encode
-from reflectrl.training.batch import StepSample, minibatches, step_samples
+from reflectrl.training.batch import StepSample, micro_batches, minibatches, step_samples
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, Stage
 from reflectrl.training.objective import Loss, Objective, step_losses
@@ -81,13 +81,6 @@ class _StopWithCurriculum(TrainerCallback):
             control.should_training_stop = True
 
 
-def _disable_dropout(model: nn.Module) -> None:
-    """Sampling and scoring must see one and the same policy (appendix A)."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-
-
 class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
     """Trains the policy; the reflector is frozen.
 
@@ -121,7 +114,6 @@ class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
     ) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         add_choice_head(base, value_head=args.baseline == "value")
-        _disable_dropout(model)
         self.curriculum = Curriculum(args.stages)
         self.replay = ReplayBuffer(args.replay_size)
         self.iteration = 0
@@ -181,19 +173,8 @@ class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
             gamma=self.args.gamma,
             baseline=self.args.baseline,
             normalize=self.args.normalize_advantages,
-            values=self._values,
         )
         return minibatches(samples, passes=self.args.num_iterations, parts=self.args.num_minibatches, rng=rng)
-
-    @torch.no_grad()
-    def _values(self, prompts: Sequence[Prompt]) -> Tensor:
-        """(N,) estimates of the value head."""
-        size = self.args.micro_batch_size
-        chunks = [prompts[start : start + size] for start in range(0, len(prompts), size)]
-        model = self.accelerator.unwrap_model(self.model)
-        return torch.cat(
-            [action_distribution(model, self._encoder.batch(c, model.device))[1].float().cpu() for c in chunks]
-        )
 
     # ---- update -----------------------------------------------------------------------------------------------
 
@@ -204,18 +185,19 @@ class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
             WorkFailed: the loss is no finite number; the optimizer has not moved.
 
         """
+        if self.curriculum.finished:  # resumed from a checkpoint of the end: a step without gradients changes nothing
+            return torch.zeros((), device=self.args.device)
+        # as when sampling (appendix A): dropout, and the kernels of 8-bit layers, would differ in training mode
+        model.eval()
         if not self._queue:
             self._queue = self._collect()
         samples = self._queue.pop(0)
-        model.train()
-        size = self.args.micro_batch_size
-        starts = range(0, len(samples), size)
+        parts = list(micro_batches(samples, self.args.micro_batch_size))
         total = clipped = kl = 0.0
-        for start in starts:
-            last = start == starts[-1]
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+        for part in parts:
+            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
                 with self.compute_loss_context_manager():
-                    loss = self._loss(model, samples[start : start + size])
+                    loss = self._loss(model, part)
                 self.accelerator.backward(loss.total / len(samples))
             total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
         mean = total / len(samples)

@@ -105,3 +105,13 @@ def test_a_fault_is_named(corridor, fault):
 def test_what_fails_while_playing_is_named_too(corridor, replaced, sentence):
     with pytest.raises(WorkFailed, match=sentence):
         check_env(corridor(**replaced))
+
+
+def test_menus_may_differ_from_state_to_state(corridor):
+    """Gymnasium's own checker samples in one state and plays in another; that must not count as a fault."""
+
+    def left_first(self):
+        return Observation(f"Room {self.room}.", ("left", "right") if self.room else ("right",))
+
+    for _ in range(10):
+        check_env(corridor(observe=left_first))

@@ -72,7 +72,7 @@ def test_reset_refuses_a_task_that_is_no_task(corridor):
 
 @pytest.mark.parametrize("horizon", [0, -1, 2.5, "10", None])
 def test_a_horizon_that_is_no_number_of_steps_is_refused(corridor, horizon):
-    with pytest.raises(InvalidInput, match="expected a whole number of steps from 1"):
+    with pytest.raises(InvalidInput, match="expected 1 or more whole steps"):
         corridor(horizon)
 
 

@@ -85,13 +85,25 @@ def test_a_class_without_a_name_is_refused(corridor):
         make_env("nameless")
 
 
-@pytest.mark.parametrize("env_id", ["reflectrl/DangerousTaxi-v0", "reflectrl:reflectrl/DangerousTaxi-v0"])
-def test_gymnasium_makes_our_environments(env_id):
-    env = gymnasium.make(env_id, stage="full")
+def test_gymnasium_makes_our_environments():
+    env = gymnasium.make("reflectrl/DangerousTaxi-v0", stage="full")
     assert isinstance(env.unwrapped, DangerousTaxi)
     assert env.unwrapped.stage == "full"
     _, info = env.reset(seed=0)
     assert len(env.step(info["actions"][0])) == 5
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import gymnasium, reflectrl; gymnasium.make('reflectrl/NumberLine-v0')",
+        "import gymnasium; gymnasium.make('reflectrl:reflectrl/NumberLine-v0')",
+    ],
+    ids=["imported", "named in the id"],
+)
+def test_importing_reflectrl_is_all_that_gymnasium_needs(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.usefixtures("table")
@@ -100,19 +112,19 @@ def test_gymnasium_makes_what_register_env_adds():
     assert isinstance(gymnasium.make("reflectrl/LineOfMine-v0").unwrapped, NumberLine)
 
 
-PLUGIN = '''
+PLUGIN = """
 print("plugin imported")
 from reflectrl.envs.number_line import NumberLine
 class Elsewhere(NumberLine):
     name = "elsewhere"
-'''
-USER = '''
+"""
+USER = """
 import reflectrl
 assert "elsewhere" in reflectrl.env_names()
 print("listed")
 reflectrl.check_env(reflectrl.make_env("elsewhere", size=6))
 print("checked")
-'''
+"""
 
 
 def test_an_installed_package_brings_an_environment_by_entry_point(tmp_path):
@@ -122,8 +134,7 @@ def test_an_installed_package_brings_an_environment_by_entry_point(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere-pkg\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[reflectrl.envs]\nelsewhere = elsewhere_pkg:Elsewhere\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", USER], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", USER], env=env, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.split("\n")[:3] == ["listed", "plugin imported", "checked"]  # imported only when made

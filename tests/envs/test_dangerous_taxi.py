@@ -76,7 +76,7 @@ def test_it_passes_gymnasiums_checks(stage):
 
 
 def test_an_unknown_stage_is_refused_with_the_nearest():
-    with pytest.raises(InvalidInput, match=r"stage 'drop off' of 'dangerous_taxi' is unknown; did you mean 'dropoff'\?"):
+    with pytest.raises(InvalidInput, match=r"stage 'drop off' of .* is unknown; did you mean 'dropoff'\?"):
         DangerousTaxi("drop off")
 
 
@@ -247,7 +247,8 @@ def test_the_expert_solves_every_task_in_the_fewest_steps(stage):
         done = (lambda s: list(s)[2] == ABOARD) if stage == "pickup" else (lambda s: list(s)[2] == list(s)[3])
         assert info["success"]
         assert len(rewards) == shortest(state, done)
-        assert sum(rewards) == pytest.approx((2 if stage == "full" else 1) - 0.05 * (len(rewards) - (1 + (stage == "full"))))
+        goals = 2 if stage == "full" else 1
+        assert sum(rewards) == pytest.approx(goals - 0.05 * (len(rewards) - goals))
 
 
 def test_the_expert_answers_after_a_detour():

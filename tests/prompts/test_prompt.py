@@ -34,7 +34,7 @@ def test_the_menu_is_never_cut():
     with pytest.raises(InvalidInput) as caught:
         PROMPT.fit(len, 10)
     assert str(caught.value).startswith(
-        "a prompt with a menu of 2 actions has 39 tokens without any history, but the model takes 10;"
+        "a prompt with a menu of 2 actions has 36 tokens without any history, but the model takes 10;"
     )
 
 

@@ -1,0 +1,5 @@
+"""``python -m reflectrl``."""
+
+from reflectrl.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""The rows of an evaluation, on disk as ``eval.jsonl``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.rollout.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
+
+
+@dataclass(frozen=True)
+class EvalRow:
+    """Who played, how, and what came out."""
+
+    policy: str
+    """``random``, ``base``, ``sft``, ``rlft``, ``expert`` or ``remote``."""
+    reflections: str
+    """Who reflected: the recipe's player, ``none``, or a control (``blank``, ``shuffled``, ``expert``)."""
+    mode: str
+    """``sampled`` or ``greedy``."""
+    split: str
+    tasks: int
+    """Different tasks played."""
+    metrics: EpisodeMetrics
+
+
+def summarise(policy: str, reflections: str, mode: str, split: str, trajectories: Sequence[Trajectory]) -> EvalRow:
+    """The row of one policy's episodes."""
+    tasks = len({trajectory.task.id for trajectory in trajectories})
+    return EvalRow(policy, reflections, mode, split, tasks, episode_metrics(trajectories))
+
+
+def write_results(path: Path, rows: Sequence[EvalRow]) -> None:
+    """Write an evaluation, all of it or nothing."""
+    write_jsonl(path, rows)
+
+
+def read_results(path: Path) -> list[EvalRow]:
+    """Read an evaluation.
+
+    Raises:
+        InvalidInput: no such file, or a bad line.
+
+    """
+    if not path.is_file():
+        raise InvalidInput(f"{path} does not exist; run `reflectrl eval` for that run first.")
+    return [decode(EvalRow, value, where) for where, value in read_jsonl(path)]

@@ -1,0 +1,245 @@
+"""Stage 1b, supervised fine-tuning of one player from the base model (section 4.1.2), on TRL's ``SFTTrainer``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers import PrinterCallback, TrainerCallback, default_data_collator
+from trl import SFTConfig, SFTTrainer
+
+from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core import InvalidInput
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.load import LanguageModel, no_progress_bars
+from reflectrl.models.seeding import seeded
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.training.sft_examples import ActionExample, Example, Player, ReflectionExample, SFTRow, encode_rows
+from reflectrl.training.sft_loss import action_losses, reflection_losses
+
+
+@dataclass(frozen=True)
+class SFTSummary:
+    """What a training did."""
+
+    rows: int
+    """Rows trained on."""
+    dropped: int
+    """Rows left out because they are longer than the model reads."""
+    steps: int
+    first_loss: float
+    """Of the first optimizer step, in nats."""
+    last_loss: float
+    """Mean over the last steps that were reported."""
+
+
+def train_sft(
+    lm: LanguageModel,
+    rows: Sequence[SFTRow],
+    *,
+    player: Player,
+    section: SFTPlayerSection,
+    labels: Sequence[str],
+    max_length: int,
+    drop_long_rows: bool,
+    output_dir: Path,
+    seed: int,
+    on_step: Callable[[int, int, float], None] | None = None,
+    save_every: int = 100,
+) -> SFTSummary:
+    """Train ``lm`` in place; a training that was killed goes on from its last checkpoint, exactly.
+
+    Args:
+        lm: what is trained.
+        rows: of the reflector, of the policy, or of both kinds for ``player="both"`` (a single model plays both).
+        player: whose rows these are.
+        section: how to train.
+        labels: all menu labels.
+        max_length: the longest prompt and completion in tokens.
+        drop_long_rows: leave longer rows out instead of refusing them.
+        output_dir: where the checkpoints are; it may be removed once the model is saved elsewhere.
+        seed: of the order of rows, and of dropout.
+        on_step: told (step, steps, loss) now and then.
+        save_every: steps between checkpoints.
+
+    Raises:
+        InvalidInput: rows that are too long, of the wrong kind or too few; batch sizes that do not go together.
+
+    """
+    if section.batch_size % section.micro_batch_size:
+        raise InvalidInput(
+            f"batch_size={section.batch_size} was given with micro_batch_size={section.micro_batch_size}; the "
+            "first must be a multiple of the second."
+        )
+    examples = encode_rows(
+        lm.tokenizer, rows, player=player, labels=labels, max_length=max_length, drop_long_rows=drop_long_rows
+    )
+    # a reflector answers in words: its tokenizer need not know the labels
+    encoder = PromptEncoder(lm.tokenizer, () if player == "reflector" else label_ids(lm.tokenizer, labels), max_length)
+    # checkpoints of other rows, settings or shapes are never continued
+    folder = output_dir / _fingerprint(lm, examples, section, seed)
+    args = _config(section, folder, seed, save_every)
+    with seeded(seed), no_progress_bars(), _choice_head(lm):
+        trainer = _Trainer(lm, examples, encoder, section.label_smoothing, args, _Log(on_step))
+        trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    lm.model.eval()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return SFTSummary(len(examples), len(rows) - len(examples), section.steps, losses[0], losses[-1])
+
+
+class _Trainer(SFTTrainer):  # type: ignore[misc]
+    """``SFTTrainer`` on rows that are encoded beforehand, in an order drawn beforehand: resuming is skipping."""
+
+    loss_is_scaled_for_ga = False
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        examples: Sequence[Example],
+        encoder: PromptEncoder,
+        label_smoothing: float,
+        args: SFTConfig,
+        log: _Log,
+    ) -> None:
+        self._examples = examples
+        self._encoder = encoder
+        self._label_smoothing = label_smoothing
+        draws = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
+        super().__init__(
+            model=lm.model,
+            args=args,
+            train_dataset=Dataset.from_dict({"example": _order(len(examples), draws, args.seed)}),
+            data_collator=default_data_collator,
+            processing_class=lm.tokenizer,
+            callbacks=[log],
+        )
+        self.remove_callback(PrinterCallback)
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:  # TRL makes the adapters of quantised bases bfloat16, too coarse for RL ratios
+                parameter.data = parameter.data.float()
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Mean over rows of each one's own loss, so that micro-batches add up to the same gradient."""
+        del return_outputs, num_items_in_batch
+        chosen = [self._examples[number] for number in inputs["example"].tolist()]
+        device = inputs["example"].device
+        losses: list[Tensor] = []
+        reflections = [example for example in chosen if isinstance(example, ReflectionExample)]
+        actions = [example for example in chosen if isinstance(example, ActionExample)]
+        if reflections:
+            losses.append(reflection_losses(model, reflections, device))
+        if actions:
+            batch = self._encoder.batch([example.prompt for example in actions], device)
+            targets = torch.tensor([example.target for example in actions], device=device)
+            losses.append(action_losses(model, batch, targets, self._label_smoothing))
+        return torch.cat(losses).mean()
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
+        """Not counted."""
+        return 0
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Checkpoints need no card; ``reflectrl.report`` writes the player's."""
+
+    def _send_telemetry(self) -> None:
+        """Training here tells nobody."""
+
+
+class _Log(TrainerCallback):
+    """Hands the losses on."""
+
+    def __init__(self, on_step: Callable[[int, int, float], None] | None) -> None:
+        self._on_step = on_step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:  # noqa: ARG002
+        if self._on_step is not None and "loss" in logs:
+            self._on_step(state.global_step, state.max_steps, logs["loss"])
+
+
+@contextmanager
+def _choice_head(lm: LanguageModel) -> Iterator[None]:
+    """The action head during training; afterwards ``forward`` is what it was, without TRL's patches either."""
+    found = [(module, vars(module).get("forward")) for module in (lm.model, lm.base)]
+    add_choice_head(lm.base)
+    try:
+        yield
+    finally:
+        for module, forward in found:
+            vars(module).pop("forward", None)
+            if forward is not None:
+                module.forward = forward
+
+
+def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int) -> SFTConfig:
+    cuda = torch.cuda.is_available()
+    with warnings.catch_warnings():
+        # transformers has renamed gradient_checkpointing, TRL has not yet
+        warnings.filterwarnings("ignore", message=".gradient_checkpointing.", category=FutureWarning)
+        return SFTConfig(
+            output_dir=str(folder),
+            max_steps=section.steps,
+            per_device_train_batch_size=section.micro_batch_size,
+            gradient_accumulation_steps=section.batch_size // section.micro_batch_size,
+            learning_rate=section.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=math.ceil(section.warmup * section.steps),
+            weight_decay=section.weight_decay,
+            max_grad_norm=section.max_grad_norm,
+            seed=seed,
+            use_cpu=not cuda,
+            bf16=cuda,
+            gradient_checkpointing=False,
+            max_length=None,  # lengths are checked before: TRL would drop long rows without a word
+            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
+            train_sampling_strategy="sequential",
+            dataloader_pin_memory=cuda,
+            report_to="none",
+            disable_tqdm=True,
+            logging_first_step=True,
+            logging_steps=math.gcd(save_every, 10),  # checkpoints fall on reports: resumed, the same losses are told
+            save_strategy="steps",
+            save_steps=save_every,
+            save_total_limit=2,  # the older one stands in for one that was being written when the process was killed
+        )
+
+
+def _order(rows: int, draws: int, seed: int) -> list[int]:
+    """Numbers of rows, shuffled anew in each pass, so that every step has a full batch."""
+    rng = random.Random(seed)
+    order: list[int] = []
+    while len(order) < draws:
+        order += rng.sample(range(rows), rows)
+    return order[:draws]
+
+
+def _fingerprint(lm: LanguageModel, examples: Sequence[Example], section: SFTPlayerSection, seed: int) -> str:
+    shapes = [(name, tuple(value.shape)) for name, value in lm.model.named_parameters() if value.requires_grad]
+    return hashlib.sha256(repr((section, seed, shapes, list(examples))).encode()).hexdigest()[:16]
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint that was written to its end: the trainer's state is its last file."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    return next((str(path) for path in found if _is_complete(path / "trainer_state.json")), None)
+
+
+def _is_complete(state: Path) -> bool:
+    try:
+        return "global_step" in json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,47 @@
+"""What one row of supervised fine-tuning costs: pure functions of a model and encoded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reflectrl.models.encode import PromptBatch, action_distribution
+from reflectrl.training.sft_examples import ReflectionExample
+
+IGNORED = -100
+"""The label of positions without a loss."""
+
+
+def reflection_losses(model: Any, examples: Sequence[ReflectionExample], device: torch.device) -> Tensor:
+    """(N,) mean negative log-likelihood of each completion's tokens, in nats."""
+    width = max(len(example.prompt) + len(example.completion) for example in examples)
+    ids = torch.empty(len(examples), width, dtype=torch.long)
+    labels = torch.full_like(ids, IGNORED)
+    for number, example in enumerate(examples):
+        start, stop = len(example.prompt), len(example.prompt) + len(example.completion)
+        ids[number, :stop] = torch.tensor(example.prompt + example.completion)
+        ids[number, stop:] = ids[number, 0]  # any id does on the right, where causal attention cannot see it
+        labels[number, start - 1 : stop - 1] = ids[number, start:stop]  # the token before predicts it
+    # only these last positions need logits, whose size is otherwise (batch, length, vocabulary)
+    keep = width - min(len(example.prompt) for example in examples) + 1
+    logits = model(input_ids=ids.to(device), use_cache=False, logits_to_keep=keep).logits[:, -keep:]
+    labels = labels[:, -keep:].to(device)
+    scored = labels != IGNORED
+    losses = F.cross_entropy(logits[scored].float(), labels[scored], reduction="none")
+    return torch.zeros(scored.shape, device=device).masked_scatter(scored, losses).sum(1) / scored.sum(1)
+
+
+def action_losses(model: Any, batch: PromptBatch, targets: Tensor, label_smoothing: float) -> Tensor:
+    """(N,) cross-entropy of the targets (N,), positions in each menu, under the distribution that RL samples from.
+
+    ``label_smoothing`` of the probability is spread evenly over the row's own menu, never beyond it.
+    """
+    distribution, _ = action_distribution(model, batch)
+    logprobs = distribution.logits
+    beyond = torch.arange(logprobs.size(1), device=logprobs.device) >= batch.menu_size[:, None]
+    spread = -logprobs.masked_fill(beyond, 0.0).sum(1) / batch.menu_size
+    return (1.0 - label_smoothing) * -distribution.log_prob(targets) + label_smoothing * spread

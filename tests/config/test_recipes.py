@@ -1,0 +1,124 @@
+"""The shipped recipes: each loads, names itself, plays a real environment; each option of the schema is used by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from reflectrl.config import Recipe, check_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config.problems import section_of
+
+NAMES = recipe_names()
+
+
+def fields(model: type[BaseModel] = Recipe) -> Iterator[tuple[str, str, Any]]:
+    """Section, name and type of every option, each section once."""
+    for name, field in model.model_fields.items():
+        yield model.__name__, name, field.annotation
+        if section := section_of(field.annotation):
+            yield from fields(section)
+
+
+def choices(annotation: Any) -> Iterator[Any]:
+    """The values of every ``Literal`` inside a type."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from choices(part)
+
+
+def written(values: Any, model: type[BaseModel] = Recipe) -> Iterator[tuple[str, str, Any]]:
+    """Section, name and value of every option that a recipe's own text sets."""
+    for name, value in values.items():
+        if name not in model.model_fields:
+            continue
+        yield model.__name__, name, value
+        section = section_of(model.model_fields[name].annotation)
+        for inner in value if isinstance(value, list) else [value]:
+            if section and isinstance(inner, dict):
+                yield from written(inner, section)
+
+
+SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_text(name)))]
+"""Everything that any shipped recipe sets."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_loads_and_its_environments_take_their_options(name: str) -> None:
+    check_recipe(load_recipe(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_names_its_run_folder_after_itself(name: str) -> None:
+    assert load_recipe(name).name == name.replace("/", "-")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_opens_with_what_it_is_and_how_it_is_run(name: str) -> None:
+    head = [line for line in recipe_text(name).splitlines() if line.startswith("# ")]
+    assert len(head) >= 2
+    assert f"# reflectrl run --recipe {name}" in head
+    assert load_recipe(name).description
+
+
+def test_every_option_is_used_by_a_recipe() -> None:
+    used = {(section, name) for section, name, _ in SET}
+    assert sorted({(section, name) for section, name, _ in fields()} - used) == []
+
+
+def test_every_choice_of_an_option_is_used_by_a_recipe() -> None:
+    used = {
+        (section, name, str(choice))
+        for section, name, value in SET
+        for choice in (value if isinstance(value, list) else [value])
+    }
+    known = {(section, name, str(choice)) for section, name, kind in fields() for choice in choices(kind)}
+    known -= {setting for setting in known if setting[1] == "report_to"}  # a tracker is the user's, not an experiment's
+    assert sorted(known - used) == []
+
+
+def difference(name: str) -> set[tuple[str, ...]]:
+    """The settings that a recipe changes in the one it extends, its name and description aside."""
+
+    def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for key, value in values.items():
+            yield from leaves(value, (*path, key)) if isinstance(value, dict) else [(*path, key)]
+
+    return {
+        path for path in leaves(yaml.safe_load(recipe_text(name))) if path[0] not in ("extends", "name", "description")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("nano_no_reflection", ("players", "reflector")),
+        ("nano_no_negatives", ("data", "negatives")),
+        ("nano_sft_only", ("rlft",)),
+        ("nano_single_player", ("players", "reflector")),
+        ("paper_no_reflection", ("players", "reflector")),
+        ("nano_validation", ("eval", "split")),
+    ],
+)
+def test_an_ablation_changes_one_setting(name: str, changed: tuple[str, ...]) -> None:
+    training = {path for path in difference(f"dangerous_taxi/{name}") if path[0] != "eval" or path == changed}
+    assert training == {changed}
+
+
+def test_the_paper_recipe_has_table_3() -> None:
+    recipe = load_recipe("dangerous_taxi/paper")
+    assert recipe.rlft is not None
+    assert recipe.model.lora is not None
+    assert (recipe.model.name, recipe.model.quantization, recipe.model.max_length) == (
+        "openai-community/gpt2-xl",
+        "8bit",
+        1024,
+    )
+    assert (recipe.model.lora.r, recipe.model.lora.alpha) == (64, 16)
+    assert (recipe.rlft.learning_rate, recipe.rlft.max_grad_norm, recipe.rlft.weight_decay) == (2e-4, 0.3, 1e-3)
+    assert (recipe.rlft.episodes, recipe.rlft.stages[0].iterations) == (4, 5000)

@@ -1,0 +1,55 @@
+"""The schema itself: frozen, documented, and strict about combinations that cannot work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from reflectrl.config import Recipe
+from reflectrl.config.problems import section_of
+
+
+def sections(model: type[BaseModel] = Recipe) -> set[type[BaseModel]]:
+    inner = {section for field in model.model_fields.values() if (section := section_of(field.annotation))}
+    return {model}.union(*map(sections, inner))
+
+
+def recipe(**values: Any) -> Recipe:
+    return Recipe.model_validate({"name": "x", "env": {"name": "number_line"}, **values})
+
+
+@pytest.mark.parametrize("section", sorted(sections(), key=lambda section: section.__name__))
+def test_every_field_is_documented(section: type[BaseModel]) -> None:
+    assert [name for name, field in section.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("section", sorted(sections(), key=lambda section: section.__name__))
+def test_every_section_refuses_unknown_keys_and_changes(section: type[BaseModel]) -> None:
+    assert section.model_config["extra"] == "forbid"
+    assert section.model_config["frozen"]
+
+
+def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
+    assert recipe().rlft is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": {"quantization": "8bit"}}, "lora must be set"),
+        ({"model": {"builtin": {"width": 65}}}, "does not divide width=65"),
+        ({"rlft": {"num_iterations": 2}}, "needs epsilon"),
+        ({"rlft": {"num_minibatches": 2}}, "needs epsilon"),
+        ({"rlft": {"episodes": 10, "episodes_per_task": 4}}, "must be a multiple"),
+        ({"rlft": {"replay_size": 5}}, "go together"),
+        ({"rlft": {"stages": []}}, "at least 1 item"),
+        ({"rlft": None}, "has no rlft section"),
+        ({"sft": {"enabled": False}}, "sft.enabled is false"),
+        ({"players": {"reflector": "none"}, "eval": {"controls": ["blank"]}}, "players.reflector is none"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        recipe(**values)

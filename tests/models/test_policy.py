@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from tiny import LABELS, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
+
+from reflectrl.core import InvalidInput
+from reflectrl.models.encode import action_distribution
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.tokenizer import label_ids
+
+LARGEST_DRAW = 1 - 2**-53
+"""``random.random()`` never returns more."""
+PROMPTS = [policy_prompt(number, actions=2 + number % 4, past=number % 3) for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = language_model("gpt2")
+    add_choice_head(model)
+    return model
+
+
+def policy(model, **options):
+    return LMPolicy(model, encoder(), **options)
+
+
+def distribution(model, prompts):
+    with torch.no_grad():
+        return action_distribution(model, encoder().batch(prompts, torch.device("cpu")))[0]
+
+
+def uniform(count, seed=0):
+    rng = random.Random(seed)
+    return [rng.random() for _ in range(count)]
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+
+def test_actions_come_with_the_frequencies_of_the_distribution(model):
+    prompt = policy_prompt(3, actions=4)
+    expected = distribution(model, [prompt]).probs[0].tolist()
+    assert max(expected) < 0.9  # a choice that is worth sampling
+    decisions = policy(model).act([prompt] * 4000, uniform(4000))
+    for index, share in enumerate(expected):
+        found = sum(decision.index == index for decision in decisions) / 4000
+        assert abs(found - share) < 4 * math.sqrt(share * (1 - share) / 4000) + 1e-9
+
+
+def test_a_draw_picks_the_action_whose_share_of_the_unit_interval_it_falls_in(model):
+    prompt = policy_prompt(3, actions=4)
+    ends = distribution(model, [prompt]).probs[0].double().cumsum(0).tolist()
+    draws = [0.0, *(end + side for end in ends[:-1] for side in (-1e-4, 1e-4)), LARGEST_DRAW]
+    decisions = policy(model).act([prompt] * len(draws), draws)
+    assert [decision.index for decision in decisions] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_ends_of_the_unit_interval_are_legal_actions(model):
+    lowest = policy(model).act(PROMPTS, [0.0] * len(PROMPTS))
+    highest = policy(model).act(PROMPTS, [LARGEST_DRAW] * len(PROMPTS))
+    assert [decision.index for decision in lowest] == [0] * len(PROMPTS)
+    assert [decision.index for decision in highest] == [len(prompt.menu.actions) - 1 for prompt in PROMPTS]
+
+
+def never_says(labels):
+    """A model for which ``labels`` have probability exactly 0 after ``policy_prompt(0, actions=4)``."""
+    model = language_model("llama")
+    ids = torch.tensor([encoder().tokens(policy_prompt(0, actions=4))])
+    with torch.no_grad():
+        hidden = model.base_model(input_ids=ids).last_hidden_state[0, -1]
+        for label in labels:
+            model.lm_head.weight[label_ids(tokenizer(), LABELS)[LABELS.index(label)]] = -1e4 * hidden
+    add_choice_head(model)
+    return model
+
+
+@pytest.mark.parametrize(("labels", "first", "last"), [("A", 1, 3), ("D", 0, 2), ("AD", 1, 2), ("ABC", 3, 3)])
+def test_a_legal_action_of_probability_zero_is_never_sampled(labels, first, last):
+    model = never_says(labels)
+    prompt = policy_prompt(0, actions=4)
+    found = policy(model).act([prompt] * 502, [0.0, *uniform(500), LARGEST_DRAW])
+    assert found[0].index == first
+    assert found[-1].index == last
+    assert all(decision.probabilities[decision.index] > 0 for decision in found)
+
+
+def test_rounding_never_leads_past_the_last_action():
+    # float32 probabilities sum to a little more or less than 1: 64 models show many such sums
+    for seed in range(64):
+        model = gpt2(seed, spread=0.3).eval()
+        add_choice_head(model)
+        prompt = policy_prompt(seed % 10, actions=5)
+        (decision,) = policy(model).act([prompt], [LARGEST_DRAW])
+        assert decision.index == 4
+
+
+def test_decisions_do_not_depend_on_the_batch(model):
+    draws = uniform(len(PROMPTS))
+    together = policy(model).act(PROMPTS, draws)
+    by_threes = policy(model, batch_size=3).act(PROMPTS, draws)
+    alone = [policy(model).act([prompt], [draw])[0] for prompt, draw in zip(PROMPTS, draws, strict=True)]
+    for one, two, three in zip(together, by_threes, alone, strict=True):
+        assert one.index == two.index == three.index
+        assert one.logprob == pytest.approx(two.logprob, abs=1e-5)
+        assert one.logprob == pytest.approx(three.logprob, abs=1e-5)
+
+
+# ---- what a decision says --------------------------------------------------------------------------------------------
+
+
+def test_a_decision_reports_the_distribution_it_was_drawn_from(model):
+    expected = distribution(model, PROMPTS)
+    decisions = policy(model).act(PROMPTS, uniform(len(PROMPTS)))
+    for row, (prompt, decision) in enumerate(zip(PROMPTS, decisions, strict=True)):
+        assert decision.action == prompt.menu.actions[decision.index]
+        assert decision.probabilities == pytest.approx(expected.probs[row, : len(prompt.menu.actions)].tolist(), abs=1e-6)
+        assert decision.logprob == pytest.approx(math.log(decision.probabilities[decision.index]), abs=1e-5)
+        assert decision.entropy == pytest.approx(-sum(p * math.log(p) for p in decision.probabilities), abs=1e-5)
+
+
+def test_greedy_takes_the_most_probable_action_whatever_the_draw(model):
+    expected = distribution(model, PROMPTS).probs.argmax(-1).tolist()
+    for draw in (0.0, LARGEST_DRAW):
+        decisions = policy(model, greedy=True).act(PROMPTS, [draw] * len(PROMPTS))
+        assert [decision.index for decision in decisions] == expected
+    assert len(set(expected)) > 1
+
+
+# ---- the model -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_acting_is_without_dropout_and_leaves_the_model_in_its_mode(training):
+    model = gpt2(spread=0.2, resid_pdrop=0.5, embd_pdrop=0.5).train(training)
+    add_choice_head(model)
+    first, second = (policy(model).act(PROMPTS, uniform(len(PROMPTS))) for _ in range(2))
+    assert first == second
+    assert model.training is training
+
+
+def test_nobody_to_act_for_is_no_work(model):
+    assert policy(model).act([], []) == []
+
+
+def test_a_policy_needs_a_menu_to_choose_from(model):
+    with pytest.raises(InvalidInput, match="given a reflector's prompt; expected one with a menu"):
+        policy(model).act([reflector_prompt()], [0.0])

@@ -1,0 +1,368 @@
+"""Reports of run folders that are written here with the library's own writers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.prompts import PromptFormat
+from reflectrl.report import print_table, write_report
+from reflectrl.report.curves import curves, running_mean
+from reflectrl.report.escape import escaped
+from reflectrl.report.runs import Point, Run, read_runs
+from reflectrl.report.table import table_rows
+from reflectrl.rollout.jsonl import write_jsonl
+from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.results import summarise, write_results
+
+HOSTILE = "</pre><script>alert('x')</script> & \x1b[31mred\x1b[0m \x00\x07 \u202egnp.exe"
+
+
+def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", menu=("left", "right"), odds=(0.25, 0.75)):
+    """An episode of one step, in which the last action of the menu is chosen."""
+    decision = Decision(len(menu) - 1, menu[-1], -0.29, 0.56, tuple(odds))
+    turn = Turn(Observation(text, menu), menu, reflection, decision, 1.0 if success else -0.5, illegal=not success)
+    return Trajectory(Task(task), 0, (turn,), terminated=success, truncated=not success, success=success)
+
+
+def iteration(number, **changed):
+    """A line of metrics.jsonl."""
+    line = {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
+    line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
+    return {**line, "env_steps": 10 * (number + 1), **changed}
+
+
+def make_run(path, played=None, metrics=(), training=()):
+    """A run folder; ``played`` has the evaluated episodes of each policy, ``training`` those of each iteration."""
+    path.mkdir(parents=True)
+    (path / "recipe.yaml").write_text("name: nano\nenv:\n  name: corridor\n", encoding="utf-8")
+    header, rows = Header("corridor", {}, PromptFormat()), []
+    for policy, episodes in (played or {}).items():
+        reflections = "none" if policy in ("random", "expert") else "local"
+        rows.append(summarise(policy, reflections, "sampled", "test", episodes))
+        write_trajectories(path / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, episodes)
+    if rows:
+        write_results(path / "eval.jsonl", rows)
+    for number, episodes in enumerate(training):
+        write_trajectories(path / "trajectories" / f"rlft-{number:05d}.jsonl", header, episodes)
+    if metrics:
+        write_jsonl(path / "metrics.jsonl", metrics)
+        pace = {"seconds": 0.5, "steps_per_second": 20.0, "reflection_hit_rate": 0.9}
+        write_jsonl(path / "throughput.jsonl", [{"iteration": line["iteration"], **pace} for line in metrics])
+    return path
+
+
+def half_won(episodes=10):
+    return [episode(f"t-{number}", success=number % 2 == 0) for number in range(episodes)]
+
+
+def page_of(*runs):
+    return write_report(runs, runs[0] / "report.html").read_text(encoding="utf-8")
+
+
+class Outline(HTMLParser):
+    """Which elements a browser would make, each closed where it should be."""
+
+    VOID = ("meta",)
+
+    def __init__(self, page):
+        super().__init__()
+        self.seen, self.open, self.attributes, self.text = [], [], [], []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(autouse=True)
+def _no_colours_on_request(monkeypatch):
+    """Some continuous integration asks for colours in pipes; these tests are about pipes without them."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that went through all stages."""
+    played = {"random": [episode(success=False)], "sft": half_won(), "rlft": half_won(30), "expert": [episode()]}
+    training = [[episode(f"{number}-{place}") for place in range(5)] for number in range(4)]
+    return make_run(tmp_path / "nano", played, [iteration(number) for number in range(4)], training)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_plain_when_it_is_piped(run, capsys):
+    print_table([run])
+    lines = capsys.readouterr().out.splitlines()
+    assert re.split(" {2,}", lines[0]) == (
+        ["run", "policy", "reflections by", "mode", "episodes", "success [95 %]", "return", "steps", "illegal"]
+    )
+    assert re.split(" {2,}", lines[3]) == (
+        ["nano", "rlft", "local", "sampled", "30", "50% [33, 67]", "+0.25", "1.0", "50.0%"]
+    )
+    assert [line.split()[1] for line in lines[1:]] == ["random", "sft", "rlft", "expert"]
+
+
+def test_a_long_run_name_is_not_cut_in_a_pipe(tmp_path, capsys):
+    name = "dangerous_taxi-" + "n" * 150
+    print_table([make_run(tmp_path / name, {"rlft": half_won()})])
+    assert f"\n{name}  rlft" in capsys.readouterr().out
+
+
+def test_a_name_that_looks_like_markup_or_a_terminal_command_is_shown_as_it_is(tmp_path, capsys):
+    print_table([make_run(tmp_path / "[bold]:smile:\x1b[2J", {"rlft": half_won()})])
+    assert "[bold]:smile:␛[2J  rlft" in capsys.readouterr().out
+
+
+def test_runs_share_the_untrained_policies_and_keep_their_own_rows(tmp_path):
+    played = {"random": [episode(success=False)], "rlft": half_won(), "expert": [episode()]}
+    runs = read_runs([make_run(tmp_path / name, played) for name in ("nano", "blank")])
+    assert [(name, row.policy) for name, row in table_rows(runs)] == [
+        ("all runs", "random"),
+        ("nano", "rlft"),
+        ("blank", "rlft"),
+        ("all runs", "expert"),
+    ]
+
+
+def test_untrained_policies_that_differ_are_both_shown(tmp_path):
+    runs = read_runs([make_run(tmp_path / name, {"random": half_won(n)}) for name, n in (("a", 4), ("b", 6))])
+    assert [name for name, _ in table_rows(runs)] == ["a", "b"]
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):
+    paths = [make_run(tmp_path / place / "nano") for place in ("a", "b")]
+    assert [run.name for run in read_runs(paths)] == [str(path) for path in paths]
+
+
+def test_a_run_that_is_given_twice_is_shown_once(run, monkeypatch):
+    monkeypatch.chdir(run)
+    assert [each.name for each in read_runs([Path(), run])] == ["nano"]
+
+
+def test_a_run_without_an_evaluation_says_so(tmp_path, capsys):
+    print_table([make_run(tmp_path / "nano")])
+    assert capsys.readouterr().out == "nano: not evaluated yet; run `reflectrl eval` for it.\n"
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_well_formed_and_stands_alone(run):
+    page = page_of(run)
+    outline = Outline(page)
+    assert {"table", "svg", "details", "pre"} <= set(outline.seen)
+    assert not {"script", "link", "img", "iframe"} & set(outline.seen)
+    assert not {name for name, _ in outline.attributes} & {"src", "href"}
+    assert "url(" not in page
+    assert "prefers-color-scheme: dark" in page
+    for figure in re.findall("<svg.*?</svg>", page):
+        ElementTree.fromstring(figure)
+
+
+def test_equal_runs_give_an_equal_page(run):
+    assert page_of(run) == page_of(run)
+
+
+def test_the_page_shows_the_first_successes_and_failures_of_the_trained_policy(run):
+    page = page_of(run)
+    assert "Evaluation: rlft, sampled, reflections by local" in page
+    assert "successes: the first 4 of 15" in page
+    assert "failures: the first 4 of 15" in page
+    assert [f"task t-{number} " in page for number in range(9)] == [True] * 8 + [False]
+
+
+def test_the_page_shows_the_first_and_the_last_iteration_of_training(run):
+    page = page_of(run)
+    assert re.findall("task (\\d-\\d) ", page) == ["0-0", "0-1", "3-0", "3-1"]
+    assert "Training: 4 iterations, 40 environment steps, 2 s, reflection cache hit rate 90%." in page
+
+
+def test_a_step_shows_what_was_seen_said_possible_done_and_earned(tmp_path):
+    page = page_of(
+        make_run(tmp_path / "nano", {"rlft": [episode(success=False, text="\n  Room 7.", reflection="Turn.")]})
+    )
+    assert '<span class="lost">out of time</span> task t-0 <small>return -0.50, 1 steps' in page
+    assert 'reward -0.50 <span class="lost">illegal</span>' in page
+    assert "<pre>\n\n  Room 7.</pre>" in page  # a browser drops the first newline of a <pre>
+    assert "<b>Reflection:</b> Turn." in page
+    assert re.search("<li><span>left</span>.*?<span>25.0%</span></li><li class=chosen><span>right</span>.*?75.0%", page)
+
+
+def test_a_policy_without_probabilities_or_reflections_has_neither_bars_nor_an_empty_line(tmp_path):
+    page = page_of(make_run(tmp_path / "nano", {"remote": [episode(odds=(), reflection=None)]}))
+    assert '<ul class="menu"><li><span>left</span></li><li class=chosen><span>right</span></li></ul>' in page
+    assert "Reflection:" not in page
+
+
+def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one(tmp_path):
+    menu = tuple(f"cat file-{number}" for number in range(30))
+    odds = [0.1 if number < 9 else 0.1 / 21 for number in range(30)]
+    page = page_of(make_run(tmp_path / "nano", {"rlft": [episode(menu=menu, odds=odds)]}))
+    shown = [*range(7), 29]
+    assert re.findall("cat (file-\\d+)", page) == [f"file-{number}" for number in shown]
+    assert "and 22 more, 29.5% in all" in page
+
+
+def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_command(tmp_path):
+    said = episode(HOSTILE, text=HOSTILE, reflection=HOSTILE, menu=("wait", HOSTILE))
+    path = make_run(tmp_path / "n<i>", {"rlft": [said]}, [iteration(0, stage=HOSTILE), iteration(1)], [[said]])
+    (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
+    page = page_of(path)
+    outline = Outline(page)
+    assert "script" not in outline.seen
+    assert "n<i>" in outline.text
+    assert "".join(outline.text).count("</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe") == 9
+    assert not set(page) & {"\x00", "\x07", "\x1b", "\u202e"}
+
+
+def test_a_text_without_end_is_cut_and_says_so():
+    assert escaped("<" * 5000) == "&lt;" * 4000 + " [1000 more characters]"
+
+
+def test_lone_surrogates_can_be_written():
+    assert escaped("a\ud800b\x85c") == "a\ufffdb\ufffdc"
+
+
+# ---- curves ----------------------------------------------------------------------------------------------------------
+
+
+def points(*values, stage="main"):
+    return [Point(number, stage, value, value, 0.5, number) for number, value in enumerate(values)]
+
+
+def trained(name, line):
+    return Run(name, Path(name), "", (), tuple(line), ())
+
+
+def test_the_running_mean_covers_five_iterations_and_begins_anew_with_each_stage():
+    line = [*points(1, 0, 0, 0, 0, 1, 1), *points(0, 1, stage="full")]
+    means = running_mean(line, lambda point: point.success)
+    assert means == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 5, 2 / 5, 0, 1 / 2])
+
+
+def test_each_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
+    drawn = curves([trained("one", points(0.1, 0.2)), trained("none", []), trained("two", points(0.3, 0.1))])
+    assert re.findall('<li class="swatch (c\\d)">(\\w+)</li>', drawn) == [("c0", "one"), ("c2", "two")]
+    assert drawn.count('<path class="mean"') == 2 * 3
+
+
+def test_a_success_rate_is_drawn_between_zero_and_one():
+    (places,) = re.findall('class="raw" d="M([^"]*)"', curves([trained("one", points(0, 1, 0.5))]).split("</svg>")[0])
+    assert [float(place.split()[1]) for place in places.split("L")] == [192.0, 18.0, 105.0]
+
+
+def test_stages_are_marked_where_there_is_more_than_one():
+    two = [*points(0.1, 0.2)[:1], Point(1, "dropoff", 0.5, 0.5, 0.5, 9)]
+    assert curves([trained("one", two)]).count(">dropoff</text>") == 3
+    assert 'class="stage"' not in curves([trained("one", points(0.1, 0.2))])
+
+
+@pytest.mark.parametrize("line", [points(0.5), points(0.5, 0.5), points(1e-12, 2e-12), points(-1e9, 1e9)])
+def test_short_flat_and_steep_curves_are_drawn(line):
+    for figure in re.findall("<svg.*?</svg>", curves([trained("one", line)])):
+        assert len(ElementTree.fromstring(figure).findall("g/path")) == 2
+        assert "nan" not in figure
+
+
+def test_a_long_curve_is_thinned_out_and_keeps_its_end():
+    drawn = curves([trained("one", points(*[0.0] * 4999, 1.0))])
+    places = re.findall('class="raw" d="M([^"]*)"', drawn)[0].split("L")
+    assert len(places) <= 400
+    assert places[-1] == "350.0 18.0"
+
+
+# ---- what is missing or wrong ----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_has_only_begun_has_a_page(tmp_path):
+    page = page_of(make_run(tmp_path / "nano"))
+    Outline(page)
+    assert "nano: not evaluated yet" in page
+    assert "No iteration of training yet" in page
+
+
+def test_missing_trajectories_are_named(run):
+    for path in (run / "trajectories").iterdir():
+        path.unlink()
+    page = page_of(run)
+    assert "eval-rlft-local-sampled.jsonl is missing" in page
+    assert "No episodes of training are recorded here." in page
+
+
+def test_no_run_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="no run folder was given; expected at least one"):
+        write_report([], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    "report", [lambda path: print_table([path]), lambda path: write_report([path], path / "r.html")]
+)
+@pytest.mark.parametrize("name", ["empty", "gone", "file"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        InvalidInput, match=f"{name} is no run folder: its recipe.yaml cannot be read .*; expected a folder"
+    ):
+        report(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 lacks field 'e"),
+        ("metrics.jsonl", "[]", "metrics.jsonl, line 1 is \\[\\]; expected an object"),
+        ("metrics.jsonl", "{", "metrics.jsonl, line 1 is not JSON"),
+        ("throughput.jsonl", '{"seconds": NaN, "reflection_hit_rate": 0}', "line 1 holds a number that is not finite"),
+        ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
+        ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, message):
+    page = page_of(run)
+    (run / file).write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=message):
+        write_report([run], run / "report.html")
+    assert (run / "report.html").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("out", ["", "gone/report.html", "recipe.yaml/report.html"])
+def test_a_report_that_cannot_be_written_is_refused_and_leaves_nothing(run, out):
+    before = sorted(run.iterdir())
+    with pytest.raises(InvalidInput, match=r"cannot be written|is a folder"):
+        write_report([run], run / out)
+    assert sorted(run.iterdir()) == before
+
+
+def test_the_command_prints_the_table_and_says_where_the_page_is(run):
+    code = "from reflectrl.cli import main; main()"
+    command = [sys.executable, "-c", code, "report", "."]
+    done = subprocess.run(command, cwd=run, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "report: report.html"
+    assert "nano  rlft" in done.stdout
+    assert (run / "report.html").is_file()

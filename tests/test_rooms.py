@@ -1,0 +1,116 @@
+"""Rooms: imports point down only, heavy packages stay where they belong, modules stay small."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "reflectrl.data_gen": ROOT / "data_gen",
+    "reflectrl.envs": ROOT / "envs",
+    "reflectrl.recipes": ROOT / "recipes",
+}
+
+BELOW_MODELS = {"rollout", "players", "prompts", "core"}
+BELOW_PIPELINE = {"report", "evaluation", "training", "data_gen", "models", "config", *BELOW_MODELS}
+MAY_IMPORT = {
+    "core": set(),
+    "envs": {"core"},
+    "recipes": set(),
+    "prompts": {"core"},
+    "players": {"prompts", "core"},
+    "rollout": {"players", "prompts", "core"},
+    "config": {"prompts", "core"},
+    "models": {"config", *BELOW_MODELS},
+    "data_gen": {"config", *BELOW_MODELS},
+    "training": {"models", "config", *BELOW_MODELS},
+    "evaluation": {"models", "config", *BELOW_MODELS},
+    "report": {"config", *BELOW_MODELS},
+    "pipeline": BELOW_PIPELINE,
+    "cli": {"pipeline", *BELOW_PIPELINE},
+}
+ABOVE_MODELS = {"models", "training", "evaluation", "pipeline", "cli"}
+MAY_BE_IMPORTED_BY = {
+    "trl": {"training"},
+    "torch": ABOVE_MODELS,
+    "transformers": ABOVE_MODELS,
+    "peft": ABOVE_MODELS,
+    "bitsandbytes": {"models"},
+    "typer": {"cli"},
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Dotted name and file of every module, through the real folders and not through the links."""
+    folders = {
+        f"reflectrl.{folder.name}": folder for folder in (ROOT / "reflectrl").iterdir() if not folder.is_symlink()
+    }
+    for package, folder in {**folders, **FOLDERS}.items():
+        for path in sorted(folder.rglob("*.py")):
+            yield ".".join((package, *path.relative_to(folder).with_suffix("").parts)), path
+
+
+MODULES = dict(modules())
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that ``path`` imports anywhere, type checking included, as a dotted name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write the whole name"
+            yield node.module or ""
+            if node.module == "reflectrl":
+                yield from (f"reflectrl.{alias.name}" for alias in node.names)
+
+
+def test_every_room_has_rules() -> None:
+    rooms = {name.split(".")[1] for name in MODULES}
+    assert rooms == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    room = module.split(".")[1]
+    for imported in imports(MODULES[module]):
+        parts = imported.split(".")
+        if parts[0] == "reflectrl" and len(parts) > 1 and parts[1] in MAY_IMPORT:
+            assert parts[1] == room or parts[1] in MAY_IMPORT[room], f"{module} imports {imported}"
+        assert room in MAY_BE_IMPORTED_BY.get(parts[0], {room}), f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_top_level_folders_are_imported_through_the_package(module: str) -> None:
+    outside = {"envs", "data_gen", "recipes"}
+    assert not outside & {imported.split(".")[0] for imported in imports(MODULES[module])}
+
+
+def test_one_player_module_imports_openai() -> None:
+    found = {module for module, path in MODULES.items() if "openai" in {name.split(".")[0] for name in imports(path)}}
+    assert found == {"reflectrl.players.chat"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_fit_in_400_lines(module: str) -> None:
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_importing_the_package_is_light() -> None:
+    heavy = ["torch", "transformers", "trl", "peft", "datasets", "openai", "pydantic", "yaml", "typer"]
+    code = f"import reflectrl, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("link", ["envs", "data_gen", "recipes"])
+def test_the_links_are_relative_and_lead_to_the_top_level(link: str) -> None:
+    path = ROOT / "reflectrl" / link
+    assert path.is_symlink()
+    assert path.readlink() == Path("..", link)

@@ -1,0 +1,122 @@
+"""Tiny models with random weights, one tokenizer and prompts of NumberLine: what tests of models and training share."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    FalconH1Config,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    RecurrentGemmaConfig,
+)
+
+from reflectrl.core import Observation
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.seeding import seeded
+from reflectrl.models.tokenizer import label_ids, train_tokenizer
+from reflectrl.prompts import Prompt, PromptFormat, labels
+
+LAYOUT = PromptFormat(history=3, labels="letters")
+LABELS = labels("letters", 8)
+MAX_LENGTH = 128
+
+
+@functools.cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Trained on the words of NumberLine."""
+    env = NumberLine(size=10)
+    corpus = []
+    for task in env.tasks("train"):
+        env.reset(seed=0, options={"task": task})
+        said = env.reflection()
+        menu = LAYOUT.menu(env.observation, random.Random(0))
+        corpus.append(LAYOUT.policy(env.observation, ["add one", "subtract one"], said, menu).text)
+    return train_tokenizer(corpus, LABELS, vocabulary=320, max_length=MAX_LENGTH)
+
+
+def encoder(max_length: int = MAX_LENGTH, **options: Any) -> PromptEncoder:
+    return PromptEncoder(tokenizer(), label_ids(tokenizer(), LABELS), max_length, **options)
+
+
+def gpt2(seed: int = 0, *, layers: int = 1, width: int = 32, spread: float = 0.02, **options: Any) -> PreTrainedModel:
+    """A GPT-2; ``spread`` is the standard deviation of its weights: large ones make far from uniform distributions."""
+    config = GPT2Config(
+        vocab_size=len(tokenizer()),
+        n_positions=MAX_LENGTH,
+        n_embd=width,
+        n_layer=layers,
+        n_head=2,
+        initializer_range=spread,
+        bos_token_id=tokenizer().eos_token_id,
+        eos_token_id=tokenizer().eos_token_id,
+        pad_token_id=tokenizer().pad_token_id,
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **options},
+    )
+    with seeded(seed):
+        return AutoModelForCausalLM.from_config(config)
+
+
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": MAX_LENGTH,
+    "initializer_range": 0.2,
+}
+ARCHITECTURES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "llama": (LlamaConfig, {}),
+    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    "gemma2": (Gemma2Config, {"final_logit_softcapping": 2.0}),
+    "granite": (GraniteConfig, {"logits_scaling": 3.0}),
+    "cohere": (CohereConfig, {"logit_scale": 0.3}),
+    "falcon_h1": (FalconH1Config, {"lm_head_multiplier": 0.3, "mamba_d_ssm": 32, "mamba_n_heads": 4}),
+    "recurrent_gemma": (RecurrentGemmaConfig, {"logits_soft_cap": 2.0, "lru_width": 32}),
+}
+
+
+def language_model(architecture: str, seed: int = 0) -> PreTrainedModel:
+    """A model of an architecture of transformers, far from uniform."""
+    if architecture == "gpt2":
+        return gpt2(seed, layers=2, spread=0.2).eval()
+    kind, options = ARCHITECTURES[architecture]
+    config = kind(
+        vocab_size=len(tokenizer()),
+        bos_token_id=tokenizer().eos_token_id,
+        eos_token_id=tokenizer().eos_token_id,
+        pad_token_id=tokenizer().pad_token_id,
+        **{**SHAPE, **options},
+    )
+    with seeded(seed):
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
+ACTIONS = ("add one", "subtract one", "wait", "go home", "sing")
+
+
+def policy_prompt(number: int = 0, actions: int = 2, past: int = 0, said: str | None = "The target is higher.") -> Prompt:
+    """A policy's prompt; ``past`` is how many actions were played before."""
+    observation = Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:actions])
+    menu = LAYOUT.menu(observation, random.Random(0))
+    return LAYOUT.policy(observation, history(past), said, menu)
+
+
+def reflector_prompt(number: int = 0, past: int = 0) -> Prompt:
+    return LAYOUT.reflector(Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:2]), history(past))
+
+
+def history(past: int) -> tuple[str, ...]:
+    return tuple(ACTIONS[step % 2] for step in range(past))
