@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from safetensors import SafetensorError
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -88,7 +89,7 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
         with _without_noise():
             warnings.filterwarnings("error", message="Found missing adapter keys")
             return PeftModel.from_pretrained(_prepare(model), str(folder), is_trainable=trainable)
-    except (UserWarning, RuntimeError, ValueError, OSError) as error:
+    except (UserWarning, RuntimeError, ValueError, TypeError, OSError, SafetensorError) as error:
         raise InvalidInput(
             f"the adapter in {str(folder)!r} does not fit the base {model.name_or_path!r} "
             f"({str(error).splitlines()[0]}); load it with the model section it was trained with."

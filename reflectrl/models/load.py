@@ -5,7 +5,6 @@ Folders are what the ecosystem reads: ``AutoModelForCausalLM`` or ``AutoPeftMode
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -13,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -41,8 +40,7 @@ class LanguageModel:
     @property
     def base(self) -> PreTrainedModel:
         """The transformers model, without adapters around it: the one whose ``forward`` is patched."""
-        model: Any = self.model
-        return model.get_base_model() if isinstance(model, PeftModel) else model  # type: ignore[no-any-return]
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
 
 
 def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> LanguageModel:
@@ -57,6 +55,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
         InvalidInput: the model cannot be loaded or does not fit the section, as a sentence.
 
     """
+    _check_folder(section.name)
     tokenizer = _load_tokenizer(section.name, section)
     token_ids = add_label_tokens(tokenizer, labels)
     with seeded(seed):
@@ -80,17 +79,20 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     """
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or mend the path.")
-    tokenizer = _load_tokenizer(str(folder), section)
     model: PreTrainedModel | PeftModel
     if (folder / "adapter_config.json").is_file():
-        base = _load_weights(_base_of(folder, section), section, tokenizer)
-        model = load_lora(base, folder, trainable=trainable)
+        base = _base_of(folder, section)
+        _check_folder(base)
+        tokenizer = _load_tokenizer(str(folder), section)
+        model = load_lora(_load_weights(base, section, tokenizer), folder, trainable=trainable)
     elif section.lora is not None:
         raise InvalidInput(
             f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
             "trained with adapters: train it again, or set model.lora=null."
         )
     else:
+        _check_folder(str(folder))
+        tokenizer = _load_tokenizer(str(folder), section)
         model = _load_weights(str(folder), section, tokenizer)
     if not trainable:
         model.requires_grad_(False)
@@ -120,8 +122,8 @@ def _base_of(folder: Path, section: ModelSection) -> str:
     """Name of the base under an adapter; a built-in base is found again when the whole run folder was moved."""
     if section.name != BUILTIN:
         return section.name
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    recorded = Path(config["base_model_name_or_path"])
+    with _loading(str(folder), "adapter"):
+        recorded = Path(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
     beside = folder.parent / recorded.name
     return str(beside if beside.is_dir() else recorded)
 
@@ -141,7 +143,6 @@ def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase
 def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     if section.trust_remote_code:
         _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
-    _check_folder(name)
     with _loading(name, "model"):
         config = AutoConfig.from_pretrained(name, trust_remote_code=section.trust_remote_code)
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -149,7 +150,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
             raise InvalidInput(
                 f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set it to {context}."
             )
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
             dtype=getattr(torch, section.dtype),
@@ -160,7 +161,6 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
             use_safetensors=True,
             output_loading_info=True,
         )
-    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise InvalidInput(
@@ -170,7 +170,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
     if len(tokenizer) > model.get_input_embeddings().weight.size(0):
         model.resize_token_embeddings(len(tokenizer))
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _check_folder(name: str) -> None:
@@ -203,7 +203,7 @@ def _loading(name: str, what: str) -> Iterator[None]:
             yield
     except InvalidInput:
         raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         where = "that folder" if Path(name).is_dir() else "a folder, then the Hugging Face hub and its cache"
         raise InvalidInput(
             f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; set model.name to "

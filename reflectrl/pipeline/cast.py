@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import logging as transformers_logging
+
 from reflectrl.config import Recipe
 from reflectrl.config.prompts import prompt_format
 from reflectrl.config.schema import ModelSection
@@ -29,6 +31,8 @@ class Cast:
     """The players of one run; models are loaded when first asked for."""
 
     def __init__(self, recipe: Recipe, run: RunFolder) -> None:
+        transformers_logging.disable_progress_bar()  # its bars would tear the stage's own
+        transformers_logging.set_verbosity_error()
         self.recipe = recipe
         self.run = run
 

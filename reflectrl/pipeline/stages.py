@@ -74,7 +74,7 @@ def _sft(recipe: Recipe, run: RunFolder, players: Sequence[str], reporter: Repor
     from reflectrl.pipeline.finetune import finetune, wanted_players
 
     for player in wanted_players(recipe):
-        if player in players:
+        if player == "both" or player in players:  # the single player is one model
             with reporter.stage(f"sft {player}") as advance:
                 finetune(recipe, run, player, advance)
     return all((run / folder).is_dir() for folder in wanted_players(recipe).values())

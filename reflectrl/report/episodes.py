@@ -44,17 +44,18 @@ def _training(run: Run) -> Iterator[str]:
     if run.points and not recorded:
         yield '<p class="note">No episodes of training are recorded here.</p>'
     for path in (*recorded[:1], *recorded[1:][-1:]):
-        yield f"<h3>Training: {escaped(path.stem.replace('rlft-', 'iteration '))}</h3>"
+        yield f"<h3>Training: iteration {escaped(path.stem[5:].lstrip('0') or '0')}</h3>"
         yield from map(_episode, read_trajectories(path)[1][:_TRAINING])
 
 
 def _episode(trajectory: Trajectory) -> str:
+    length = len(trajectory.turns)
     end = "success" if trajectory.success else "out of time" if trajectory.truncated else "failure"
     steps = "".join(_step(number, turn) for number, turn in enumerate(trajectory.turns, start=1))
     return (
         f'<details><summary><span class="{"won" if trajectory.success else "lost"}">{end}</span> '
         f"task {escaped(trajectory.task.id, 200)} <small>return {trajectory.episode_return:+.2f}, "
-        f"{len(trajectory.turns)} steps</small></summary>{steps}</details>"
+        f"{length} step{'' if length == 1 else 's'}</small></summary>{steps}</details>"
     )
 
 

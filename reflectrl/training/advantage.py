@@ -21,20 +21,20 @@ def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
 
 
 def leave_one_out(returns: Tensor, groups: Tensor) -> Tensor:
-    """Baseline of each step: the mean return of the OTHER visits of its state, the mean of all where there is none.
+    """Baseline of each step: the mean return of the OTHER visits of its state, of all other steps where there is none.
 
     Args:
         returns: (N,) rewards-to-go.
         groups: (N,) integers; equal for steps that read the same prompt.
 
     Returns:
-        (N,) baselines, none of which depends on the step's own return (as in RLOO, per step instead of per episode),
-        except where a state was visited once.
+        (N,) baselines, none of which depends on the step's own return (as in RLOO, per step instead of per episode).
 
     """
     count = torch.bincount(groups).to(returns.dtype)[groups]
     total = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add_(0, groups, returns)[groups]
-    return torch.where(count > 1, (total - returns) / (count - 1).clamp(min=1), returns.mean())
+    all_others = (returns.sum() - returns) / max(len(returns) - 1, 1)
+    return torch.where(count > 1, (total - returns) / (count - 1).clamp(min=1), all_others)
 
 
 def normalized(advantages: Tensor) -> Tensor:

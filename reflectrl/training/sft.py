@@ -78,11 +78,6 @@ def train_sft(
         InvalidInput: rows that are too long, of the wrong kind or too few; batch sizes that do not go together.
 
     """
-    if section.batch_size % section.micro_batch_size:
-        raise InvalidInput(
-            f"batch_size={section.batch_size} was given with micro_batch_size={section.micro_batch_size}; the "
-            "first must be a multiple of the second."
-        )
     examples = encode_rows(
         lm.tokenizer, rows, player=player, labels=labels, max_length=max_length, drop_long_rows=drop_long_rows
     )
@@ -126,8 +121,9 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             callbacks=[log],
         )
         self.remove_callback(PrinterCallback)
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:  # TRL makes the adapters of quantised bases bfloat16, too coarse for RL ratios
+        for parameter in lm.model.parameters():
+            # TRL makes the adapters of quantised bases bfloat16: too coarse for ratios of probabilities
+            if parameter.requires_grad and getattr(lm.base, "is_quantized", False):
                 parameter.data = parameter.data.float()
 
     def compute_loss(
@@ -159,7 +155,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         """Training here tells nobody."""
 
 
-class _Log(TrainerCallback):
+class _Log(TrainerCallback):  # type: ignore[misc]
     """Hands the losses on."""
 
     def __init__(self, on_step: Callable[[int, int, float], None] | None) -> None:
@@ -186,14 +182,20 @@ def _choice_head(lm: LanguageModel) -> Iterator[None]:
 
 def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int) -> SFTConfig:
     cuda = torch.cuda.is_available()
+    micro = min(section.micro_batch_size, section.batch_size)
+    if section.batch_size % micro:
+        raise InvalidInput(
+            f"batch_size={section.batch_size} was given with micro_batch_size={micro}; the first must be a multiple of "
+            "the second."
+        )
     with warnings.catch_warnings():
         # transformers has renamed gradient_checkpointing, TRL has not yet
         warnings.filterwarnings("ignore", message=".gradient_checkpointing.", category=FutureWarning)
         return SFTConfig(
             output_dir=str(folder),
             max_steps=section.steps,
-            per_device_train_batch_size=section.micro_batch_size,
-            gradient_accumulation_steps=section.batch_size // section.micro_batch_size,
+            per_device_train_batch_size=micro,
+            gradient_accumulation_steps=section.batch_size // micro,
             learning_rate=section.learning_rate,
             lr_scheduler_type="cosine",
             warmup_steps=math.ceil(section.warmup * section.steps),

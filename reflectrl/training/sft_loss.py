@@ -41,7 +41,8 @@ def action_losses(model: Any, batch: PromptBatch, targets: Tensor, label_smoothi
     ``label_smoothing`` of the probability is spread evenly over the row's own menu, never beyond it.
     """
     distribution, _ = action_distribution(model, batch)
-    logprobs = distribution.logits
+    logprobs: Tensor = distribution.logits  # normalised
     beyond = torch.arange(logprobs.size(1), device=logprobs.device) >= batch.menu_size[:, None]
+    chosen = logprobs.gather(1, targets[:, None]).squeeze(1)
     spread = -logprobs.masked_fill(beyond, 0.0).sum(1) / batch.menu_size
-    return (1.0 - label_smoothing) * -distribution.log_prob(targets) + label_smoothing * spread
+    return (1.0 - label_smoothing) * -chosen + label_smoothing * spread

@@ -198,6 +198,7 @@ def test_the_page_shows_the_first_successes_and_failures_of_the_trained_policy(r
 def test_the_page_shows_the_first_and_the_last_iteration_of_training(run):
     page = page_of(run)
     assert re.findall("task (\\d-\\d) ", page) == ["0-0", "0-1", "3-0", "3-1"]
+    assert re.findall("<h3>Training: (.*?)</h3>", page) == ["iteration 0", "iteration 3"]
     assert "Training: 4 iterations, 40 environment steps, 2 s, reflection cache hit rate 90%." in page
 
 
@@ -205,7 +206,7 @@ def test_a_step_shows_what_was_seen_said_possible_done_and_earned(tmp_path):
     page = page_of(
         make_run(tmp_path / "nano", {"rlft": [episode(success=False, text="\n  Room 7.", reflection="Turn.")]})
     )
-    assert '<span class="lost">out of time</span> task t-0 <small>return -0.50, 1 steps' in page
+    assert '<span class="lost">out of time</span> task t-0 <small>return -0.50, 1 step<' in page
     assert 'reward -0.50 <span class="lost">illegal</span>' in page
     assert "<pre>\n\n  Room 7.</pre>" in page  # a browser drops the first newline of a <pre>
     assert "<b>Reflection:</b> Turn." in page

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from reflectrl.core import InvalidInput, make_env
+from reflectrl.evaluation import evaluate, fixed_episodes
+from reflectrl.players import RandomPolicy
+from reflectrl.prompts import PromptFormat
+
+
+def test_the_list_is_fixed_by_the_seed_and_plays_the_tasks_in_turn():
+    env = make_env("dangerous_taxi")
+    first = fixed_episodes(env, "test", episodes=130, max_tasks=None, seed=3)
+    assert first == fixed_episodes(env, "test", episodes=130, max_tasks=None, seed=3)
+    assert [episode.task for episode in first[:60]] == list(env.tasks("test"))
+    assert first[60].task == first[0].task
+    assert first[60].seed != first[0].seed
+    assert fixed_episodes(env, "test", episodes=2, max_tasks=None, seed=4)[0].seed != first[0].seed
+
+
+def test_greedy_play_takes_each_task_once():
+    env = make_env("dangerous_taxi")
+    assert len(fixed_episodes(env, "test", episodes=None, max_tasks=7, seed=0)) == 7
+
+
+def test_unknown_split_names_the_nearest():
+    with pytest.raises(InvalidInput, match="did you mean 'test'"):
+        fixed_episodes(make_env("dangerous_taxi"), "tests", episodes=1, max_tasks=None, seed=0)
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_the_numbers_do_not_depend_on_the_batch_size(batch_size):
+    episodes = fixed_episodes(make_env("dangerous_taxi"), "test", episodes=70, max_tasks=None, seed=0)
+
+    def run(size):
+        return evaluate(
+            lambda: make_env("dangerous_taxi"),
+            episodes,
+            policy=RandomPolicy(),
+            reflector=None,
+            layout=PromptFormat(),
+            batch_size=size,
+        )
+
+    assert run(batch_size) == run(1)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.core import InvalidInput
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import read_results
+
+SMALL = [
+    "sft.reflector.steps=4",
+    "sft.policy.steps=4",
+    "rlft.stages.0.iterations=6",
+    "rlft.save_every=2",
+    "rlft.episodes=6",
+    "rlft.record_episodes=2",
+    "eval.episodes=12",
+]
+
+
+def recipe(*overrides: str, name: str = "number_line/nano") -> Recipe:
+    return load_recipe(name, [*SMALL, *overrides])
+
+
+def bytes_of(run: Path, *names: str) -> dict[str, bytes]:
+    """Contents of files and folders of a run; checkpoints and clocks are left out by not naming them."""
+    files = [p for name in names for p in ([run / name] if (run / name).is_file() else (run / name).rglob("*"))]
+    return {str(p.relative_to(run)): p.read_bytes() for p in files if p.is_file()}
+
+
+RESULTS = ("data", "sft", "base", "reflector", "policy-sft", "policy", "metrics.jsonl", "eval.jsonl", "trajectories")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    run_stages(recipe(), run, STAGES, reporter=Reporter(Console(file=io.StringIO())))
+    return run
+
+
+def test_a_run_leaves_everything_the_readme_names(finished):
+    for name in (*RESULTS, "recipe.yaml", "stages.json", "throughput.jsonl", "checkpoints"):
+        assert (finished / name).exists(), name
+    assert load_recipe(str(finished / "recipe.yaml")) == recipe()
+
+
+def test_models_are_safetensors_without_pickles(finished):
+    for player in ("reflector", "policy-sft", "policy"):
+        assert (finished / player / "model.safetensors").is_file()
+        assert not list((finished / player).glob("*.bin"))
+
+
+def test_rlft_moved_the_policy_and_left_the_reflector_alone(finished):
+    assert bytes_of(finished, "policy") != bytes_of(finished, "policy-sft")
+    metrics = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in metrics] == list(range(6))
+    assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # one update a batch: sampled and re-scored agree
+
+
+def test_every_policy_of_the_recipe_is_in_the_table(finished):
+    rows = read_results(finished / "eval.jsonl")
+    assert {row.policy for row in rows} == {"random", "sft", "rlft", "expert"}
+    expert = next(row for row in rows if row.policy == "expert")
+    assert expert.metrics.success == 1.0
+    header, played = read_trajectories(finished / "trajectories" / "eval-rlft-local-sampled.jsonl")
+    assert header.env == "number_line"
+    assert len(played) == 12
+    assert all(turn.reflection is not None for trajectory in played for turn in trajectory.turns)
+
+
+def test_same_recipe_and_seed_twice_give_the_same_bytes(finished, tmp_path):
+    run_stages(recipe(), tmp_path / "again", STAGES)
+    assert bytes_of(tmp_path / "again", *RESULTS) == bytes_of(finished, *RESULTS)
+
+
+def test_done_stages_are_skipped(finished):
+    said = io.StringIO()
+    before = bytes_of(finished, *RESULTS)
+    run_stages(recipe(), finished, STAGES, reporter=Reporter(Console(file=said)))
+    assert said.getvalue().count("skipped") == 4
+    assert bytes_of(finished, *RESULTS) == before
+
+
+def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
+    with pytest.raises(InvalidInput, match=r"rlft\.learning_rate: 0\.001 -> 0\.5"):
+        run_stages(recipe("rlft.learning_rate=0.5"), finished, ("rlft",))
+    with pytest.raises(InvalidInput, match=r"data\.samples: 40 -> 41"):
+        run_stages(recipe("data.samples=41"), finished, ("eval",))
+
+
+def test_a_changed_evaluation_is_simply_done_again(tmp_path):
+    run, only = tmp_path / "run", ["sft.enabled=false", "players.reflector=none", "rlft=null"]
+    first = recipe(*only, "eval.policies=[random]")
+    run_stages(first, run, STAGES)
+    said = io.StringIO()
+    run_stages(recipe(*only, "eval.policies=[random, expert]"), run, STAGES, reporter=Reporter(Console(file=said)))
+    assert "evaluating again" in said.getvalue()
+    assert len(read_results(run / "eval.jsonl")) == 2
+
+
+def test_a_stage_before_its_time_says_what_to_run_first(tmp_path):
+    with pytest.raises(InvalidInput, match="run `reflectrl gen-data` first"):
+        run_stages(recipe(), tmp_path / "run", ("sft",))
+
+
+def test_unknown_stage_names_the_nearest(tmp_path):
+    with pytest.raises(InvalidInput, match="did you mean 'rlft'"):
+        run_stages(recipe(), tmp_path / "run", ("rlf",))
+
+
+def test_one_player_at_a_time_leaves_sft_open(tmp_path):
+    run = tmp_path / "run"
+    run_stages(recipe(), run, ("gen-data",))
+    run_stages(recipe(), run, ("sft",), sft_players=("reflector",))
+    assert not RunFolder(run).is_done("sft")
+    with pytest.raises(InvalidInput, match="run `reflectrl sft` first"):
+        run_stages(recipe(), run, ("rlft",))
+    run_stages(recipe(), run, ("sft",), sft_players=("policy",))
+    assert RunFolder(run).is_done("sft")
+
+
+def test_a_second_process_on_one_folder_is_refused(tmp_path):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(InvalidInput, match="another process is working"):
+        run_stages(recipe(), tmp_path / "run", ("gen-data",))
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        run_stages(recipe(), tmp_path / "file" / "run", ("gen-data",))
+
+
+def test_a_foreign_ledger_is_a_sentence(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "stages.json").write_text("[]")
+    with pytest.raises(InvalidInput, match="is not the ledger"):
+        run_stages(recipe(), tmp_path / "run", ("gen-data",))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["players.reflector=none"],
+        ["players.reflector=expert"],
+        ["players.reflector=self"],
+        ["sft.enabled=false", "players.reflector=none", "eval.policies=[base, rlft]"],
+        ["model.lora={r: 4, alpha: 8}"],
+    ],
+    ids=["no reflection", "expert reflects", "single player", "rlft only", "lora"],
+)
+def test_ablations_go_from_data_to_a_table(overrides, tmp_path):
+    run = tmp_path / "run"
+    run_stages(recipe(*overrides, "rlft.stages.0.iterations=2"), run, STAGES)
+    assert any(row.policy == "rlft" for row in read_results(run / "eval.jsonl"))
+
+
+def test_controls_replace_the_reflector_s_words(tmp_path):
+    run = tmp_path / "run"
+    run_stages(recipe("eval.controls=[blank, shuffled, expert]", "rlft.stages.0.iterations=2"), run, STAGES)
+    said = {}
+    for control in ("blank", "shuffled", "expert"):
+        _, played = read_trajectories(run / "trajectories" / f"eval-rlft-{control}-sampled.jsonl")
+        said[control] = {turn.reflection for trajectory in played for turn in trajectory.turns}
+    assert said["blank"] == {""}
+    assert said["expert"] != said["shuffled"] != {""}
+
+
+def test_killed_while_training_and_started_again_equals_never_killed(finished, tmp_path):
+    run = tmp_path / "killed"
+    command = [sys.executable, "-m", "reflectrl", "run", "--recipe", "number_line/nano", "--runs", str(tmp_path)]
+    command += ["--run", "killed", *SMALL]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        # between the checkpoint after iteration 2 and the end
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if (run / "metrics.jsonl").is_file() and (run / "metrics.jsonl").read_bytes().count(b"\n") >= 3:
+                os.kill(process.pid, signal.SIGKILL)
+                break
+            time.sleep(0.005)
+        assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    assert not RunFolder(run).is_done("rlft")
+    run_stages(recipe(), run, STAGES)
+    assert bytes_of(run, *RESULTS) == bytes_of(finished, *RESULTS)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from reflectrl.core import Utterance, make_env
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, rollout
+
+LAYOUT = PromptFormat(history=1, shuffle=True)
+
+
+class Recording:
+    """A reflector that keeps what it was shown and says the draw it was given."""
+
+    wants_hints = False
+    hit_rate = 0.0
+
+    def __init__(self):
+        self.prompts = []
+
+    def reflect(self, prompts, draws):
+        self.prompts += prompts
+        return [Utterance(f"draw {draw:.6f}") for draw in draws]
+
+
+def episodes(count: int, stage: str = "pickup") -> list[Episode]:
+    tasks = make_env("dangerous_taxi", stage=stage).tasks("train")
+    return [Episode(tasks[i % len(tasks)], seed=i) for i in range(count)]
+
+
+def play(batch: int, count: int = 23, reflector=None, policy=None):
+    envs = [make_env("dangerous_taxi") for _ in range(batch)]
+    return rollout(envs, episodes(count), policy=policy or RandomPolicy(), reflector=reflector, layout=LAYOUT)
+
+
+def test_results_do_not_depend_on_how_many_episodes_are_played_side_by_side():
+    one, seven, many = (play(batch, reflector=Recording()) for batch in (1, 7, 64))
+    assert one == seven == many
+
+
+def test_trajectories_come_in_the_order_of_the_episodes():
+    assert [trajectory.seed for trajectory in play(5)] == list(range(23))
+
+
+def test_other_seeds_give_other_actions():
+    envs = [make_env("dangerous_taxi")]
+    task = envs[0].tasks("train")[0]
+    played = rollout(
+        envs, [Episode(task, seed) for seed in range(10)], policy=RandomPolicy(), reflector=None, layout=LAYOUT
+    )
+    assert len({trajectory.actions for trajectory in played}) > 5
+
+
+def test_the_expert_solves_every_episode_and_its_reflection_is_recorded():
+    played = play(4, reflector=ExpertReflector(), policy=ExpertPolicy())
+    assert all(trajectory.success and trajectory.terminated for trajectory in played)
+    assert all(turn.reflection for trajectory in played for turn in trajectory.turns)
+
+
+def test_a_shuffled_menu_is_recorded_as_shown_and_the_index_points_into_it():
+    turns = [turn for trajectory in play(8) for turn in trajectory.turns]
+    assert any(turn.menu != turn.observation.actions for turn in turns)
+    assert all(turn.menu[turn.decision.index] == turn.decision.action for turn in turns)
+
+
+def test_players_that_want_no_hints_get_none_and_never_see_the_menu_as_reflectors():
+    reflector = Recording()
+    play(3, count=3, reflector=reflector, policy=ExpertPolicy())
+    assert reflector.prompts
+    assert all(prompt.hints is None and prompt.menu is None for prompt in reflector.prompts)
+
+
+def test_every_finished_episode_is_announced():
+    seen = []
+    envs = [make_env("dangerous_taxi") for _ in range(3)]
+    played = rollout(
+        envs, episodes(9), policy=RandomPolicy(), reflector=None, layout=LAYOUT, on_episode=seen.append
+    )
+    assert sorted(seen, key=lambda t: t.seed) == played
+
+
+def test_running_out_of_time_is_truncation_not_termination():
+    env = make_env("number_line", size=10)
+    far = max(env.tasks("train"), key=lambda task: len(task.id))
+
+    class Undecided(RandomPolicy):
+        def act(self, prompts, draws):  # walks to and fro
+            return super().act(prompts, [random.Random(prompt.text).random() for prompt in prompts])
+
+    played = rollout([env], [Episode(far, s) for s in range(20)], policy=Undecided(), reflector=None, layout=LAYOUT)
+    cut = [trajectory for trajectory in played if trajectory.truncated]
+    assert all(not trajectory.terminated and not trajectory.success for trajectory in cut)
+    assert all(len(trajectory.turns) == env.horizon for trajectory in cut)
+
+
+def test_a_reflector_without_an_expert_in_the_environment_is_a_sentence(corridor_without_expert):
+    with pytest.raises(ValueError, match="without expert"):
+        rollout(
+            [corridor_without_expert],
+            [Episode(corridor_without_expert.tasks("train")[0], 0)],
+            policy=RandomPolicy(),
+            reflector=ExpertReflector(),
+            layout=LAYOUT,
+        )
+
+
+@pytest.fixture
+def corridor_without_expert():
+    cls = type(make_env("number_line"))
+    return type("Unadvised", (cls,), {"expert": lambda _: None, "reflection": lambda _: None})()
