@@ -162,10 +162,11 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
         line("expert", RIDES[0], seeds, "expert"),
     ]
     episodes = find(REFLECT, seeds[0], "rlft", None, "sampled").metrics.episodes
-    return f"""Made on {date.today()} by `python benchmarks/dangerous_taxi.py` on {os.cpu_count()} cores ({platform.machine()}), one thread a
-run. Test starts are in no SFT row and in no RLFT start; {episodes} sampled episodes a seed over 60 starts. Columns s0.. are
-success in per cent for each seed; "success %" is the mean over seeds with a 95 % t interval over seeds; "greedy" plays each start
-once with the most probable action; minutes are SFT and RLFT together.
+    return f"""Made on {date.today()} by `python benchmarks/dangerous_taxi.py` on {os.cpu_count()} cores
+({platform.machine()}), two runs side by side, one thread each. Test starts are in no SFT row and in no RLFT start;
+{episodes} sampled episodes a seed over the 60 test starts. Columns s0.. are success in per cent for each seed;
+"success %" is the mean over seeds with a 95 % t interval over seeds; "greedy" plays each start once with the most
+probable action; minutes are SFT and RLFT together; env steps are those RLFT played.
 
 ### Pickup
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,22 @@ from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import Iteration, ReflectRLTrainer
 
 
+EXPERT = ExpertReflector()
+
+
+class Killed(Exception):
+    """A run came to its end before its time."""
+
+
 @dataclass
 class Run:
     """A trainer and what it tells as it goes."""
 
     trainer: ReflectRLTrainer
     model: PreTrainedModel | PeftModel
-    iterations: list[Iteration] = field(default_factory=list)
-    episodes: list[Sequence[Trajectory]] = field(default_factory=list)
-
-    def listen(self, done: Iteration, episodes: Sequence[Trajectory]) -> None:
-        self.iterations.append(done)
-        self.episodes.append(episodes)
+    iterations: list[Iteration]
+    episodes: list[Sequence[Trajectory]]
+    """Of each iteration."""
 
     def train(self, checkpoint: Path | None = None) -> Run:
         self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -59,13 +63,25 @@ def run(
     folder: Path,
     model: PreTrainedModel | PeftModel | None = None,
     *,
-    reflector: Reflector | None = None,
+    reflector: Reflector | None = EXPERT,
     layout: PromptFormat = LAYOUT,
+    dies_after: int | None = None,
     **options: Any,
 ) -> Run:
-    """A run that is ready to train; the expert reflects unless somebody else does."""
+    """A run that is ready to train; the expert reflects unless somebody else does.
+
+    ``dies_after`` is an iteration whose end the run does not survive.
+    """
     model = gpt2() if model is None else model
-    listener = Run.__new__(Run)
+    iterations: list[Iteration] = []
+    fresh: list[Sequence[Trajectory]] = []
+
+    def listen(done: Iteration, episodes: Sequence[Trajectory]) -> None:
+        iterations.append(done)
+        fresh.append(episodes)
+        if done.iteration == dies_after:
+            raise Killed
+
     trainer = ReflectRLTrainer(
         model,
         config(folder, **options),
@@ -73,8 +89,7 @@ def run(
         encoder=encoder(),
         env_factory=lambda given: NumberLine(**given),
         layout=layout,
-        reflector=ExpertReflector() if reflector is None else reflector,
-        on_iteration=lambda done, episodes: listener.listen(done, episodes),
+        reflector=reflector,
+        on_iteration=listen,
     )
-    listener.__init__(trainer, model)
-    return listener
+    return Run(trainer, model, iterations, fresh)

@@ -37,9 +37,7 @@ class PromptBatch:
 class PromptEncoder:
     """Tokenizes prompts within a length limit; texts are tokenized once, the last ``cache_size`` of them are kept."""
 
-    def __init__(
-        self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 200_000
-    ) -> None:
+    def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 200_000) -> None:
         self._tokenizer = tokenizer
         self._label_ids = list(label_ids)
         self._max_length = max_length
@@ -106,9 +104,7 @@ def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Te
 
     Labels beyond a prompt's own menu have probability exactly 0, so an illegal action can never be sampled.
     """
-    logits, values = model(
-        input_ids=batch.input_ids, choice_ids=batch.choice_ids, last_index=batch.last_index
-    )
+    logits, values = model(input_ids=batch.input_ids, choice_ids=batch.choice_ids, last_index=batch.last_index)
     logits = logits[batch.row]
     beyond = torch.arange(logits.size(1), device=logits.device) >= batch.menu_size[:, None]
     logits = logits.masked_fill(beyond, torch.finfo(logits.dtype).min)

@@ -79,24 +79,11 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     """
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or mend the path.")
-    model: PreTrainedModel | PeftModel
-    if (folder / "adapter_config.json").is_file():
-        base = _base_of(folder, section)
-        _check_folder(base)
-        tokenizer = _load_tokenizer(str(folder), section)
-        model = load_lora(_load_weights(base, section, tokenizer), folder, trainable=trainable)
-    elif section.lora is not None:
-        raise InvalidInput(
-            f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
-            "trained with adapters: train it again, or set model.lora=null."
-        )
-    else:
-        _check_folder(str(folder))
-        tokenizer = _load_tokenizer(str(folder), section)
-        model = _load_weights(str(folder), section, tokenizer)
+    with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by what was saved
+        lm = _load_player(folder, section, trainable)
     if not trainable:
-        model.requires_grad_(False)
-    return LanguageModel(model, tokenizer)
+        lm.model.requires_grad_(False)
+    return lm
 
 
 def save_model(lm: LanguageModel, folder: Path) -> None:
@@ -116,6 +103,22 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
         folder.replace(stale)  # a folder that is not empty cannot be replaced in one move
     fresh.replace(folder)
     shutil.rmtree(stale, ignore_errors=True)
+
+
+def _load_player(folder: Path, section: ModelSection, trainable: bool) -> LanguageModel:
+    if (folder / "adapter_config.json").is_file():
+        base = _base_of(folder, section)
+        _check_folder(base)
+        tokenizer = _load_tokenizer(str(folder), section)
+        return LanguageModel(load_lora(_load_weights(base, section, tokenizer), folder, trainable=trainable), tokenizer)
+    _check_folder(str(folder))
+    if section.lora is not None:
+        raise InvalidInput(
+            f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
+            "trained with adapters: train it again, or set model.lora=null."
+        )
+    tokenizer = _load_tokenizer(str(folder), section)
+    return LanguageModel(_load_weights(str(folder), section, tokenizer), tokenizer)
 
 
 def _base_of(folder: Path, section: ModelSection) -> str:

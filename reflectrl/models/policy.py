@@ -47,7 +47,9 @@ class LMPolicy:
             cumulative = probs.cumsum(-1)
             total = cumulative[:, -1]
             # strictly below the total, or rounding would step past the last action at the largest draws
-            point = torch.minimum(torch.tensor(draws, dtype=torch.double) * total, total.nextafter(torch.zeros_like(total)))
+            point = torch.minimum(
+                torch.tensor(draws, dtype=torch.double) * total, total.nextafter(torch.zeros_like(total))
+            )
             index = (cumulative <= point[:, None]).sum(-1)
         logprobs = distribution.log_prob(index.to(distribution.logits.device)).tolist()
         columns = (index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), values.tolist())

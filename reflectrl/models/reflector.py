@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
 from reflectrl.models.encode import PromptEncoder
+from reflectrl.players.cache import CachedReflector
 from reflectrl.prompts import Prompt
 
 
@@ -34,14 +33,12 @@ class _Gumbel(LogitsProcessor):
         return scores / self._temperature + torch.as_tensor(noise, dtype=scores.dtype, device=scores.device)
 
 
-class LMReflector:
+class LMReflector(CachedReflector):
     """Reflects with a causal language model.
 
     With temperature 0 the words depend on the prompt only and the model never changes, so reflections are kept in an
-    exact cache of ``cache_size`` prompts, oldest use dropped first; sampled reflections are never cached.
+    exact cache of ``cache_size`` prompts; sampled reflections are never cached.
     """
-
-    wants_hints = False
 
     def __init__(
         self,
@@ -54,53 +51,20 @@ class LMReflector:
         cache_size: int = 100_000,
         batch_size: int = 256,
     ) -> None:
+        super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
         self._tokenizer = tokenizer
         self._encoder = PromptEncoder(tokenizer, (), max_length)
         self._max_new_tokens = max_new_tokens
         self._temperature = temperature
-        self._cache_size = 0 if temperature > 0 else cache_size
         self._batch_size = batch_size
-        self._cache: OrderedDict[Prompt, Utterance] = OrderedDict()
-        self.asked = 0
-        """Reflections asked for so far."""
-        self.written = 0
-        """Reflections the model had to write; the rest came from the cache."""
-
-    @property
-    def hit_rate(self) -> float:
-        """Fraction of the reflections asked for that came from the cache."""
-        return 1.0 - self.written / self.asked if self.asked else 0.0
 
     def speaks_with(self, model: Any) -> bool:
         """Whether ``model`` is the one that reflects (single player)."""
         return self._model is model
 
-    def clear(self) -> None:
-        """Forget all reflections; needed only when the model's weights change (single player)."""
-        self._cache.clear()
-
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
+    def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """One utterance a prompt, at most ``max_new_tokens`` tokens each."""
-        self.asked += len(prompts)
-        if self._cache_size == 0:
-            self.written += len(prompts)
-            return self._write(prompts, draws)
-        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cache]
-        fresh = dict(zip(missing, self._write(missing, [0.0] * len(missing)), strict=True))
-        self.written += len(missing)
-        self._cache.update(fresh)
-        # popped at its first mention: a prompt that is repeated within the batch comes from the cache as well
-        said = [self._recall(prompt, cached=fresh.pop(prompt, None) is None) for prompt in prompts]
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-        return said
-
-    def _recall(self, prompt: Prompt, *, cached: bool) -> Utterance:
-        self._cache.move_to_end(prompt)
-        return replace(self._cache[prompt], cached=cached)
-
-    def _write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         said: list[Utterance] = []
         was_training = self._model.training
         self._model.eval()

@@ -12,19 +12,21 @@ from reflectrl.pipeline.cast import Cast, require
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.training.sft import train_sft
+from reflectrl.training.sft_examples import Player
 
 
-def wanted_players(recipe: Recipe) -> Mapping[str, str]:
+def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
     """The players that a recipe fine-tunes, with their folders; a single player is one model on both kinds of rows."""
     if not recipe.sft.enabled:
         return {}
     if recipe.players.reflector == "self":
         return {"both": "policy-sft"}
-    policy = {"policy": "policy-sft"}
-    return {"reflector": "reflector", **policy} if recipe.players.reflector == "local" else policy
+    if recipe.players.reflector == "local":
+        return {"reflector": "reflector", "policy": "policy-sft"}
+    return {"policy": "policy-sft"}
 
 
-def _rows(recipe: Recipe, run: RunFolder, player: str) -> list[Row]:
+def _rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
     reflecting = recipe.players.reflector != "none"
     names = {
         "reflector": ("reflector",),
@@ -34,7 +36,7 @@ def _rows(recipe: Recipe, run: RunFolder, player: str) -> list[Row]:
     return [row for name in names for row in read_rows(require(run / "sft" / f"{name}.jsonl", "gen-data"))]
 
 
-def finetune(recipe: Recipe, run: RunFolder, player: str, advance: Advance) -> None:
+def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
     """Train ``player`` from the base model and save it; a player that is there already is left alone."""
     folder = run / wanted_players(recipe)[player]
     if folder.is_dir():

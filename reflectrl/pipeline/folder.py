@@ -1,7 +1,7 @@
 """The run folder: where everything of one experiment lies, and which stages of it are done.
 
-    runs/<name>/  recipe.yaml  stages.json  data/  sft/  base/  reflector/  policy-sft/  policy/
-                  checkpoints/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
+runs/<name>/  recipe.yaml  stages.json  data/  sft/  base/  reflector/  policy-sft/  policy/
+              checkpoints/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class RunFolder:
         try:
             ledger = json.loads(self._ledger.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{self._ledger} is not the ledger of a run folder: {error}; delete the folder.") from error
+            raise InvalidInput(
+                f"{self._ledger} is not the ledger of a run folder: {error}; delete the folder."
+            ) from error
         if not isinstance(ledger, dict):
             raise InvalidInput(f"{self._ledger} is not the ledger of a run folder; delete the folder to start over.")
         return ledger

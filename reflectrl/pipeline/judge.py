@@ -34,7 +34,9 @@ class _Judge:
             for mode, count in (("sampled", section.episodes), ("greedy", None))
         }
 
-    def play(self, name: str, reflections: str, mode: str, policy: Policy, reflector: Reflector | None) -> list[Trajectory]:
+    def play(
+        self, name: str, reflections: str, mode: str, policy: Policy, reflector: Reflector | None
+    ) -> list[Trajectory]:
         """One row of the table."""
         episodes: Sequence[Episode] = self._episodes[mode]
         label = f"{name} {mode}" if reflections in ("none", self.recipe.players.reflector) else f"{name} {reflections}"

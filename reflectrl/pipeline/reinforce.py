@@ -43,7 +43,9 @@ def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
 class _Records:
     """Appends what each iteration showed to the run folder, and tells the console."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, cast: Cast, reflector: Reflector | None, advance: Advance) -> None:
+    def __init__(
+        self, recipe: Recipe, run: RunFolder, cast: Cast, reflector: Reflector | None, advance: Advance
+    ) -> None:
         self._header = Header(recipe.env.name, dict(recipe.env.options), cast.layout)
         self._keep = recipe.rlft.record_episodes if recipe.rlft else 0
         self._total = sum(stage.iterations for stage in recipe.rlft.stages) if recipe.rlft else 0
@@ -66,13 +68,19 @@ class _Records:
         append_jsonl(self._run / "metrics.jsonl", [done])
         steps = sum(len(episode.turns) for episode in episodes)
         hit_rate = self._reflector.hit_rate if self._reflector else 0.0
-        throughput = {"iteration": done.iteration, "seconds": round(seconds, 4), "steps_per_second": round(steps / seconds, 1)}
+        throughput = {
+            "iteration": done.iteration,
+            "seconds": round(seconds, 4),
+            "steps_per_second": round(steps / seconds, 1),
+        }
         append_jsonl(self._run / "throughput.jsonl", [{**throughput, "reflection_hit_rate": round(hit_rate, 4)}])
         if self._keep:
             path = self._run / "trajectories" / f"rlft-{done.iteration:05d}.jsonl"
             path.parent.mkdir(exist_ok=True)
             write_trajectories(path, self._header, episodes[: self._keep])
-        note = f"{done.stage}  success {done.success:.2f}  return {done.episode_return:+.2f}  entropy {done.entropy:.2f}"
+        note = (
+            f"{done.stage}  success {done.success:.2f}  return {done.episode_return:+.2f}  entropy {done.entropy:.2f}"
+        )
         self._advance(done.iteration + 1, self._total, note)
 
 

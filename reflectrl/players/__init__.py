@@ -4,4 +4,12 @@ from reflectrl.players.base import Policy, Reflector
 from reflectrl.players.expert import ExpertPolicy, ExpertReflector
 from reflectrl.players.scripted import RandomPolicy, ScriptedReflector, ShuffledReflector
 
-__all__ = ["ExpertPolicy", "ExpertReflector", "Policy", "RandomPolicy", "Reflector", "ScriptedReflector", "ShuffledReflector"]
+__all__ = [
+    "ExpertPolicy",
+    "ExpertReflector",
+    "Policy",
+    "RandomPolicy",
+    "Reflector",
+    "ScriptedReflector",
+    "ShuffledReflector",
+]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from reflectrl.core import Decision, InvalidInput, Utterance
+from reflectrl.players.cache import CachedReflector
 from reflectrl.players.chat import ChatClient, Endpoint
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.prompts.chat import policy_chat, read_label, read_reflection, reflector_chat
@@ -15,42 +14,24 @@ from reflectrl.prompts.chat import policy_chat, read_label, read_reflection, ref
 __all__ = ["Endpoint", "RemotePolicy", "RemoteReflector"]
 
 
-class RemoteReflector:
+class RemoteReflector(CachedReflector):
     """A frozen chat model that reflects. At temperature 0 equal prompts are asked once and remembered.
 
     Above temperature 0 the endpoint draws, so episodes are not reproducible: ``draws`` cannot reach it.
     """
 
-    wants_hints = False
-
     def __init__(self, endpoint: Endpoint, *, cache_size: int = 100_000) -> None:
         """Speak through ``endpoint``; keep at most ``cache_size`` reflections, 0 for none."""
+        super().__init__(cache_size if endpoint.temperature == 0 else 0)
         self.client = ChatClient(endpoint)
-        self._cache_size = cache_size if endpoint.temperature == 0 else 0
-        self._cache: OrderedDict[str, Utterance] = OrderedDict()
 
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
+    def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
         """One utterance a prompt.
 
         Raises:
             WorkFailed: the endpoint gave no usable reply.
 
         """
-        if not self._cache_size:
-            return self._ask(prompts)
-        new = {prompt.text: prompt for prompt in prompts if prompt.text not in self._cache}
-        self._cache.update(zip(new, self._ask(list(new.values())), strict=True))
-        said: list[Utterance] = []
-        for prompt in prompts:
-            said.append(self._cache[prompt.text])
-            self._cache[prompt.text] = replace(said[-1], tokens=0, cached=True)
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-        return said
-
-    def _ask(self, prompts: Sequence[Prompt]) -> list[Utterance]:
-        if not prompts:
-            return []
         replies = self.client.ask_many([reflector_chat(prompt) for prompt in prompts], [read_reflection] * len(prompts))
         return [Utterance(reply.value, reply.tokens) for reply in replies]
 

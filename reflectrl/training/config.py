@@ -13,7 +13,7 @@ BASELINES = ("none", "batch", "leave_one_out", "value")
 
 
 @dataclass
-class ReflectRLConfig(_BaseConfig):  # type: ignore[misc]
+class ReflectRLConfig(_BaseConfig):
     """Arguments of one RLFT run; names follow TRL where it has one.
 
     The number of optimizer steps and when to save and log follow from the stages: training is counted in iterations

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
-from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.head import add_choice_head
@@ -81,7 +81,7 @@ class _StopWithCurriculum(TrainerCallback):
             control.should_training_stop = True
 
 
-class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
+class ReflectRLTrainer(_BaseTrainer):
     """Trains the policy; the reflector is frozen.
 
     Args:
@@ -155,9 +155,7 @@ class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
             Episode(task, derive_seed(self.args.seed, "episode", self.iteration, rank, number))
             for number, task in enumerate(tasks)
         ]
-        return rollout(
-            self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout
-        )
+        return rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
 
     def _collect(self) -> list[list[StepSample]]:
         """Play, and turn the episodes into the minibatches of this iteration."""
@@ -296,13 +294,23 @@ class ReflectRLTrainer(_BaseTrainer):  # type: ignore[misc]
         path = folder / STATE_NAME.format(rank=self.args.process_index)
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(state))
-        partial.replace(path)  # last of all: its presence says that the checkpoint is whole
+        if self.is_world_process_zero():  # its file comes last of all: its presence says that the checkpoint is whole
+            self.accelerator.wait_for_everyone()
+        partial.replace(path)
+        if not self.is_world_process_zero():
+            self.accelerator.wait_for_everyone()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         folder = Path(checkpoint)
+        processes = len(list(folder.glob(STATE_NAME.format(rank="*"))))
+        if processes != self.args.world_size:
+            raise InvalidInput(
+                f"{checkpoint} was written by {processes} processes but is read by {self.args.world_size}; go on with "
+                "as many as before, or start anew in another folder."
+            )
         if self._value_head is not None:
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
         path = folder / STATE_NAME.format(rank=self.args.process_index)

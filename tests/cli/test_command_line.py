@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,20 @@ def test_check_env_refuses_with_a_sentence(arguments: list[str], message: str) -
 def test_report_wants_run_folders_that_exist(tmp_path: Path) -> None:
     said = refused("report", "runs/none", "runs/neither", cwd=tmp_path)
     assert "runs/none, runs/neither" in said
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
+    # a process started in the background may inherit a SIGINT that is ignored
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", f"{code}from reflectrl.cli import main; main()", "run", "-r", "number_line/nano"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    rows = tmp_path / "runs" / "number_line-nano" / "sft" / "reflector.jsonl"
+    deadline = time.monotonic() + 120
+    while not rows.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "The same command goes on from there." in said
+    assert "Traceback" not in said

@@ -18,9 +18,10 @@ FENCE = re.compile(r"^```(?:bash|sh|shell|console|text)?\n(.*?)^```", re.MULTILI
 
 
 def lines(program: str) -> list[str]:
-    """The lines of the README's code blocks that run ``program``, prompts and comments removed."""
-    code = "\n".join(FENCE.findall(README)).replace("\\\n", " ")
-    found = [line.strip().removeprefix("$ ") for line in code.splitlines()]
+    """The lines of the README's code blocks, indented or fenced, that run ``program``."""
+    indented = [line for line in FENCE.sub("", README).splitlines() if line.startswith("    ")]
+    fenced = "\n".join(FENCE.findall(README)).replace("\\\n", " ").splitlines()
+    found = [line.strip().removeprefix("$ ") for line in indented + fenced]
     return [line for line in found if re.match(rf"(\S*/)?{program}\s", line)]
 
 

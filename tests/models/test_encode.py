@@ -121,7 +121,9 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_history_and_nothing_else():
     full = encoder().tokens(prompt)
     kept = tokenizer().decode(encoder(len(full) - 1).tokens(prompt))
     assert kept == prompt.text.replace("Past: first\n", "")
-    kept = tokenizer().decode(encoder(len(full)).tokens(prompt, reserve=len(full) - len(encoder().tokens(bare(prompt)))))
+    kept = tokenizer().decode(
+        encoder(len(full)).tokens(prompt, reserve=len(full) - len(encoder().tokens(bare(prompt))))
+    )
     assert kept == bare(prompt).text
 
 
@@ -139,7 +141,9 @@ def test_a_reserve_leaves_room_for_what_is_to_be_written():
 def test_a_menu_that_does_not_fit_is_refused():
     prompt = policy_prompt(actions=5, past=3)
     needed = len(encoder().tokens(bare(prompt)))
-    with pytest.raises(InvalidInput, match=rf"menu of 5 actions has {needed} tokens .* the model takes {needed - 1}; use"):
+    with pytest.raises(
+        InvalidInput, match=rf"menu of 5 actions has {needed} tokens .* the model takes {needed - 1}; use"
+    ):
         encoder(needed - 1).batch([prompt], CPU)
 
 

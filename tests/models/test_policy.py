@@ -118,7 +118,9 @@ def test_a_decision_reports_the_distribution_it_was_drawn_from(model):
     decisions = policy(model).act(PROMPTS, uniform(len(PROMPTS)))
     for row, (prompt, decision) in enumerate(zip(PROMPTS, decisions, strict=True)):
         assert decision.action == prompt.menu.actions[decision.index]
-        assert decision.probabilities == pytest.approx(expected.probs[row, : len(prompt.menu.actions)].tolist(), abs=1e-6)
+        assert decision.probabilities == pytest.approx(
+            expected.probs[row, : len(prompt.menu.actions)].tolist(), abs=1e-6
+        )
         assert decision.logprob == pytest.approx(math.log(decision.probabilities[decision.index]), abs=1e-5)
         assert decision.entropy == pytest.approx(-sum(p * math.log(p) for p in decision.probabilities), abs=1e-5)
 

@@ -27,7 +27,9 @@ def talker():
 
 
 def reflector(model, **options):
-    return LMReflector(model, options.pop("tokenizer", tokenizer()), max_length=MAX_LENGTH, **{"max_new_tokens": 12, **options})
+    return LMReflector(
+        model, options.pop("tokenizer", tokenizer()), max_length=MAX_LENGTH, **{"max_new_tokens": 12, **options}
+    )
 
 
 def generated(model, prompt, tokens=12):
@@ -131,7 +133,7 @@ def test_what_was_said_once_is_not_written_again(talker):
     assert (player.asked, player.written, player.hit_rate) == (16, 8, 0.5)
     assert [words.text for words in second] == [words.text for words in first]
     assert [words.cached for words in first + second] == [False] * 8 + [True] * 8
-    assert [words.tokens for words in second] == [words.tokens for words in first]
+    assert [words.tokens for words in second] == [0] * 8  # nothing was written again
 
 
 def test_a_prompt_repeated_within_a_batch_is_written_once(talker):
@@ -164,7 +166,12 @@ def test_within_a_batch_too_the_last_used_are_kept(talker):
     player = reflector(talker, cache_size=3)
     player.reflect([one, two], [0.0] * 2)
     player.reflect([two, three, four, one], [0.0] * 4)  # two is the oldest of four
-    assert [player.reflect([prompt], [0.0])[0].cached for prompt in (three, four, one, two)] == [True, True, True, False]
+    assert [player.reflect([prompt], [0.0])[0].cached for prompt in (three, four, one, two)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_cache_smaller_than_a_batch_still_answers_the_whole_batch(talker):

@@ -76,9 +76,7 @@ def test_players_that_want_no_hints_get_none_and_never_see_the_menu_as_reflector
 def test_every_finished_episode_is_announced():
     seen = []
     envs = [make_env("dangerous_taxi") for _ in range(3)]
-    played = rollout(
-        envs, episodes(9), policy=RandomPolicy(), reflector=None, layout=LAYOUT, on_episode=seen.append
-    )
+    played = rollout(envs, episodes(9), policy=RandomPolicy(), reflector=None, layout=LAYOUT, on_episode=seen.append)
     assert sorted(seen, key=lambda t: t.seed) == played
 
 
@@ -87,7 +85,7 @@ def test_running_out_of_time_is_truncation_not_termination():
     far = max(env.tasks("train"), key=lambda task: len(task.id))
 
     class Undecided(RandomPolicy):
-        def act(self, prompts, draws):  # walks to and fro
+        def act(self, prompts, draws):  # noqa: ARG002 - walks to and fro
             return super().act(prompts, [random.Random(prompt.text).random() for prompt in prompts])
 
     played = rollout([env], [Episode(far, s) for s in range(20)], policy=Undecided(), reflector=None, layout=LAYOUT)

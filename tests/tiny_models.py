@@ -1,0 +1,45 @@
+"""Real transformers models with random weights, small enough to train in a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from reflectrl.config.schema import ModelSection
+from reflectrl.models.load import LanguageModel, save_model
+from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.prompts import labels
+
+LABELS = labels("numbers", 4)
+MAX_LENGTH = 64
+MENU = "0. move south\n1. move north\n2. pick up\n3. drop off\n"
+CORPUS = [f"Past: none\n|T:P|\nReflection: Mistake. Taxi at row {i}.\n{MENU}Action:\n" for i in range(4)]
+
+
+def tiny(kind: str, vocabulary: int) -> PreTrainedModel:
+    """A GPT-2 (tied head, Conv1D) or a Llama (a head of its own, Linear); no dropout."""
+    shape = {"vocab_size": vocabulary, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "gpt2":
+            still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            return GPT2LMHeadModel(GPT2Config(n_positions=MAX_LENGTH, n_embd=32, n_layer=1, n_head=2, **shape, **still))
+        small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": MAX_LENGTH}
+        return LlamaForCausalLM(LlamaConfig(**small, **heads, **shape))
+
+
+def save_tiny(kind: str, folder: Path) -> ModelSection:
+    """Save a tiny model with a tokenizer; the section that loads it."""
+    tokenizer = train_tokenizer(CORPUS, LABELS, vocabulary=400, max_length=MAX_LENGTH)
+    save_model(LanguageModel(tiny(kind, len(tokenizer)), tokenizer), folder)
+    return ModelSection(name=str(folder), max_length=MAX_LENGTH)
+
+
+def logits(lm: LanguageModel) -> torch.Tensor:
+    """(T, V) of a fixed text."""
+    ids = torch.tensor([lm.tokenizer(CORPUS[0])["input_ids"]])
+    with torch.no_grad():
+        return lm.model.eval()(ids).logits[0].float()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from tiny import LAYOUT
+
+from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
+from reflectrl.rollout.record import prompts_of
+from reflectrl.training.batch import micro_batches, minibatches, step_samples
+
+
+def episode(*steps, reflection="Go on."):
+    """An episode of (text, action index, reward) steps."""
+    turns = []
+    for number, (text, index, reward) in enumerate(steps):
+        menu = ("go", "wait")
+        decision = Decision(index, menu[index], logprob=-0.5 - number, entropy=0.6, value=number + 0.5)
+        turns.append(Turn(Observation(text, menu), menu, reflection, decision, reward))
+    return Trajectory(Task("t"), 0, tuple(turns), terminated=True, truncated=False, success=True)
+
+
+SHORT = episode(("Hall.", 0, 1.0))
+LONG = episode(("Hall.", 1, -1.0), ("Attic.", 0, 3.0))
+
+
+def samples(*episodes, gamma=1.0, baseline="none", normalize=False):
+    return step_samples(episodes, LAYOUT, gamma=gamma, baseline=baseline, normalize=normalize)
+
+
+def test_every_step_is_a_sample_with_its_prompt_action_and_old_probability():
+    found = samples(SHORT, LONG)
+    shown = [policy for trajectory in (SHORT, LONG) for _, policy in prompts_of(trajectory, LAYOUT)]
+    assert [sample.prompt for sample in found] == shown
+    assert [sample.index for sample in found] == [0, 1, 0]
+    assert [sample.old_logprob for sample in found] == [-0.5, -0.5, -1.5]
+
+
+def test_returns_never_cross_the_border_of_an_episode():
+    assert [sample.returned for sample in samples(SHORT, LONG)] == [1.0, 2.0, 3.0]
+    assert [sample.returned for sample in samples(SHORT, LONG, gamma=0.5)] == [1.0, 0.5, 3.0]
+
+
+def test_without_a_baseline_the_advantage_is_the_return():
+    assert [sample.advantage for sample in samples(SHORT, LONG)] == [1.0, 2.0, 3.0]
+
+
+def test_the_batch_baseline_is_the_mean_return():
+    assert [sample.advantage for sample in samples(SHORT, LONG, baseline="batch")] == [-1.0, 0.0, 1.0]
+
+
+def test_the_leave_one_out_baseline_compares_visits_of_one_prompt():
+    # both episodes begin in the hall, with returns 1 and 2; the attic is visited once: the mean of the others is 1.5
+    assert [sample.advantage for sample in samples(SHORT, LONG, baseline="leave_one_out")] == [-1.0, 1.0, 1.5]
+
+
+def test_other_words_make_another_state():
+    other = episode(("Hall.", 0, 1.0), reflection="Turn back.")
+    same, different = samples(SHORT, SHORT, LONG, baseline="leave_one_out"), samples(SHORT, other, LONG, baseline="leave_one_out")
+    assert same[1].advantage == pytest.approx(1.0 - (1.0 + 2.0) / 2)
+    assert different[1].advantage == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
+
+
+def test_the_value_baseline_is_what_the_value_head_said_when_the_action_was_sampled():
+    found = samples(SHORT, LONG, baseline="value")
+    assert [sample.advantage for sample in found] == [0.5, 1.5, 1.5]
+    assert [sample.returned for sample in found] == [1.0, 2.0, 3.0]
+
+
+def test_normalisation_changes_advantages_and_not_returns():
+    found = samples(SHORT, LONG, baseline="batch", normalize=True)
+    deviation = (2 / 3) ** 0.5
+    assert [sample.advantage for sample in found] == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
+    assert [sample.returned for sample in found] == [1.0, 2.0, 3.0]
+
+
+# ---- minibatches -----------------------------------------------------------------------------------------------------
+
+
+def test_each_pass_uses_every_sample_once():
+    found = samples(SHORT, LONG, LONG)
+    batches = minibatches(found, passes=3, parts=2, rng=random.Random(0))
+    assert [len(batch) for batch in batches] == [3, 2] * 3
+    for first, second in zip(batches[::2], batches[1::2], strict=True):
+        assert sorted(map(id, first + second)) == sorted(map(id, found))
+
+
+def test_passes_have_different_orders_that_follow_the_generator():
+    found = samples(*[LONG] * 10)
+    first, second = minibatches(found, passes=2, parts=1, rng=random.Random(0))
+    assert list(map(id, first)) != list(map(id, second))
+    again, _ = minibatches(found, passes=2, parts=1, rng=random.Random(0))
+    assert list(map(id, first)) == list(map(id, again))
+
+
+def test_no_minibatch_is_empty():
+    batches = minibatches(samples(LONG), passes=2, parts=3, rng=random.Random(0))
+    assert [len(batch) for batch in batches] == [1, 1, 2] * 2
+
+
+# ---- micro-batches ---------------------------------------------------------------------------------------------------
+
+ROOMS = [episode((name, 0, 0.0)) for name in ("Hall.", "Attic.", "A long room.", "Cellar, dark.", "Hall.", "Attic.")]
+
+
+def test_micro_batches_hold_every_sample_once():
+    found = samples(*ROOMS, LONG)
+    parts = list(micro_batches(found, 2))
+    assert sorted(id(sample) for part in parts for sample in part) == sorted(map(id, found))
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(1, 5), (2, 3), (3, 2), (5, 1), (99, 1)])
+def test_micro_batches_count_distinct_prompts_and_keep_equal_ones_together(rows, parts):
+    found = samples(*ROOMS, LONG)  # 8 steps, 5 prompts: of the attic there are two, one with a past
+    cut = list(micro_batches(found, rows))
+    assert len(cut) == parts
+    distinct = [{sample.prompt for sample in part} for part in cut]
+    assert max(len(prompts) for prompts in distinct) <= rows
+    assert sum(len(prompts) for prompts in distinct) == 5
+
+
+def test_prompts_of_similar_length_share_a_micro_batch():
+    lengths = [len(sample.prompt.text) for part in micro_batches(samples(*ROOMS), 2) for sample in part]
+    assert lengths == sorted(lengths)

@@ -1,0 +1,279 @@
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import LABELS, MAX_LENGTH, MENU, logits, save_tiny
+
+from reflectrl.config.schema import LoraSection, SFTPlayerSection
+from reflectrl.core import InvalidInput
+from reflectrl.data_gen.rows import Row
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.prompts import Menu, Prompt
+from reflectrl.training.sft import train_sft
+from reflectrl.training.sft_examples import ReflectionExample
+from reflectrl.training.sft_loss import action_losses, reflection_losses
+
+REFLECTOR = [
+    Row(f"Past: none\n|T{' ' * i}P|\nReflection:", f" Mistake. Taxi at row {i}.", "t", 0, False) for i in range(4)
+]
+POLICY = [Row(f"Past: none\n|T{' ' * i}P|\n{MENU}Action:\n", LABELS[i], "t", 0, False, LABELS) for i in range(4)]
+ROWS = {"reflector": REFLECTOR, "policy": POLICY, "both": REFLECTOR + POLICY}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def section(request, tmp_path_factory):
+    return save_tiny(request.param, tmp_path_factory.mktemp("base") / request.param)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return save_tiny("gpt2", tmp_path_factory.mktemp("base") / "gpt2")
+
+
+def train(lm: LanguageModel, folder: Path, player="policy", rows=None, **given):
+    options = {"max_length": MAX_LENGTH, "drop_long_rows": False, "seed": 3, "on_step": None, "save_every": 100}
+    names = {name: given.pop(name) for name in list(given) if name in options}
+    steps = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.01, "max_grad_norm": 1.0}
+    settings = SFTPlayerSection(**{**steps, **given})
+    rows = ROWS[player] if rows is None else rows
+    return train_sft(
+        lm, rows, player=player, section=settings, labels=LABELS, output_dir=folder, **{**options, **names}
+    )
+
+
+def tokens(lm: LanguageModel, text: str) -> list[int]:
+    return lm.tokenizer(text)["input_ids"]
+
+
+def test_the_reflectors_loss_is_that_of_the_completion_and_the_end_of_text_only(section):
+    lm = new_model(section, labels=LABELS, seed=0)
+    rows = [REFLECTOR[0], REFLECTOR[3]]  # of different lengths
+    examples, expected = [], []
+    for row in rows:
+        prompt, completion = tokens(lm, row.prompt), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
+        examples.append(ReflectionExample(tuple(prompt), tuple(completion)))
+        logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+        scored = [logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
+        expected.append(-torch.stack(scored).mean())
+    assert torch.allclose(reflection_losses(lm.model, examples, CPU), torch.stack(expected), atol=1e-5)
+
+
+def policy_batch(lm: LanguageModel, menus: list[int]):
+    add_choice_head(lm.base)
+    encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
+    prompts = [Prompt("", (), POLICY[i].prompt, Menu(LABELS[:size], LABELS[:size])) for i, size in enumerate(menus)]
+    return encoder.batch(prompts, CPU), prompts
+
+
+def test_the_policys_loss_is_one_position_and_smoothing_stays_on_each_rows_own_menu(section):
+    lm = new_model(section, labels=LABELS, seed=0)
+    batch, prompts = policy_batch(lm, [2, 4])
+    targets = torch.tensor([1, 2])
+    ids = label_ids(lm.tokenizer, LABELS)
+    for smoothing in (0.0, 0.3):
+        expected = []
+        for prompt, target in zip(prompts, targets, strict=True):
+            last = lm.model(torch.tensor([tokens(lm, prompt.text)])).logits[0, -1]
+            choices = last[ids[: len(prompt.menu.labels)]]
+            expected.append(torch.nn.functional.cross_entropy(choices[None], target[None], label_smoothing=smoothing))
+        assert torch.allclose(action_losses(lm.model, batch, targets, smoothing), torch.stack(expected), atol=1e-5)
+
+
+def test_the_first_loss_of_a_policy_is_the_menus_cross_entropy_without_an_end_of_text_token(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    batch, _ = policy_batch(lm, [4, 4, 4, 4])
+    with torch.no_grad():
+        expected = action_losses(lm.model, batch, torch.arange(4), 0.0).mean().item()
+    summary = train(new_model(gpt2, labels=LABELS, seed=0), tmp_path)
+    assert summary.first_loss == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("quantization", ["none", "8bit", "4bit"])
+def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(section, quantization, tmp_path):
+    section = section.model_copy(update={"lora": LoraSection(r=4), "quantization": quantization})
+    lm = new_model(section, labels=LABELS, seed=0)
+    before = logits(lm)
+    train(lm, tmp_path / "checkpoints", steps=2)
+    save_model(lm, tmp_path / "policy")
+    assert (logits(lm) - before).abs().max() > 1e-3
+    assert {value.dtype for value in lm.model.parameters() if value.requires_grad} == {torch.float32}
+    assert torch.equal(logits(load_model(tmp_path / "policy", section, trainable=True)), logits(lm))
+
+
+def test_a_trained_adapter_can_be_trained_further(gpt2, tmp_path):
+    section = gpt2.model_copy(update={"lora": LoraSection(r=4)})
+    lm = new_model(section, labels=LABELS, seed=0)
+    train(lm, tmp_path / "one", steps=2)
+    save_model(lm, tmp_path / "policy")
+    again = load_model(tmp_path / "policy", section, trainable=True)
+    train(again, tmp_path / "two", steps=2)
+    assert (logits(again) - logits(lm)).abs().max() > 1e-3
+
+
+def test_the_same_seed_twice_writes_the_same_bytes_and_another_seed_does_not(gpt2, tmp_path):
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        lm = new_model(gpt2, labels=LABELS, seed=0)
+        train(lm, tmp_path / f"{name}-checkpoints", "both", seed=seed, steps=2)
+        save_model(lm, tmp_path / name)
+    one, two, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other"))
+    assert one == two
+    assert one != other
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_at(step):
+    def on_step(now, total, loss):
+        assert total == 6
+        assert loss > 0
+        if now == step:
+            raise Killed
+
+    return on_step
+
+
+@pytest.mark.parametrize(("player", "lora"), [("both", None), ("reflector", LoraSection(r=4, dropout=0.2))])
+def test_killed_and_resumed_equals_never_killed(gpt2, lora, player, tmp_path):
+    section = gpt2.model_copy(update={"lora": lora})
+    options = {"steps": 6, "save_every": 3, "batch_size": 4, "micro_batch_size": 2}
+    straight = new_model(section, labels=LABELS, seed=0)
+    expected = train(straight, tmp_path / "straight", player, **options)
+    with pytest.raises(Killed):
+        train(new_model(section, labels=LABELS, seed=0), tmp_path / "killed", player, on_step=kill_at(5), **options)
+    resumed = new_model(section, labels=LABELS, seed=0)
+    seen = []
+    summary = train(resumed, tmp_path / "killed", player, on_step=lambda step, *_: seen.append(step), **options)
+    assert seen == [4, 5, 6]
+    assert summary == expected
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
+
+
+def test_a_half_written_checkpoint_is_passed_over(gpt2, tmp_path):
+    options = {"steps": 6, "save_every": 3}
+    straight = new_model(gpt2, labels=LABELS, seed=0)
+    train(straight, tmp_path, **options)
+    (last,) = tmp_path.glob("*/checkpoint-6")
+    (last / "trainer_state.json").write_text('{"global_st', encoding="utf-8")
+    (last / "model.safetensors").write_bytes(b"half")
+    seen = []
+    resumed = new_model(gpt2, labels=LABELS, seed=0)
+    train(resumed, tmp_path, on_step=lambda step, *_: seen.append(step), **options)
+    assert seen == [4, 5, 6]
+    assert torch.equal(logits(resumed), logits(straight))
+
+
+def test_a_finished_training_is_not_repeated_and_other_rows_start_anew(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    first = train(lm, tmp_path, save_every=1)
+    seen = []
+    again = new_model(gpt2, labels=LABELS, seed=0)
+    assert train(again, tmp_path, save_every=1, on_step=lambda step, *_: seen.append(step)) == first
+    assert seen == []
+    assert torch.equal(logits(again), logits(lm))
+    train(again, tmp_path, save_every=1, rows=POLICY[:3], on_step=lambda step, *_: seen.append(step))
+    assert seen == [1, 2, 3, 4]
+
+
+def test_micro_batches_add_up_to_the_same_training(gpt2, tmp_path):
+    whole, parts = (new_model(gpt2, labels=LABELS, seed=0) for _ in range(2))
+    train(whole, tmp_path / "whole", "both", steps=2)
+    train(parts, tmp_path / "parts", "both", steps=2, micro_batch_size=1)
+    assert torch.allclose(logits(whole), logits(parts), atol=1e-4)
+
+
+def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    summary = train(lm, tmp_path, "both", steps=60, batch_size=8, micro_batch_size=8)
+    assert summary.last_loss < 0.1 < summary.first_loss
+    reflector = LMReflector(lm.model, lm.tokenizer, max_length=MAX_LENGTH, max_new_tokens=20)
+    said = reflector.reflect([Prompt("", (), row.prompt) for row in REFLECTOR], [0.0] * 4)
+    # it stops by itself, because the end-of-text token was trained
+    assert [words.text for words in said] == [row.completion.strip() for row in REFLECTOR]
+    add_choice_head(lm.base)
+    encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
+    prompts = [Prompt("", (), row.prompt, Menu(LABELS, LABELS)) for row in POLICY]
+    acted = LMPolicy(lm.model, encoder, greedy=True).act(prompts, [0.5] * 4)
+    assert [decision.action for decision in acted] == [row.completion for row in POLICY]
+
+
+def test_label_smoothing_leaves_the_policy_with_entropy(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    train(lm, tmp_path, steps=40, label_smoothing=0.4)
+    batch, _ = policy_batch(lm, [4, 4, 4, 4])
+    with torch.no_grad():
+        probs = (-action_losses(lm.model, batch, torch.arange(4), 0.0)).exp()
+    assert probs.tolist() == pytest.approx([0.7] * 4, abs=0.05)  # 0.6 and a quarter of 0.4
+
+
+def test_training_leaves_the_models_forward_as_it_was(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    train(lm, tmp_path)
+    assert "forward" not in vars(lm.model)
+    assert not lm.model.training
+
+
+def test_training_leaves_torchs_random_numbers_alone(gpt2, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train(new_model(gpt2, labels=LABELS, seed=0), tmp_path)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_long_rows_are_refused_with_their_number_and_the_cures(gpt2, tmp_path):
+    rows = [*POLICY, Row("|T P|" * 40 + MENU + "Action:\n", "0", "t", 0, False, LABELS)]
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    with pytest.raises(
+        InvalidInput, match=r"1 of 5 policy rows .*max_length=64 .*longest has \d+: lower prompt.history"
+    ):
+        train(lm, tmp_path, rows=rows)
+    summary = train(lm, tmp_path, rows=rows, drop_long_rows=True)
+    assert (summary.rows, summary.dropped) == (4, 1)
+
+
+def test_a_reflection_that_just_fits_is_kept_and_one_token_more_is_not(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    row = REFLECTOR[0]
+    length = len(tokens(lm, row.prompt)) + len(tokens(lm, row.completion)) + 1
+    assert train(lm, tmp_path, "reflector", rows=[row], max_length=length, steps=1).dropped == 0
+    with pytest.raises(InvalidInput, match=f"longest has {length}:"):
+        train(lm, tmp_path, "reflector", rows=[row], max_length=length - 1, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("player", "rows", "words"),
+    [
+        ("policy", REFLECTOR, "row 0 of those to train the policy is a reflector's; expected the rows of sft/policy"),
+        ("reflector", POLICY, "row 0 of those to train the reflector is a policy's"),
+        ("policy", [Row("x", "9", "t", 0, False, LABELS)], "completion '9', which is none of its labels"),
+        ("policy", [Row("x", "A", "t", 0, False, ("A", "B"))], "labels .'A', 'B'. but the recipe's are"),
+        ("policy", [], "no rows are left to train the policy"),
+    ],
+)
+def test_rows_that_do_not_fit_the_player_are_refused(gpt2, player, rows, words, tmp_path):
+    with pytest.raises(InvalidInput, match=words):
+        train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, player, rows=rows)
+
+
+def test_batch_sizes_that_do_not_divide_are_refused(gpt2, tmp_path):
+    with pytest.raises(InvalidInput, match="batch_size=4 .* micro_batch_size=3"):
+        train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, micro_batch_size=3)
+
+
+def test_a_reflectors_tokenizer_need_not_know_the_labels(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    settings = SFTPlayerSection(steps=1, batch_size=4, micro_batch_size=4)
+    many = tuple(str(number) for number in range(30))
+    options = {"section": settings, "labels": many, "max_length": 64, "drop_long_rows": False, "seed": 0}
+    assert train_sft(lm, REFLECTOR, player="reflector", output_dir=tmp_path, **options).steps == 1
+    with pytest.raises(InvalidInput, match="label '10'"):
+        train_sft(lm, POLICY, player="policy", output_dir=tmp_path, **options)
