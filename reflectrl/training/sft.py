@@ -94,7 +94,7 @@ def train_sft(
     return SFTSummary(len(examples), len(rows) - len(examples), section.steps, losses[0], losses[-1])
 
 
-class _Trainer(SFTTrainer):  # type: ignore[misc]
+class _Trainer(SFTTrainer):
     """``SFTTrainer`` on rows that are encoded beforehand, in an order drawn beforehand: resuming is skipping."""
 
     loss_is_scaled_for_ga = False
@@ -155,7 +155,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         """Training here tells nobody."""
 
 
-class _Log(TrainerCallback):  # type: ignore[misc]
+class _Log(TrainerCallback):
     """Hands the losses on."""
 
     def __init__(self, on_step: Callable[[int, int, float], None] | None) -> None:

