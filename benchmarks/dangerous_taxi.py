@@ -76,16 +76,16 @@ def train_all(arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> None:
 
 
 def minutes(arm: Arm, seed: int) -> float:
-    """Training time of a run, both stages."""
+    """Processor minutes of training a run, both stages, on one thread."""
     run = RunFolder(arm.folder(seed))
-    return (run.seconds("sft") + run.seconds("rlft")) / 60
+    return (run.cpu_seconds("sft") + run.cpu_seconds("rlft")) / 60
 
 
 def equal_minutes(seeds: Sequence[int]) -> Arm:
     """The arm without reflection, with as many iterations as the minutes of Reflect-RL would have bought it."""
     done = len((PLAIN.folder(seeds[0]) / "metrics.jsonl").read_text().splitlines())
     spare = statistics.fmean(minutes(REFLECT, seed) - minutes(PLAIN, seed) for seed in seeds)
-    per_iteration = statistics.fmean(RunFolder(PLAIN.folder(seed)).seconds("rlft") for seed in seeds) / 60 / done
+    per_iteration = statistics.fmean(RunFolder(PLAIN.folder(seed)).cpu_seconds("rlft") for seed in seeds) / 60 / done
     iterations = done + max(0, round(spare / per_iteration))
     return Arm("no_reflection_equal_minutes", PLAIN.recipe, (f"rlft.stages.0.iterations={iterations}",))
 
@@ -166,7 +166,7 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
 ({platform.machine()}), two runs side by side, one thread each. Test starts are in no SFT row and in no RLFT start;
 {episodes} sampled episodes a seed over the 60 test starts. Columns s0.. are success in per cent for each seed;
 "success %" is the mean over seeds with a 95 % t interval over seeds; "greedy" plays each start once with the most
-probable action; minutes are SFT and RLFT together; env steps are those RLFT played.
+probable action; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
 
 ### Pickup
 

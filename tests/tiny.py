@@ -107,7 +107,9 @@ def language_model(architecture: str, seed: int = 0) -> PreTrainedModel:
 ACTIONS = ("add one", "subtract one", "wait", "go home", "sing")
 
 
-def policy_prompt(number: int = 0, actions: int = 2, past: int = 0, said: str | None = "The target is higher.") -> Prompt:
+def policy_prompt(
+    number: int = 0, actions: int = 2, past: int = 0, said: str | None = "The target is higher."
+) -> Prompt:
     """A policy's prompt; ``past`` is how many actions were played before."""
     observation = Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:actions])
     menu = LAYOUT.menu(observation, random.Random(0))

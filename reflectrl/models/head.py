@@ -41,8 +41,7 @@ def _choice_logits(head: nn.Module, hidden: Tensor, choice_ids: Tensor) -> Tenso
         return head(hidden)[:, choice_ids].float()
     weight = head.weight.full_tensor() if hasattr(head.weight, "full_tensor") else head.weight  # FSDP2 shards
     bias = None if head.bias is None else head.bias[choice_ids].float()
-    with torch.autocast(hidden.device.type, enabled=False):
-        with torch.autocast(hidden.device.type, enabled=False):  # autocast would bring the product down to bfloat16
+    with torch.autocast(hidden.device.type, enabled=False):  # autocast would bring the product down to bfloat16
         return F.linear(hidden.float(), weight[choice_ids].float(), bias)
 
 

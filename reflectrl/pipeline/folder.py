@@ -118,13 +118,14 @@ class RunFolder:
         write_atomically(self.path / "recipe.yaml", dump_recipe(recipe))
         self._note(recipe, stage, {"done": False})
 
-    def finish(self, recipe: Recipe, stage: str, seconds: float) -> None:
-        """Note that ``stage`` is done, and how long its last start took."""
-        self._note(recipe, stage, {"done": True, "seconds": round(seconds, 2)})
+    def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
+        """Note that ``stage`` is done, and what its last start took."""
+        took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
+        self._note(recipe, stage, {"done": True, **took})
 
-    def seconds(self, stage: str) -> float:
-        """How long the last start of a finished stage took."""
-        return float(self._read()[stage]["seconds"])
+    def cpu_seconds(self, stage: str) -> float:
+        """Processor time of the last start of a finished stage; unlike wall time, it does not depend on the company."""
+        return float(self._read()[stage]["cpu_seconds"])
 
     def _note(self, recipe: Recipe, stage: str, progress: Mapping[str, Any]) -> None:
         self._write({**self._read(), stage: {**progress, "inputs": stage_inputs(recipe, stage)}})

@@ -56,9 +56,9 @@ def _run_stage(recipe: Recipe, run: RunFolder, stage: str, sft_players: Sequence
         reporter.line(f"{stage:<18} skipped: done before, same inputs")
         return
     run.begin(recipe, stage)
-    began = time.monotonic()
+    wall, cpu = time.monotonic(), time.process_time()
     if _WORK[stage](recipe, run, sft_players, reporter):
-        run.finish(recipe, stage, time.monotonic() - began)
+        run.finish(recipe, stage, wall_seconds=time.monotonic() - wall, cpu_seconds=time.process_time() - cpu)
 
 
 def _gen_data(recipe: Recipe, run: RunFolder, _: Sequence[str], reporter: Reporter) -> bool:

@@ -78,7 +78,7 @@ class ReflectRLConfig(_BaseConfig):
         self.logging_strategy, self.logging_steps = "steps", self.updates_per_iteration
         self.per_device_train_batch_size, self.gradient_accumulation_steps = 1, 1
         self.remove_unused_columns = False
-        # TRL turns it on by its old name, before transformers 5.23 its only one; here the backward pass covers one token
+        # TRL turns it on, by its old name; here the backward pass covers one token a row
         self.gradient_checkpointing = self.activation_checkpointing = False
         super().__post_init__()
 

@@ -56,7 +56,10 @@ def test_the_leave_one_out_baseline_compares_visits_of_one_prompt():
 
 def test_other_words_make_another_state():
     other = episode(("Hall.", 0, 1.0), reflection="Turn back.")
-    same, different = samples(SHORT, SHORT, LONG, baseline="leave_one_out"), samples(SHORT, other, LONG, baseline="leave_one_out")
+    same, different = (
+        samples(SHORT, SHORT, LONG, baseline="leave_one_out"),
+        samples(SHORT, other, LONG, baseline="leave_one_out"),
+    )
     assert same[1].advantage == pytest.approx(1.0 - (1.0 + 2.0) / 2)
     assert different[1].advantage == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
 

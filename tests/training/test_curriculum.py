@@ -61,7 +61,9 @@ def test_a_stage_plays_all_training_tasks_or_those_with_its_prefixes():
 
 
 def test_prefixes_that_match_no_task_are_refused():
-    with pytest.raises(InvalidInput, match=r"stage 'far' asks for tasks that start with \['77'\], but .*number_line.* none"):
+    with pytest.raises(
+        InvalidInput, match=r"stage 'far' asks for tasks that start with \['77'\], but .*number_line.* none"
+    ):
         Stage("far", 1, tasks=("77",)).choose(NumberLine(size=6))
 
 

@@ -115,7 +115,11 @@ def test_the_entropy_gradient_flattens_the_distribution():
 def test_the_value_error_is_squared_and_weighted():
     values = torch.tensor([1.0, -1.0], requires_grad=True)
     total = losses(
-        Objective(None, 0.0, 0.5), torch.zeros(2), advantages=[0.0, 0.0], values=values, returns=torch.tensor([3.0, 0.0])
+        Objective(None, 0.0, 0.5),
+        torch.zeros(2),
+        advantages=[0.0, 0.0],
+        values=values,
+        returns=torch.tensor([3.0, 0.0]),
     ).total
     assert total.item() == pytest.approx(0.5 * (4.0 + 1.0))
     total.backward()

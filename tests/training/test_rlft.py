@@ -216,7 +216,9 @@ def test_good_episodes_are_replayed_at_later_updates(tmp_path):
 
 
 def test_a_stage_says_what_is_worth_replaying(tmp_path):
-    done = run(tmp_path, stages=[stage(2, replay_threshold=0.9)], episodes=16, replay_size=100, replay_episodes=1).train()
+    done = run(
+        tmp_path, stages=[stage(2, replay_threshold=0.9)], episodes=16, replay_size=100, replay_episodes=1
+    ).train()
     good = [t for episodes in done.episodes for t in episodes if t.episode_return >= 0.9]
     assert list(done.trainer.replay) == good
     assert 0 < len(good) < sum(t.success for episodes in done.episodes for t in episodes)
@@ -353,7 +355,9 @@ def test_a_checkpoint_cut_short_is_passed_over(tmp_path):
     assert last_checkpoint(tmp_path / "nothing yet") is None
     run(tmp_path, stages=[stage(3)], save_every=1).train()
     assert last_checkpoint(tmp_path).name == "checkpoint-3"
-    (tmp_path / "checkpoint-3" / "reflectrl_state_0.json").rename(tmp_path / "checkpoint-3" / "reflectrl_state_0.partial")
+    (tmp_path / "checkpoint-3" / "reflectrl_state_0.json").rename(
+        tmp_path / "checkpoint-3" / "reflectrl_state_0.partial"
+    )
     assert last_checkpoint(tmp_path).name == "checkpoint-2"
     assert checkpoint_iteration(tmp_path / "checkpoint-2") == 2
 
@@ -408,7 +412,9 @@ def test_several_updates_a_batch_need_a_clip_range(tmp_path, option):
 
 @pytest.mark.parametrize(("episodes", "group"), [(6, 4), (2, 4), (4, 0), (0, 1)])
 def test_incomplete_groups_are_refused(tmp_path, episodes, group):
-    with pytest.raises(InvalidInput, match=f"episodes={episodes} with episodes_per_task={group}; expected a whole number"):
+    with pytest.raises(
+        InvalidInput, match=f"episodes={episodes} with episodes_per_task={group}; expected a whole number"
+    ):
         config(tmp_path, episodes=episodes, episodes_per_task=group)
 
 

@@ -20,6 +20,7 @@ from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.jsonl import decode
 from reflectrl.training.batch import step_samples
 
+pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 RANKS = 2
 EPISODES = 4
