@@ -20,7 +20,6 @@ from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import Iteration, ReflectRLTrainer
 
-
 EXPERT = ExpertReflector()
 
 

@@ -88,7 +88,8 @@ class LMReflector(CachedReflector):
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             num_beams=1,
-            repetition_penalty=1.0,  # else a model's own default, which counts the padding and so sees the rest of the batch
+            # not the model's own default, which would count the padding and so see the rest of the batch
+            repetition_penalty=1.0,
             eos_token_id=self._tokenizer.eos_token_id,
             pad_token_id=pad,
         )[:, width:].tolist()

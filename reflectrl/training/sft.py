@@ -149,7 +149,7 @@ class _Trainer(SFTTrainer):
         return 0
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Checkpoints need no card; ``reflectrl.report`` writes the player's."""
+        """Checkpoints need no card."""
 
     def _send_telemetry(self) -> None:
         """Training here tells nobody."""
