@@ -1,6 +1,6 @@
 """The DangerousTaxi tables of ``benchmarks/README.md``: every arm and seed through ``reflectrl run``, then one summary.
 
-    python benchmarks/dangerous_taxi.py            # trains what is missing in benchmarks/runs, rewrites the tables
+    python benchmarks/dangerous_taxi.py            # trains what is missing in benchmarks/runs, rewrites both READMEs' tables
     python benchmarks/dangerous_taxi.py --seeds 0  # one seed only, tables on stdout
 
 Each run is an ordinary run folder of a shipped recipe, one process and one thread each, ``--jobs`` at a time; a run
@@ -27,7 +27,7 @@ from reflectrl.rollout.results import EvalRow, read_results
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
-README = HERE / "README.md"
+READMES = (HERE / "README.md", HERE.parent / "README.md")
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Two-sided 95 % quantile of Student's t, by number of seeds."""
 
@@ -191,9 +191,10 @@ def main() -> None:
     text = report(seeds, budget)
     print(text)
     if len(seeds) == 5:
-        before, mark, rest = README.read_text().partition("<!-- dangerous_taxi -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        README.write_text(f"{before}{mark}{text}{end}{after}")
+        for readme in READMES:
+            before, mark, rest = readme.read_text(encoding="utf-8").partition("<!-- dangerous_taxi -->\n")
+            _, end, after = rest.partition("<!-- end -->")
+            readme.write_text(f"{before}{mark}{text}{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

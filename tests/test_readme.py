@@ -29,6 +29,6 @@ def test_every_make_target_exists(target):
 
 
 def test_the_measured_tables_are_the_benchmark_s_own():
-    shown = README.partition("<!-- results -->\n")[2].partition("<!-- end -->")[0].strip()
+    shown = README.partition("<!-- dangerous_taxi -->\n")[2].partition("<!-- end -->")[0].strip()
     assert shown
     assert shown in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")

@@ -42,6 +42,11 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
 
 
+def is_main_process() -> bool:
+    """True but for the further processes that `torchrun` starts."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def write_atomically(path: Path, text: str) -> None:
     """All of ``text`` or what was there before."""
     partial = path.with_name(f"{path.name}.partial")
@@ -64,12 +69,15 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for one process.
+        """Hold the folder for one process; the others of a `torchrun` launch rely on the main one.
 
         Raises:
             InvalidInput: another process works in it, or it cannot be written.
 
         """
+        if not is_main_process():
+            yield
+            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("w")
@@ -115,6 +123,8 @@ class RunFolder:
 
     def begin(self, recipe: Recipe, stage: str) -> None:
         """Note the inputs of ``stage``, and the recipe as it was resolved."""
+        if not is_main_process():
+            return
         write_atomically(self.path / "recipe.yaml", dump_recipe(recipe))
         self._note(recipe, stage, {"done": False})
 
@@ -144,4 +154,6 @@ class RunFolder:
         return ledger
 
     def _write(self, ledger: Mapping[str, Any]) -> None:
+        if not is_main_process():
+            return
         write_atomically(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")

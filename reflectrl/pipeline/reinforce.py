@@ -12,7 +12,7 @@ from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.models.load import save_model
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.players import Reflector
 from reflectrl.rollout.jsonl import append_jsonl, mend_tail
 from reflectrl.rollout.record import Header, write_trajectories
@@ -101,6 +101,8 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
         on_iteration=records,
     )
     checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
-    records.rewind(0 if checkpoint is None else checkpoint_iteration(checkpoint))
+    if is_main_process():
+        records.rewind(0 if checkpoint is None else checkpoint_iteration(checkpoint))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    save_model(lm, run / "policy")
+    if is_main_process():
+        save_model(lm, run / "policy")

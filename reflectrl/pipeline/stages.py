@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,8 @@ def run_stages(
     """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed goes on.
 
     Raises:
-        InvalidInput: unknown stage, an earlier stage not done, or a folder begun with other inputs.
+        InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs, or several
+            processes for another stage than rlft.
         WorkFailed: something broke at work; the same command goes on from the last checkpoint.
 
     """
@@ -33,6 +35,11 @@ def run_stages(
         if stage not in STAGES:
             raise InvalidInput(f"stage {stage!r} is unknown; {nearest(stage, STAGES)}")
     reporter = reporter or Reporter()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and tuple(stages) != ("rlft",):
+        raise InvalidInput(
+            f"stages {list(stages)} were started in several processes; only rlft takes them: run the others without "
+            "torchrun."
+        )
     run = RunFolder(run_dir)
     with run.locked():
         for stage in stages:

@@ -129,6 +129,7 @@ class ReflectRLTrainer(_BaseTrainer):
         self._fresh: list[Trajectory] = []
         self._replayed: list[Trajectory] = []
         self._losses: list[tuple[float, float, float]] = []
+        self._reported: dict[str, float] = {}
         super().__init__(
             model=model,
             args=args,
@@ -267,7 +268,10 @@ class ReflectRLTrainer(_BaseTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Send the iteration's metrics to the trackers along with Trainer's own."""
-        super().log({**logs, **getattr(self, "_reported", {})}, start_time)
+        super().log({**logs, **self._reported}, start_time)
+
+    def _send_telemetry(self) -> None:
+        """Training here tells nobody."""
 
     # ---- optimizer and checkpoints ----------------------------------------------------------------------------
 

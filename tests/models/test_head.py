@@ -106,9 +106,11 @@ def test_choice_logits_are_float32_in_half_precision(casting):
 def test_generate_and_the_ordinary_forward_still_work(architecture):
     model = language_model(architecture)
     ids = token_ids()
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0  # padding on the left, for which generate counts positions if it sees that forward takes them
 
     def speak():
-        return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+        return model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False)
 
     words, loss = speak(), model(input_ids=ids, labels=ids).loss
     add_choice_head(model)

@@ -194,3 +194,27 @@ def test_killed_while_training_and_started_again_equals_never_killed(finished, t
     assert not RunFolder(run).is_done("rlft")
     run_stages(recipe(), run, STAGES)
     assert bytes_of(run, *RESULTS) == bytes_of(finished, *RESULTS)
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    return subprocess.run([*command, "-m", "reflectrl", *arguments], capture_output=True, text=True, timeout=240)
+
+
+def test_rlft_in_two_processes_plays_twice_the_episodes_and_leaves_one_policy(finished, tmp_path):
+    run = tmp_path / "number_line-nano"  # torchrun takes the option --run for one of its own
+    run_stages(recipe(), run, ("gen-data", "sft"))
+    done = torchrun("rlft", "--recipe", "number_line/nano", "--runs", str(tmp_path), *SMALL)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert RunFolder(run).is_done("rlft")
+    assert (run / "policy" / "model.safetensors").is_file()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    alone = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == list(range(6))
+    assert rows[0]["env_steps"] > 1.3 * alone[0]["env_steps"]
+
+
+def test_other_stages_refuse_several_processes(tmp_path):
+    done = torchrun("gen-data", "--recipe", "number_line/nano", "--runs", str(tmp_path))
+    assert done.returncode != 0
+    assert "only rlft takes them" in done.stderr
