@@ -1,6 +1,6 @@
 """The DangerousTaxi tables of ``benchmarks/README.md``: every arm and seed through ``reflectrl run``, then one summary.
 
-    python benchmarks/dangerous_taxi.py            # trains what is missing in benchmarks/runs, rewrites both READMEs' tables
+    python benchmarks/dangerous_taxi.py            # trains what is missing in benchmarks/runs, rewrites the tables
     python benchmarks/dangerous_taxi.py --seeds 0  # one seed only, tables on stdout
 
 Each run is an ordinary run folder of a shipped recipe, one process and one thread each, ``--jobs`` at a time; a run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +24,7 @@ Overrides = Annotated[
 ]
 
 
-class Players(str, Enum):
+class Players(StrEnum):
     """Whom ``sft`` trains."""
 
     reflector = "reflector"

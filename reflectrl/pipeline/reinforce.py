@@ -85,7 +85,7 @@ class _Records:
 
 
 def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
-    """Train the policy from ``policy-sft`` (or the base) and save it as ``policy``; goes on from the last checkpoint."""
+    """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``."""
     cast = Cast(recipe, run)
     lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
     reflector = cast.reflector(lm)

@@ -21,7 +21,7 @@ class Reflector(Protocol):
         ...
 
     def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """One utterance a prompt, in order; ``draws`` are uniform in [0, 1), one a prompt, all the randomness there is."""
+        """One utterance a prompt, in order; ``draws``, uniform in [0, 1), one a prompt, is all the randomness."""
         ...
 
 
@@ -32,5 +32,5 @@ class Policy(Protocol):
     """As for ``Reflector``."""
 
     def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt, in order; sampled by inverting the distribution at ``draws``, so batches do not matter."""
+        """One decision a prompt, in order; sampling inverts the distribution at ``draws``, so batches do not matter."""
         ...

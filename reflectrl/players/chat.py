@@ -169,7 +169,7 @@ class ChatClient:
         try:
             # the client's own timeout would run between bytes only; this one is for the whole reply
             completion = await asyncio.wait_for(self._create(api, chat), seconds)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise _Unusable(f"no complete reply within timeout_s={seconds:g}.") from error
         except openai.APIStatusError as error:
             raise self._judge(error) from error
