@@ -24,10 +24,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+# Both arms side by side, one core each; the one without reflection writes to a log.
 demo: export HF_HUB_OFFLINE := 1
+demo: export OMP_NUM_THREADS := 1
 demo: $(INSTALLED)
-	$(BIN)/reflectrl run --recipe dangerous_taxi/nano
-	$(BIN)/reflectrl run --recipe dangerous_taxi/nano_no_reflection
+	mkdir -p runs
+	$(BIN)/reflectrl run --recipe dangerous_taxi/nano_no_reflection >runs/no_reflection.log 2>&1 & \
+	beside=$$!; trap 'kill $$beside 2>/dev/null' INT TERM; \
+	$(BIN)/reflectrl run --recipe dangerous_taxi/nano && wait $$beside || { cat runs/no_reflection.log; exit 1; }
 	$(BIN)/reflectrl report $(DEMO_RUNS)
 
 lint: $(INSTALLED)

@@ -45,11 +45,8 @@ class LMPolicy:
             index = probs.argmax(-1)
         else:
             cumulative = probs.cumsum(-1)
-            total = cumulative[:, -1]
-            # strictly below the total, or rounding would step past the last action at the largest draws
-            point = torch.minimum(
-                torch.tensor(draws, dtype=torch.double) * total, total.nextafter(torch.zeros_like(total))
-            )
+            # in double precision a draw below 1 stays below the total, so the last action is never stepped past
+            point = torch.tensor(draws, dtype=torch.double) * cumulative[:, -1]
             index = (cumulative <= point[:, None]).sum(-1)
         logprobs = distribution.log_prob(index.to(distribution.logits.device)).tolist()
         columns = (index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), values.tolist())

@@ -90,8 +90,8 @@ def test_a_legal_action_of_probability_zero_is_never_sampled(labels, first, last
 
 
 def test_rounding_never_leads_past_the_last_action():
-    # float32 probabilities sum to a little more or less than 1: 64 models show many such sums
-    for seed in range(64):
+    # float32 probabilities sum to a little more or less than 1: many models show many such sums
+    for seed in range(24):
         model = gpt2(seed, spread=0.3).eval()
         add_choice_head(model)
         prompt = policy_prompt(seed % 10, actions=5)
