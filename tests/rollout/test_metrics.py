@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
 from reflectrl.rollout import episode_metrics, wilson_interval
+from reflectrl.rollout.metrics import independent_trials
 
 
 def turn(reward: float, entropy: float = 0.5, illegal: bool = False) -> Turn:
@@ -16,18 +20,41 @@ def episode(success: bool, *turns: Turn) -> Trajectory:
 
 def test_wilson_interval_matches_the_textbook():
     # 8 of 10, z = 1.96: 0.490 to 0.943 (Brown, Cai and DasGupta 2001)
-    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-3)
+    assert wilson_interval(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-3)
 
 
-@pytest.mark.parametrize(("wins", "trials"), [(0, 5), (5, 5), (0, 0)])
-def test_wilson_interval_stays_within_zero_and_one(wins, trials):
-    low, high = wilson_interval(wins, trials)
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_wilson_interval_stays_within_zero_and_one(rate):
+    low, high = wilson_interval(rate, 5)
     assert 0.0 <= low < high <= 1.0
 
 
 def test_wilson_interval_narrows_with_trials():
-    wide, narrow = wilson_interval(5, 10), wilson_interval(500, 1000)
+    wide, narrow = wilson_interval(0.5, 10), wilson_interval(0.5, 1000)
     assert narrow[1] - narrow[0] < (wide[1] - wide[0]) / 5
+
+
+def repeated(outcomes: dict[str, list[bool]]) -> list[Trajectory]:
+    return [replace(episode(win, turn(0.0)), task=Task(task)) for task, wins in outcomes.items() for win in wins]
+
+
+def test_repeating_a_deterministic_policy_adds_no_certainty():
+    once = repeated({f"t{i}": [i % 4 > 0] for i in range(20)})
+    thrice = repeated({f"t{i}": [i % 4 > 0] * 3 for i in range(20)})
+    assert independent_trials(thrice) == pytest.approx(20)
+    assert episode_metrics(thrice).success_low == pytest.approx(episode_metrics(once).success_low, abs=0.02)
+
+
+def test_repetitions_that_differ_as_much_as_tasks_count_in_full():
+    mixed = repeated({f"t{i}": [(i + j) % 2 == 0 for j in range(10)] for i in range(10)})
+    assert independent_trials(mixed) == pytest.approx(10.0)  # nothing differs between tasks: the cautious end
+    rng = random.Random(0)
+    drawn = repeated({f"t{i}": [rng.random() < 0.5 for _ in range(50)] for i in range(40)})
+    assert independent_trials(drawn) > 1000
+
+
+def test_tasks_played_once_each_are_independent():
+    assert independent_trials(repeated({f"t{i}": [i % 2 == 0] for i in range(30)})) == pytest.approx(30, rel=0.05)
 
 
 def test_metrics_are_means_over_episodes_and_over_steps():
