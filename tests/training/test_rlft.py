@@ -44,7 +44,6 @@ LEARNING = {
     "entropy_coef": 0.05,
     "save_every": 100,
 }
-"""Found on other seeds."""
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
