@@ -26,8 +26,8 @@ def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
     if section.quantization == "8bit":
         # one line a layer and call to say that its kernel computes in float16
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-        # its default threshold picks outlier columns by what else is in the batch: a prompt's probabilities would differ
-        # between sampling and the update
+        # the default threshold picks outlier columns by what else is in the batch: a prompt's probabilities would
+        # differ between sampling and the update
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, section.dtype)
