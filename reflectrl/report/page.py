@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from string import Template
 
 from reflectrl.core import InvalidInput
@@ -118,6 +117,6 @@ def _effort(run: Run) -> str:
         return ""
     said = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
     if run.paces:
-        hits = fmean(pace.reflection_hit_rate for pace in run.paces)
+        hits = run.paces[-1].reflection_hit_rate  # since the start
         said += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
     return f"<p>Training: {said}.</p>"
