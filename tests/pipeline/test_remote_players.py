@@ -1,0 +1,69 @@
+"""The whole job with players behind a real HTTP endpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripted_endpoint import Chat, ScriptedEndpoint
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.core import WorkFailed
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import read_results
+
+
+def recipe(endpoint: ScriptedEndpoint) -> Recipe:
+    return load_recipe(
+        "number_line/nano",
+        [
+            "data.samples=30",
+            "sft.policy.steps=2",
+            "rlft.stages.0.iterations=2",
+            "rlft.episodes=4",
+            "players.reflector=remote",
+            f"players.endpoint.base_url={endpoint.url}",
+            "players.endpoint.max_attempts=2",
+            "eval.policies=[rlft, remote]",
+            "eval.episodes=6",
+            "eval.max_tasks=3",
+            "eval.greedy=false",
+        ],
+    )
+
+
+def words(chat: Chat) -> str:
+    """A reflector that judges the length of what it reads, and a policy that takes the first label."""
+    asked_to_play = "menu" in chat[0]["content"]
+    return "A" if asked_to_play else f"I read {len(chat[1]['content'])} characters."
+
+
+def test_a_remote_reflector_advises_rlft_and_a_remote_policy_stands_in_the_table(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = words
+    run = tmp_path / "run"
+    run_stages(recipe(endpoint), run, STAGES)
+    assert [row.policy for row in read_results(run / "eval.jsonl")] == ["rlft", "remote"]
+    _, played = read_trajectories(run / "trajectories" / "eval-rlft-remote-sampled.jsonl")
+    assert all("characters." in (turn.reflection or "") for trajectory in played for turn in trajectory.turns)
+    _, remote = read_trajectories(run / "trajectories" / "eval-remote-none-sampled.jsonl")
+    assert {turn.decision.index for trajectory in remote for turn in trajectory.turns} == {0}
+    asked = [request.chat[1]["content"] for request in endpoint.requests if "menu" not in request.chat[0]["content"]]
+    assert asked
+    assert not (run / "reflector").exists()  # nobody trained one
+
+
+def test_an_endpoint_that_fails_stops_rlft_with_a_sentence_and_the_same_command_goes_on(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = words
+    run = tmp_path / "run"
+    run_stages(recipe(endpoint), run, ("gen-data", "sft"))
+    endpoint.faults.extend(["401"] * 100)
+    with pytest.raises(WorkFailed, match="key was refused"):
+        run_stages(recipe(endpoint), run, ("rlft",))
+    endpoint.faults.clear()
+    run_stages(recipe(endpoint), run, ("rlft", "eval"))
+    assert (run / "policy" / "model.safetensors").is_file()
