@@ -25,7 +25,7 @@ from reflectrl.rollout.results import read_results
 SMALL = [
     "sft.reflector.steps=4",
     "sft.policy.steps=4",
-    "rlft.stages.0.iterations=6",
+    "rlft.stages.0.iterations=12",
     "rlft.save_every=2",
     "rlft.episodes=6",
     "rlft.record_episodes=2",
@@ -68,7 +68,7 @@ def test_models_are_safetensors_without_pickles(finished):
 def test_rlft_moved_the_policy_and_left_the_reflector_alone(finished):
     assert bytes_of(finished, "policy") != bytes_of(finished, "policy-sft")
     metrics = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in metrics] == list(range(6))
+    assert [row["iteration"] for row in metrics] == list(range(12))
     assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # one update a batch: sampled and re-scored agree
 
 
@@ -222,7 +222,7 @@ def test_rlft_in_two_processes_plays_twice_the_episodes_and_leaves_one_policy(fi
     assert (run / "policy" / "model.safetensors").is_file()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     alone = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in rows] == list(range(6))
+    assert [row["iteration"] for row in rows] == list(range(12))
     assert rows[0]["env_steps"] > 1.3 * alone[0]["env_steps"]
 
 
