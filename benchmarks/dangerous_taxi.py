@@ -80,11 +80,11 @@ def minutes(arm: Arm, seed: int) -> float:
 
 def equal_minutes(seeds: Sequence[int]) -> Arm:
     """The arm without reflection, with as many iterations as the minutes of Reflect-RL would have bought it."""
-    done = len((PLAIN.folder(seeds[0]) / "metrics.jsonl").read_text().splitlines())
+    done = iterations(PLAIN, seeds[0])
     spare = statistics.fmean(minutes(REFLECT, seed) - minutes(PLAIN, seed) for seed in seeds)
     per_iteration = statistics.fmean(RunFolder(PLAIN.folder(seed)).cpu_seconds("rlft") for seed in seeds) / 60 / done
-    iterations = done + max(0, round(spare / per_iteration))
-    return Arm("no_reflection_equal_minutes", PLAIN.recipe, (f"rlft.stages.0.iterations={iterations}",))
+    count = done + max(0, round(spare / per_iteration))
+    return Arm("no_reflection_equal_minutes", PLAIN.recipe, (f"rlft.stages.0.iterations={count}",))
 
 
 def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str) -> EvalRow:
@@ -121,6 +121,11 @@ def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: s
     cells.append(f"{statistics.fmean(minutes(arm, seed) for seed in seeds):.1f}" if trained else "-")
     cells.append(f"{statistics.fmean(env_steps(arm, seed) for seed in seeds):,.0f}" if trained else "-")
     return f"| {' | '.join(cells)} |"
+
+
+def iterations(arm: Arm, seed: int) -> int:
+    """Iterations that RLFT took."""
+    return len((arm.folder(seed) / "metrics.jsonl").read_text().splitlines())
 
 
 def env_steps(arm: Arm, seed: int) -> int:
@@ -163,6 +168,8 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
 {episodes} sampled episodes a seed over the 60 test starts. Columns s0.. are success in per cent for each seed;
 "success %" is the mean over seeds with a 95 % t interval over seeds; "greedy" plays each start once with the most
 probable action; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
+"Equal minutes" is {iterations(budget, seeds[0])} iterations, what Reflect-RL's extra minutes buy at the pace of the
+equal-iterations row, which was trained beside it; rows trained at another time ran at another pace.
 
 ### Pickup
 
