@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
+from reflectrl.config.environment import recipe_env
 from reflectrl.config.prompts import prompt_format
-from reflectrl.core import InvalidInput, NatLangEnv, Task, make_env
+from reflectrl.core import InvalidInput, NatLangEnv, Task
+from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
 from reflectrl.data_gen.samples import Lesson, Sample, write_samples
@@ -52,6 +54,8 @@ class DataSummary:
 def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> DataSummary:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
 
+    A recipe with a dataset section first gets its ``dataset/``.
+
     Episodes play training tasks in a seeded order and are independent of each other, so the result does not depend on
     which of them ends first.
 
@@ -60,7 +64,8 @@ def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> 
         WorkFailed: the endpoint cannot be used; finished episodes are kept and used by the next call.
 
     """
-    env = make_env(recipe.env.name, **recipe.env.options)
+    build_dataset(recipe, folder)
+    env = recipe_env(recipe, folder)
     layout = prompt_format(recipe, env.instructions)
     client = _client(recipe)
     unfinished = UnfinishedRun(folder / "data" / "episodes.partial.jsonl", recipe) if client else None
@@ -73,7 +78,7 @@ def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> 
         negatives=recipe.data.negatives,
         held_out=_held_out(env),
     )
-    asyncio.run(_collect(recipe, course, _order(env, recipe.seed), collection, client, unfinished))
+    asyncio.run(_collect(recipe, folder, course, _order(env, recipe.seed), collection, client, unfinished))
     _write(folder, Header(recipe.env.name, recipe.env.options, layout), collection)
     if unfinished:
         unfinished.close()
@@ -143,6 +148,7 @@ class _Collection:
 
 async def _collect(
     recipe: Recipe,
+    folder: Path,
     course: Course,
     tasks: Sequence[Task],
     collection: _Collection,
@@ -155,7 +161,7 @@ async def _collect(
         collection.add(lesson)
 
     async def work(numbers: Iterator[int]) -> None:
-        env = make_env(recipe.env.name, **recipe.env.options)
+        env = recipe_env(recipe, folder)
         while not collection.enough:
             collection.check_yield(len(tasks))
             number = next(numbers)

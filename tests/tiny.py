@@ -42,7 +42,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         said = env.reflection()
         menu = LAYOUT.menu(env.observation, random.Random(0))
         corpus.append(LAYOUT.policy(env.observation, ["add one", "subtract one"], said, menu).text)
-    return train_tokenizer(corpus, LABELS, vocabulary=320, max_length=MAX_LENGTH)
+    return train_tokenizer(corpus, LABELS, pieces="phrases", vocabulary=320, max_length=MAX_LENGTH)
 
 
 def encoder(max_length: int = MAX_LENGTH, **options: Any) -> PromptEncoder:

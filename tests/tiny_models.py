@@ -33,7 +33,7 @@ def tiny(kind: str, vocabulary: int) -> PreTrainedModel:
 
 def save_tiny(kind: str, folder: Path) -> ModelSection:
     """Save a tiny model with a tokenizer; the section that loads it."""
-    tokenizer = train_tokenizer(CORPUS, LABELS, vocabulary=400, max_length=MAX_LENGTH)
+    tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=MAX_LENGTH)
     save_model(LanguageModel(tiny(kind, len(tokenizer)), tokenizer), folder)
     return ModelSection(name=str(folder), max_length=MAX_LENGTH)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from reflectrl.config.environment import DATASET
 from reflectrl.config.problems import recipe_or_problems
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput, make_env, nearest
@@ -105,6 +106,8 @@ def check_recipe(recipe: Recipe) -> None:
     settings = {"env.options": base, "eval.env": recipe.eval.env}
     settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
     problems: dict[str, str] = {}  # the refusal of env.options would come back in every stage
+    if recipe.dataset and DATASET not in known:
+        problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
     for where, options in settings.items():
         for option in [option for option in options if option not in known]:
             given = f"unknown option, given {options[option]!r}"

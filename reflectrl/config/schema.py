@@ -26,6 +26,42 @@ class EnvSection(Section):
     """The environment's constructor parameters, e.g. stage and horizon."""
 
 
+class EndpointSection(Section):
+    """An OpenAI-compatible chat endpoint. The key comes from the environment only."""
+
+    model: str = "gpt-4o"
+    """Model (or Azure deployment) name."""
+    base_url: str | None = None
+    """Any compatible server; OpenAI when absent."""
+    azure_api_version: str | None = None
+    """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the key."""
+    concurrency: Count = 8
+    """Calls in flight."""
+    timeout_s: Positive = 60.0
+    """Seconds one attempt may take."""
+    max_attempts: Count = 5
+    """Attempts a call, the first included."""
+    max_tokens: Count = 200
+    """Longest reply."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    """Sampling temperature asked for."""
+
+
+class DatasetSection(Section):
+    """Tasks that gen-data makes for an environment with the option ``dataset``: questions about repositories."""
+
+    repositories: Annotated[list[str], Field(min_length=1)]
+    """Folders, git URLs, ``pypi:NAME==VERSION`` (a package's source archive), ``company:nano`` or ``company:full``."""
+    writer: Literal["extractive", "openai"] = "extractive"
+    """Who writes the questions: the files' own headings, docstrings and columns, or a chat endpoint."""
+    per_file: Count = 3
+    """Questions kept a file, at most."""
+    endpoint: EndpointSection = EndpointSection()
+    """For ``openai``."""
+
+
 class PromptSection(Section):
     """The layout of every prompt, see ``reflectrl.prompts.PromptFormat``."""
 
@@ -50,6 +86,8 @@ class BuiltinSection(Section):
     """Attention heads; must divide the width."""
     vocabulary: Annotated[int, Field(ge=300)] = 768
     """Largest size of the tokenizer's vocabulary."""
+    pieces: Literal["phrases", "words"] = "phrases"
+    """The tokenizer's largest units: phrases for texts that repeat, words where a word must be recognised anywhere."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> BuiltinSection:
@@ -98,29 +136,6 @@ class ModelSection(Section):
                 f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}"
             )
         return self
-
-
-class EndpointSection(Section):
-    """An OpenAI-compatible chat endpoint. The key comes from the environment only."""
-
-    model: str = "gpt-4o"
-    """Model (or Azure deployment) name."""
-    base_url: str | None = None
-    """Any compatible server; OpenAI when absent."""
-    azure_api_version: str | None = None
-    """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key."""
-    concurrency: Count = 8
-    """Calls in flight."""
-    timeout_s: Positive = 60.0
-    """Seconds one attempt may take."""
-    max_attempts: Count = 5
-    """Attempts a call, the first included."""
-    max_tokens: Count = 200
-    """Longest reply."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.0
-    """Sampling temperature asked for."""
 
 
 class PlayersSection(Section):
@@ -305,6 +320,8 @@ class Recipe(Section):
     """Seed of everything."""
     env: EnvSection
     """The environment."""
+    dataset: DatasetSection | None = None
+    """Its tasks, where they are made from repositories; absent where the environment brings its own."""
     prompt: PromptSection = PromptSection()
     """The prompts."""
     model: ModelSection = ModelSection()

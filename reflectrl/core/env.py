@@ -74,7 +74,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
     """The registered name."""
     instructions: ClassVar[str] = ""
     """What a player must know of the rules; shown before each state when the recipe says so."""
-    max_actions: ClassVar[int] = 20
+    max_actions: int = 20
     """The longest menu this environment ever shows."""
 
     def __init__(self, horizon: int) -> None:
@@ -199,6 +199,11 @@ class NatLangEnv(gymnasium.Env[str, str]):
     def last_action(self) -> str | None:
         """The action played last in this episode."""
         return self._actions[-1] if self._actions else None
+
+    @property
+    def steps(self) -> int:
+        """Actions played in this episode."""
+        return len(self._actions)
 
     def hints(self) -> Hints:
         """Everything the expert knows of the present state."""

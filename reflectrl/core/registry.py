@@ -16,6 +16,7 @@ from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import InvalidInput, nearest
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
+    "auto_explore": "reflectrl.envs.auto_explore:AutoExplore",
     "dangerous_taxi": "reflectrl.envs.dangerous_taxi:DangerousTaxi",
     "number_line": "reflectrl.envs.number_line:NumberLine",
 }

@@ -32,7 +32,9 @@ def make_base(
     if section.name != BUILTIN:
         return section
     shape = section.builtin
-    tokenizer = train_tokenizer(corpus, labels, vocabulary=shape.vocabulary, max_length=section.max_length)
+    tokenizer = train_tokenizer(
+        corpus, labels, pieces=shape.pieces, vocabulary=shape.vocabulary, max_length=section.max_length
+    )
     config = GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=section.max_length,

@@ -13,22 +13,27 @@ from reflectrl.prompts.format import ACTION_CUE
 
 PAD, EOS = "<|pad|>", "<|eos|>"
 
-# Phrases stay whole, so ". move south\n" can become one token; everything else (grid cells, digits) is one character.
-_PHRASE = r"[.,:;]? ?[A-Za-z]{2,}(?: [A-Za-z]+)*[.,:;]?\n?|[\s\S]"
+PIECES = {
+    # phrases stay whole, so ". move south\n" can become one token
+    "phrases": r"[.,:;]? ?[A-Za-z]{2,}(?: [A-Za-z]+)*[.,:;]?\n?|[\s\S]",
+    # a word is the same token in a question, a file name and a reflection
+    "words": r" ?[A-Za-z]{2,}|\.[a-z]+\n?|[\s\S]",
+}
+"""What the tokenizer never merges across; everything else (grid cells, digits) is one character."""
 
 
 def train_tokenizer(
-    corpus: Iterable[str], labels: Sequence[str], *, vocabulary: int, max_length: int
+    corpus: Iterable[str], labels: Sequence[str], *, pieces: str, vocabulary: int, max_length: int
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of at most ``vocabulary`` tokens for ``corpus``; every label is one token.
 
-    Any text survives ``decode(encode(text))``. The same corpus gives the same tokenizer.
+    ``pieces`` is a key of ``PIECES``. Any text survives ``decode(encode(text))``. The same corpus gives the same tokenizer.
     """
     long_labels = [label for label in labels if len(label) > 1]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PHRASE), "isolated"),
+            pre_tokenizers.Split(Regex(PIECES[pieces]), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

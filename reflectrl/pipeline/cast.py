@@ -10,9 +10,10 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
+from reflectrl.config.environment import recipe_env
 from reflectrl.config.prompts import prompt_format
 from reflectrl.config.schema import ModelSection
-from reflectrl.core import InvalidInput, NatLangEnv, make_env
+from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.models.builtin import make_base
@@ -38,7 +39,7 @@ class Cast:
 
     def env(self, options: Mapping[str, Any]) -> NatLangEnv:
         """A new environment; ``options`` override the recipe's."""
-        return make_env(self.recipe.env.name, **{**self.recipe.env.options, **options})
+        return recipe_env(self.recipe, self.run.path, options)
 
     @cached_property
     def layout(self) -> PromptFormat:

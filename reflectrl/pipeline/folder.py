@@ -1,6 +1,6 @@
 """The run folder: where everything of one experiment lies, and which stages of it are done.
 
-runs/<name>/  recipe.yaml  stages.json  data/  sft/  base/  reflector/  policy-sft/  policy/
+runs/<name>/  recipe.yaml  stages.json  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               checkpoints/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
 """
 
@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput
 STAGES = ("gen-data", "sft", "rlft", "eval")
 
 _READS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("seed", "env", "prompt", "data"),
+    "gen-data": ("seed", "env", "dataset", "prompt", "data"),
     "sft": ("model", "reflector_model", "sft", "players.reflector"),
     "rlft": ("rlft", "players"),
     "eval": ("eval",),

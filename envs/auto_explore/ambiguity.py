@@ -1,0 +1,101 @@
+"""Which questions exactly one file of a repository answers: the others cannot be asked of an agent that must find it.
+
+All of it is about words: a question is as clear as the set of its content words is rare.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+Pair = tuple[str, str]
+"""A question and its answer."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+STOP_WORDS = frozenset(
+    _WORD.findall("""
+    a about all also am an and any are as at be been being but by can could did do does doing done each for from get
+    had has have having he her here him his how i if in into is it its just let may me might more most must my no nor
+    not of on one only or other our ours out over own please same shall she should so some such than that the their
+    them then there these they this those to too under up upon us was we were what when where which while who whom
+    whose why will with within without would you your yours
+    d ll m re s t ve
+    code column contain contains cover covers described describe describes document documents explain explained
+    explains file files find found give gives holds implement implemented implements know learn look looking mention
+    mentioned mentions need needed program read say says see show shows table tell want wants
+    """)
+)
+"""Words that no file is found by: English function words, and what is common to questions about files."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of a repository's questions."""
+
+    pairs: Mapping[str, tuple[Pair, ...]]
+    """By file, in the order in which they were written; files without questions are left out."""
+    rejected: Mapping[str, int]
+    """Number of questions by reason."""
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of ``text``, lower-cased, without stop words; ``rent_lisbon`` is two words."""
+    return frozenset(_WORD.findall(text.lower())) - STOP_WORDS
+
+
+def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) -> Kept:
+    """Keep the questions whose content words all occur in the file asked about, and together in no other file.
+
+    Args:
+        texts: every file that an agent may look at, with as much of its text as is known. Its path counts as text.
+        pairs: what was written for each file.
+
+    """
+    clean = {file: [(_one_line(question), _one_line(answer)) for question, answer in pairs[file]] for file in pairs}
+    asked = Counter(question for written in clean.values() for question in {q.casefold() for q, _ in written})
+    holders = _holders(texts, (question for written in clean.values() for question, _ in written))
+    rejected: Counter[str] = Counter()
+    kept: dict[str, tuple[Pair, ...]] = {}
+    for file, written in clean.items():
+        good: dict[str, Pair] = {}
+        for question, answer in written:
+            key = question.casefold()
+            reason = "duplicate" if asked[key] > 1 or key in good else _fault(file, question, answer, holders)
+            if reason is None:
+                good[key] = (question, answer)
+            else:
+                rejected[reason] += 1
+        if good:
+            kept[file] = tuple(good.values())
+    return Kept(kept, dict(sorted(rejected.items())))
+
+
+def _one_line(text: str) -> str:
+    """White space folded, and without the control characters that a terminal or a prompt would obey."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def _holders(texts: Mapping[str, str], questions: Iterable[str]) -> Mapping[str, set[str]]:
+    """The files in which each word occurs; for the words of the questions only, so large repositories fit."""
+    wanted = frozenset[str]().union(*map(content_words, questions))
+    holders: defaultdict[str, set[str]] = defaultdict(set)
+    for file, text in texts.items():
+        for word in wanted.intersection(_WORD.findall(f"{file}\n{text}".lower())):
+            holders[word].add(file)
+    return holders
+
+
+def _fault(file: str, question: str, answer: str, holders: Mapping[str, set[str]]) -> str | None:
+    words = content_words(question)
+    if not answer or not words:
+        return "empty"
+    if re.search(rf"(?<!\w){re.escape(PurePosixPath(file).name.lower())}(?!\w)", question.lower()):
+        return "names its file"
+    if not all(file in holders.get(word, ()) for word in words):
+        return "unanswerable"
+    rarest_first = sorted((holders[word] for word in words), key=len)
+    return "ambiguous" if len(set.intersection(*rarest_first)) > 1 else None

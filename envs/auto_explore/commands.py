@@ -1,0 +1,257 @@
+"""``Shell``: reads one command and plays it in a tree. It looks like a shell's, but no shell and no process runs it."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from reflectrl.core import InvalidInput, nearest
+from reflectrl.envs.auto_explore.programs import MOUNT, run_program
+from reflectrl.envs.auto_explore.tree import ROOT, WRITE, Limits, Tree, shown
+
+COMMAND_LENGTH = 65_536
+LINES = 10
+"""Lines that head and tail show when they are not told how many."""
+SNIFF = 8192
+"""Bytes from which a file is known to be text."""
+PROGRAMS = ("pip", "python")
+
+_PIECE = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|(?P<operator>>>|[>;|&<()`\n])|.""", re.DOTALL)
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command did."""
+
+    output: str
+    """Text without control characters, cut; a sentence when the command failed."""
+    failed: bool = False
+    ended: bool = False
+    """By ``exit`` or by ``id FILE``."""
+    answer: str | None = None
+    """The file that ``id`` named, relative to the root."""
+
+
+def quote(name: str) -> str:
+    """``name`` as one word of a command."""
+    return shlex.quote(name)
+
+
+def parse(command: str) -> tuple[list[str], str, str]:
+    """Words, the sign of redirection (``>``, ``>>`` or none) and the file it points to.
+
+    Raises:
+        InvalidInput: something that only a shell would understand.
+
+    """
+    if len(command) > COMMAND_LENGTH:
+        raise InvalidInput(
+            f"a command of {len(command):,} characters is too long; expected {COMMAND_LENGTH:,} at most."
+        )
+    found = [piece for piece in _PIECE.finditer(command) if piece["operator"]]
+    for piece in found:
+        if piece["operator"] not in (">", ">>"):
+            raise InvalidInput(f"{piece['operator']!r} is not understood; give one command, and put names in quotes.")
+    try:
+        if not found:
+            return shlex.split(command), "", ""
+        first, *more = found
+        words, target = shlex.split(command[: first.start()]), shlex.split(command[first.end() :])
+    except ValueError as error:
+        raise InvalidInput("the command has an open quote or ends with a backslash; close the quote.") from error
+    if more or len(target) != 1:
+        raise InvalidInput(f"{first['operator']} needs one file after it, at the end of the command.")
+    return words, first["operator"], target[0]
+
+
+def presentable(text: str, most: int) -> str:
+    """``text`` without control characters but newline and tab, cut after ``most`` characters."""
+    text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+    return text if len(text) <= most else f"{text[:most]}\n(cut after {most:,} characters)"
+
+
+def _is_binary(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < SNIFF)
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in head
+
+
+class Shell:
+    """A working directory in ``tree``, and the commands that are played there.
+
+    ``writable=False`` refuses to write; ``programs=False`` refuses python and pip.
+    """
+
+    def __init__(self, tree: Tree, limits: Limits, *, writable: bool, programs: bool) -> None:
+        self.cwd = ROOT
+        self._tree = tree
+        self._limits = limits
+        self._writable = writable
+        self._programs = programs
+        self._written = 0
+        self._commands = {
+            "cat": self._cat,
+            "cd": self._cd,
+            "echo": self._echo,
+            "exit": self._exit,
+            "head": self._head,
+            "id": self._id,
+            "ls": self._ls,
+            "pip": self._pip,
+            "python": self._python,
+            "tail": self._tail,
+        }
+
+    def run(self, command: str) -> Result:
+        """Play one command; whatever was wrong with it is said in the result."""
+        try:
+            words, sign, target = parse(command)
+            verb, *arguments = words or [""]
+            known = [name for name in self._commands if self._programs or name not in PROGRAMS]
+            if verb not in known:
+                raise InvalidInput(f"command {shown(verb)!r} is not known; {nearest(verb[:40], known)}")
+            if sign and verb != "echo":
+                raise InvalidInput(f"{verb} cannot write to a file; only echo can.")
+            if sign:
+                return self._write(" ".join(arguments), target, append=sign == ">>")
+            return self._commands[verb](arguments)
+        except InvalidInput as error:
+            return self._say(str(error), failed=True)
+
+    def _say(self, text: str, notice: str = "", *, failed: bool = False) -> Result:
+        text = presentable(text, self._limits.output)
+        return Result("\n".join(part for part in (text.rstrip("\n") if notice else text, notice) if part), failed)
+
+    def _at(self, path: str) -> PurePosixPath:
+        return self.cwd / path
+
+    def _cd(self, words: Sequence[str]) -> Result:
+        folder = _only(words, "cd takes one folder", default="/")
+        with self._tree.folder(self._at(folder)) as (_, self.cwd):
+            return Result("")
+
+    def _ls(self, words: Sequence[str]) -> Result:
+        entries = self._tree.entries(self._at(_only(words, "ls takes one folder and no options", default=".")))
+        listed = "\n".join(entry.name + "/" * entry.folder for entry in entries[: self._limits.output])
+        return self._say(listed or "this folder is empty.")
+
+    def _cat(self, words: Sequence[str]) -> Result:
+        if not words:
+            raise InvalidInput("cat was given no file; expected one or more.")
+        pieces, length, failed = [], 0, False
+        for word in words:
+            try:
+                pieces.append(self._text(word))
+            except InvalidInput as error:
+                failed = True
+                pieces.append(f"{error}\n")
+            length += len(pieces[-1])
+            if length > self._limits.output:
+                break
+        return self._say("".join(pieces), failed=failed)
+
+    def _head(self, words: Sequence[str]) -> Result:
+        count, file = _lines("head", words)
+        return self._say("\n".join(self._text(file).split("\n", count)[:count]))
+
+    def _tail(self, words: Sequence[str]) -> Result:
+        count, file = _lines("tail", words)
+        lines = self._text(file, end=True).removesuffix("\n").split("\n")
+        text = "\n".join(lines[max(0, len(lines) - count) :])
+        most = self._limits.output
+        notice = f"(only the last {most:,} characters)" if len(text) > most else ""
+        return self._say(text[-most:], notice)
+
+    def _echo(self, words: Sequence[str]) -> Result:
+        return self._say(" ".join(words))
+
+    def _id(self, words: Sequence[str]) -> Result:
+        path = self._tree.named(self._at(_only(words, "id takes one file")))
+        return Result("", ended=True, answer=str(path))
+
+    def _exit(self, words: Sequence[str]) -> Result:
+        if words:
+            raise InvalidInput("exit takes nothing after it.")
+        return Result("", ended=True)
+
+    def _python(self, words: Sequence[str]) -> Result:
+        if not words or (words[0] == "-c" and len(words) == 1):
+            raise InvalidInput("python takes a file, or -c and code.")
+        if words[0] == "-c":
+            return self._start(words)
+        return self._start([str(MOUNT / self._tree.named(self._at(words[0]))), *words[1:]])
+
+    def _pip(self, words: Sequence[str]) -> Result:
+        return self._start(["-m", "pip", *words], "(pip has no network here.)")
+
+    def _start(self, arguments: Sequence[str], hint: str = "") -> Result:
+        left = self._limits.write_bytes - self._written
+        if left <= 0:
+            raise InvalidInput(self._used_up())
+        done = run_program(
+            arguments, self._tree.root, self.cwd, limits=self._limits, writable=self._writable, write_bytes=left
+        )
+        self._written += done.written
+        notices = (done.notice, hint if done.failed else "")
+        return self._say(done.output, "\n".join(notice for notice in notices if notice), failed=done.failed)
+
+    def _write(self, text: str, name: str, *, append: bool) -> Result:
+        if not self._writable:
+            raise InvalidInput("this view of the repository is for reading only; nothing was written.")
+        data = f"{text}\n".encode("utf-8", "replace")
+        if self._written + len(data) > self._limits.write_bytes:
+            raise InvalidInput(self._used_up())
+        with self._tree.file(self._at(name), WRITE) as fd, os.fdopen(fd, "wb", closefd=False) as file:
+            if append:
+                file.seek(0, os.SEEK_END)
+            else:
+                file.truncate()
+            file.write(data)
+        self._written += len(data)
+        return Result("")
+
+    def _used_up(self) -> str:
+        return f"the {self._limits.write_bytes:,} bytes that may be written here are used up; nothing was done."
+
+    def _text(self, name: str, *, end: bool = False) -> str:
+        """As much of a file as can be shown, from its beginning or its end; a sentence if it is no text."""
+        with self._tree.file(self._at(name)) as fd:
+            size = os.fstat(fd).st_size
+            window = 4 * self._limits.output + 4
+            data = os.pread(fd, max(window, SNIFF), 0)
+            if _is_binary(data[:SNIFF]):
+                return f"{shown(name)} is binary, {size:,} bytes\n"
+            if end and size > window:
+                data = os.pread(fd, window, size - window)
+                while data and data[0] & 0xC0 == 0x80:  # the rest of a character that began before
+                    data = data[1:]
+        return data.decode("utf-8", "replace")
+
+
+def _only(words: Sequence[str], usage: str, default: str | None = None) -> str:
+    """The one word there is."""
+    if not words and default is not None:
+        return default
+    if len(words) != 1:
+        raise InvalidInput(f"{usage}; {len(words)} words were given. Names with spaces go in quotes.")
+    return words[0]
+
+
+def _lines(verb: str, words: Sequence[str]) -> tuple[int, str]:
+    """How many lines, of which file."""
+    match list(words):
+        case [file]:
+            return LINES, file
+        case ["-n", count, file] if re.fullmatch(r"[0-9]{1,9}", count):
+            return int(count), file
+        case [option, file] if found := re.fullmatch(r"-n?([0-9]{1,9})", option):
+            return int(found[1]), file
+    raise InvalidInput(f"{verb} takes -n and a number of lines, if any, and then one file.")

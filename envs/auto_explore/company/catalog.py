@@ -1,0 +1,128 @@
+"""What the company writes about: its departments, their topics, and three aspects of each. Constants, not seeded.
+
+No content word stands in the aspects of two subjects, so an aspect's words tell the folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MARKDOWN, TABLE = "markdown", "table"
+PYTHON, JAVASCRIPT, GO, JAVA, SQL = "python", "javascript", "go", "java", "sql"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What one folder is about."""
+
+    name: str
+    """The folder's name, one word."""
+    kind: str
+    """``MARKDOWN``, ``TABLE`` or a programming language."""
+    aspects: tuple[str, str, str]
+    """Noun phrases, or for code what a function does; every file of the folder covers all three."""
+
+
+@dataclass(frozen=True)
+class Department:
+    """A folder of the root: files of its own, and a folder for each topic."""
+
+    own: Subject
+    topics: tuple[Subject, ...]
+    """The small company has the first two only."""
+
+
+DEPARTMENTS = (
+    Department(
+        Subject("people", MARKDOWN, ("job titles", "staff referrals", "exit interviews")),
+        (
+            Subject("leave", MARKDOWN, ("holiday allowance", "sick notes", "parental breaks")),
+            Subject("pay", TABLE, ("hourly wage", "overtime bonus", "pension share")),
+            Subject("hiring", MARKDOWN, ("candidate screening", "probation period", "relocation help")),
+            Subject("welfare", MARKDOWN, ("dental cover", "gym membership", "bereavement support")),
+        ),
+    ),
+    Department(
+        Subject("finance", TABLE, ("net profit", "gross margin", "cash balance")),
+        (
+            Subject("tax", MARKDOWN, ("vat rebates", "import duties", "fiscal deadlines")),
+            Subject("budget", TABLE, ("planned spending", "reserve fund", "forecast gap")),
+            Subject("invoices", TABLE, ("unpaid bills", "late fees", "disputed charges")),
+            Subject("audit", MARKDOWN, ("fraud alerts", "approval chains", "asset tags")),
+        ),
+    ),
+    Department(
+        Subject("roastery", MARKDOWN, ("roast levels", "cooling trays", "chaff disposal")),
+        (
+            Subject("machines", MARKDOWN, ("drum scrubbing", "burner repairs", "spare parts")),
+            Subject("blending", TABLE, ("bean ratio", "acidity score", "moisture content")),
+            Subject("storage", TABLE, ("silo weight", "sack tally", "shelf age")),
+            Subject("safety", MARKDOWN, ("fire drills", "ear plugs", "dust masks")),
+        ),
+    ),
+    Department(
+        Subject("shops", MARKDOWN, ("window displays", "lost property", "queue barriers")),
+        (
+            Subject("counter", MARKDOWN, ("milk choices", "tip jars", "cup sizes")),
+            Subject("takings", TABLE, ("daily visitors", "card sales", "pastry income")),
+            Subject("opening", MARKDOWN, ("door keys", "alarm codes", "shutter checklist")),
+            Subject("loyalty", MARKDOWN, ("stamp booklets", "birthday treats", "voucher expiry")),
+        ),
+    ),
+    Department(
+        Subject("software", PYTHON, ("retry the connection", "parse the timestamp", "rotate the logs")),
+        (
+            Subject("payments", JAVA, ("round the refund", "cancel the order", "convert the currency")),
+            Subject("website", JAVASCRIPT, ("sort the menu", "validate the form", "resize the banner")),
+            Subject("reports", SQL, ("rank the regions", "merge the duplicates", "pivot the quarters")),
+            Subject("identity", GO, ("hash the password", "expire the session", "revoke the token")),
+        ),
+    ),
+    Department(
+        Subject("supply", TABLE, ("transit stock", "reorder quantity", "vendor rating")),
+        (
+            Subject("farms", MARKDOWN, ("harvest seasons", "fair premiums", "irrigation grants")),
+            Subject("freight", GO, ("estimate the mileage", "split the cargo", "assign the truck")),
+            Subject("customs", MARKDOWN, ("border papers", "pesticide tests", "origin seals")),
+            Subject("depots", TABLE, ("pallet capacity", "forklift usage", "humidity reading")),
+        ),
+    ),
+    Department(
+        Subject("marketing", MARKDOWN, ("brand colours", "press releases", "street posters")),
+        (
+            Subject("surveys", TABLE, ("customer satisfaction", "taste preference", "response rate")),
+            Subject(
+                "newsletters", JAVASCRIPT, ("shorten the headline", "schedule the campaign", "greet the subscriber")
+            ),
+            Subject("sponsors", MARKDOWN, ("festival tents", "jersey logos", "athlete deals")),
+            Subject("adverts", TABLE, ("billboard cost", "video views", "podcast reach")),
+        ),
+    ),
+    Department(
+        Subject("legal", MARKDOWN, ("court cases", "insurance claims", "trade licences")),
+        (
+            Subject("contracts", MARKDOWN, ("notice clauses", "penalty terms", "renewal dates")),
+            Subject("privacy", MARKDOWN, ("camera footage", "data deletion", "cookie consent")),
+            Subject("patents", MARKDOWN, ("invention filings", "royalty payouts", "prototype secrecy")),
+            Subject("disputes", MARKDOWN, ("mediation panels", "witness statements", "settlement offers")),
+        ),
+    ),
+    Department(
+        Subject("facilities", MARKDOWN, ("office plants", "meeting rooms", "parking permits")),
+        (
+            Subject("energy", TABLE, ("gas consumption", "solar output", "heating demand")),
+            Subject("sensors", PYTHON, ("calibrate the thermometer", "detect the leak", "dim the lights")),
+            Subject("hygiene", MARKDOWN, ("glass recycling", "carpet shampoo", "towel laundry")),
+            Subject("elevators", TABLE, ("cabin load", "ride distance", "outage duration")),
+        ),
+    ),
+    Department(
+        Subject("training", MARKDOWN, ("mentor pairs", "library books", "grammar lessons")),
+        (
+            Subject("courses", MARKDOWN, ("barista basics", "classroom laptops", "attendance lists")),
+            Subject("exams", SQL, ("grade the essay", "shuffle the quiz", "average the marks")),
+            Subject("workshops", MARKDOWN, ("tasting spoons", "grinder settings", "foam contests")),
+            Subject("simulators", JAVASCRIPT, ("replay the scenario", "pause the exercise", "highlight the mistake")),
+        ),
+    ),
+)

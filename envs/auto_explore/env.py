@@ -1,0 +1,141 @@
+"""``AutoExplore``: find the file that answers a question (section 5.1 and appendix C of the paper)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.envs.auto_explore.library import Library, open_library
+from reflectrl.envs.auto_explore.walk import Walk, command
+
+STEP, FOUND = -1, 15
+"""The paper's rewards, divided by the horizon so that they stay about within [-1, 1]."""
+
+
+class AutoExplore(NatLangEnv):
+    """Walk a private copy of a repository and name the file that answers the question.
+
+    Rewards, each divided by ``horizon``: -1 a step, +15 for ``id`` of the right file, -15 for ``id`` of another one or
+    when the horizon is reached. Ids of tasks begin with the depth of the file (``d0/``, ``d1/``, ...), so a curriculum
+    stage selects depths by ``tasks: [d0/, d1/]``.
+
+    Args:
+        dataset: a folder written by gen-data, or a repository about which the offline writer asks questions: a folder,
+            a git URL, ``pypi:NAME==VERSION``, ``company:nano`` or ``company:full``.
+        horizon: steps of an episode.
+        page: entries of a folder shown at a time; larger folders are shown as ranges that ``ls`` opens.
+        output: characters shown of a command's result.
+        listing: show the folder's entries in the text as well, which a reflector needs that is to speak of them.
+        leave_out: probability with which an entry that does not lead to the answer is missing in an episode
+            (distractor leave-out, for training).
+
+    """
+
+    name = "auto_explore"
+    instructions = (
+        "You explore a repository to find the one file that answers the question. Each step plays one command: cd opens "
+        "a folder, cd .. leaves it, cat reads a file, ls opens a range of a large folder, and id names the file that "
+        "answers the question, which ends the search. Reading a file does not name it. Use as few commands as you can; "
+        "naming a wrong file, or no file within the steps allowed, fails."
+    )
+
+    def __init__(
+        self,
+        dataset: str = "company:nano",
+        horizon: int = 15,
+        page: int = 20,
+        output: int = 400,
+        listing: bool = True,
+        leave_out: float = 0.0,
+    ) -> None:
+        super().__init__(horizon)
+        for option, value, least in (("page", page, 2), ("output", output, 1)):
+            if not isinstance(value, int) or value < least:
+                raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
+        if not 0.0 <= leave_out < 1.0:
+            raise InvalidInput(f"leave_out={leave_out!r} was given to {self.name!r}; expected 0 or more, below 1.")
+        self.max_actions = 2 * page + 2
+        self._page = page
+        self._output = output
+        self._listing = listing
+        self._leave_out = leave_out
+        self._library: Library = open_library(dataset)
+        self._file: PurePosixPath | None = None
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The questions of a split; ``options`` hold repository, question and file."""
+        return self._library.tasks[split]
+
+    def start(self, task: Task) -> None:
+        """Stand in the root. A task whose ``file`` is absent has an answer that nobody knows: see ``explore``."""
+        repository, question, file = (task.options.get(key) for key in ("repository", "question", "file"))
+        if not isinstance(question, str) or not question.strip():
+            raise InvalidInput(f"task {task.id!r} of {self.name!r} has no question; use env.tasks(split).")
+        self._file = None if file is None else PurePosixPath(str(file))
+        self._walk = Walk(
+            " ".join(question.split()),
+            self._library.sandbox(str(repository)),
+            page=self._page,
+            output=self._output,
+            listing=self._listing,
+            keep=self._keep(),
+        )
+        self._good = True
+
+    def observe(self) -> Observation:
+        """Question, folder, its entries and the last result; the commands that are legal here."""
+        return Observation(self._walk.text, self._walk.actions)
+
+    def act(self, action: str) -> Outcome:
+        """Run a command in the sandbox."""
+        self._good = action in (self.expert(), self._reads_file())
+        self._walk.run(action)
+        answer = self._walk.answer
+        success = answer is not None and self._file is not None and PurePosixPath(answer) == self._file
+        over = answer is not None or self.steps >= self.horizon
+        bonus = 0 if not over or self._file is None else FOUND if success else -FOUND
+        return Outcome((STEP + bonus) / self.horizon, ended=answer is not None, success=success)
+
+    @property
+    def answer(self) -> str | None:
+        """The file that was named, relative to the root of its repository."""
+        return self._walk.answer
+
+    def expert(self) -> str | None:
+        """The first command of a shortest way to the file; ``None`` once a file is named, or when nobody knows it."""
+        if self._file is None or self._walk.answer is not None:
+            return None
+        return self._walk.step_towards(self._file)
+
+    def reflection(self) -> str | None:
+        """Was the last command good, and where is the file, seen from here; the next command is not named."""
+        if self._file is None:
+            return None
+        if self.last_action is None:
+            return self._standing(self._file)
+        return f"{'Good' if self._good else 'Mistake'}. {self._standing(self._file)}"
+
+    def spoiler(self) -> str | None:
+        """The file and the next command."""
+        return None if self._file is None else f"{super().spoiler()}. The file is /{self._file}."
+
+    def _standing(self, file: PurePosixPath) -> str:
+        cwd = self._walk.cwd
+        if not file.is_relative_to(cwd):
+            return "The file is not here."
+        if file.parent == cwd:
+            return f"{file.stem} is in this folder."
+        return f"{file.stem} is further down."
+
+    def _reads_file(self) -> str | None:
+        """Reading the right file is no mistake either."""
+        return None if self._file is None or self._file.parent != self._walk.cwd else command("cat", self._file.name)
+
+    def _keep(self) -> Callable[[PurePosixPath], bool] | None:
+        """Which entries exist in this episode."""
+        if not self._leave_out or self._file is None:
+            return None
+        file, share, seed = self._file, self._leave_out, int(self.np_random.integers(2**31))
+        return lambda path: file.is_relative_to(path) or random.Random(f"{seed} {path}").random() >= share

@@ -1,0 +1,100 @@
+"""The files of a repository: those an agent is shown, and those of them that can be asked about."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.core import InvalidInput
+
+LARGEST = 1 << 20
+"""Bytes of the largest file that is asked about; of larger ones, no more than this is searched for other answers."""
+
+
+@dataclass(frozen=True)
+class RepositoryFiles:
+    """The files of one repository."""
+
+    readable: tuple[tuple[str, str], ...]
+    """Path and text of the files that can be asked about, by path."""
+    others: Mapping[str, str]
+    """Path of the visible files that cannot, with the text in which another file's question may be answered too."""
+    skipped: Mapping[str, int]
+    """Number of files that cannot be asked about, by reason."""
+
+
+def readable_files(repository: Path) -> RepositoryFiles:
+    """Read a repository; hidden files, links and what lies behind them are not looked at.
+
+    Raises:
+        InvalidInput: no such folder.
+
+    """
+    skipped: Counter[str] = Counter()
+    readable: list[tuple[str, str]] = []
+    others: dict[str, str] = {}
+    for file in visible_files(repository, skipped):
+        with (repository / file).open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+        text, fault = _text(content)
+        if fault is None:
+            readable.append((file, text))
+        else:
+            others[file] = text
+            skipped[fault] += 1
+    return RepositoryFiles(tuple(readable), others, dict(sorted(skipped.items())))
+
+
+def _text(content: bytes) -> tuple[str, str | None]:
+    """The text, and why it cannot be asked about if it cannot."""
+    if b"\0" in content:
+        return "", "binary"
+    if len(content) > LARGEST:
+        return content.decode("utf-8", errors="replace"), "too large"
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("utf-8", errors="replace"), "not UTF-8"
+    return text, None if text.strip() else "empty"
+
+
+def visible_files(repository: Path, skipped: Counter[str]) -> list[str]:
+    """Paths of the files that an agent is shown, sorted; counts in ``skipped`` what it is not."""
+    if not repository.is_dir():
+        raise InvalidInput(f"{repository} is not a folder; expected a repository: give the path of a folder of files.")
+    found: list[str] = []
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        try:
+            with os.scandir(repository / below) as entries:
+                seen = list(entries)
+        except OSError:
+            skipped["unreadable"] += 1
+            continue
+        for entry in seen:
+            fault = _hidden(entry)
+            if fault is not None:
+                skipped[fault] += 1
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(f"{below}{entry.name}/")
+            else:
+                found.append(below + entry.name)
+    return sorted(found)
+
+
+def _hidden(entry: os.DirEntry[str]) -> str | None:
+    if entry.name.startswith("."):
+        return "hidden"
+    if not entry.name.isprintable():
+        return "unprintable name"
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir():
+        return None
+    if not entry.is_file():
+        return "not a file"
+    return None if os.access(entry.path, os.R_OK) else "unreadable"

@@ -1,0 +1,315 @@
+"""Python programs on a copy of a repository, run by bubblewrap: no network, nothing else to write to, within limits.
+
+Limits that the system keeps for each process are set before the program begins. What it and its children use together
+is read every few milliseconds from the sandbox's own ``/proc``, and the whole process namespace is killed when that is
+too much; system calls that take memory or disk space without leaving a trace there are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import resource
+import selectors
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.envs.auto_explore.tree import Limits
+
+MOUNT = PurePosixPath("/repository")
+"""Where a program finds the copy."""
+TICK = 0.02
+"""Seconds between two looks at what a program uses."""
+BLIND = 3.0
+"""Seconds after which a program that cannot be looked at is stopped."""
+DYING = 30.0
+"""Seconds that a killed program may take to be gone."""
+OPEN_FILES = 256
+NICENESS = 10
+SHARED_MEMORY = 16 * 1024**2
+
+_UNTRACED = {
+    "x86_64": (0xC000003E, {"shmget": 29, "fallocate": 285, "memfd_create": 319, "io_uring_setup": 425, "secret": 447}),
+    "aarch64": (
+        0xC00000B7,
+        {"fallocate": 47, "shmget": 194, "memfd_create": 279, "io_uring_setup": 425, "secret": 447},
+    ),
+}
+"""Number of the architecture, and of the system calls whose memory or disk space no process is charged for."""
+
+_ENVIRONMENT = {
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_CACHE_DIR": "1",
+    "PIP_NO_INDEX": "1",  # or it would try again and again to reach a network that is not there
+    "PIP_NO_INPUT": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a program went."""
+
+    output: str
+    """Standard output and error, as they came."""
+    failed: bool
+    notice: str
+    """What there is to say beyond the output, if anything."""
+    written: int
+    """Bytes that it was seen to write."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What a program and all it started hold together."""
+
+    processes: int = 0
+    memory: int = 0
+    written: int = 0
+
+
+def run_program(
+    arguments: Sequence[str], root: Path, cwd: PurePosixPath, *, limits: Limits, writable: bool, write_bytes: int
+) -> Finished:
+    """Run python with ``arguments`` on the copy at ``root``, where ``write_bytes`` may still be written.
+
+    Raises:
+        InvalidInput: bubblewrap is missing, or cannot work here.
+        WorkFailed: the program could not be ended.
+
+    """
+    bubblewrap = shutil.which("bwrap")
+    if bubblewrap is None:
+        raise InvalidInput("python and pip need bubblewrap, which was not found: install the package 'bubblewrap'.")
+    if platform.machine() not in _UNTRACED:
+        raise InvalidInput(f"python and pip run on {' and '.join(_UNTRACED)} only; this is {platform.machine()!r}.")
+    with ExitStack() as stack:
+        (told, tell), (gate, release), (filters, fill) = (_pipe(stack) for _ in range(3))
+        fill.write(_filter(*_UNTRACED[platform.machine()]))
+        fill.close()
+        command = [bubblewrap, *_walls(root, cwd, writable=writable, scratch=write_bytes)]
+        command += ["--json-status-fd", f"{tell.fileno()}", "--block-fd", f"{gate.fileno()}"]
+        command += ["--seccomp", f"{filters.fileno()}", "--", str(_interpreter()), *arguments]
+        given = (tell, gate, filters)
+        started = stack.enter_context(
+            subprocess.Popen(
+                command,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[end.fileno() for end in given],
+            )
+        )
+        stack.callback(started.kill)
+        for end in given:
+            end.close()
+        return _watch(started, told, release, limits, write_bytes)
+
+
+def _watch(
+    started: subprocess.Popen[bytes], told: IO[bytes], release: IO[bytes], limits: Limits, write_bytes: int
+) -> Finished:
+    """Let the program begin, and wait for its end or for a reason to end it."""
+    assert started.stdout is not None  # it is a pipe
+    try:
+        status = json.loads(told.readline())
+        child = status["child-pid"]
+        handle = os.pidfd_open(child)
+    except (ValueError, ProcessLookupError):
+        raise _cannot_start(started.stdout.read()) from None
+    try:
+        with suppress(ProcessLookupError, BrokenPipeError):  # it may have failed already
+            _limit(child, limits, write_bytes)
+            release.write(b"1")
+        output, why, written = _follow(started.stdout.fileno(), handle, status, limits, write_bytes)
+    finally:
+        _end(handle)
+        os.close(handle)
+    started.wait(DYING)
+    codes = [json.loads(line).get("exit-code") for line in told]
+    if not why and not codes:
+        raise _cannot_start(output)
+    if not why and codes[-1]:
+        why = f"ended with code {codes[-1]}"
+    return Finished(output.decode("utf-8", "replace"), bool(why), f"({why})" if why else "", written)
+
+
+def _follow(pipe: int, handle: int, status: dict[str, Any], limits: Limits, write_bytes: int) -> tuple[bytes, str, int]:
+    """Collect output until the program has ended, or until there is a reason to end it."""
+    output, written, seen = bytearray(), 0, False
+    begun = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        selector.register(handle, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in selector.select(TICK)}
+            if pipe in ready:
+                data = os.read(pipe, 65_536)
+                output += data
+                if not data:
+                    selector.unregister(pipe)
+            elif handle in ready:
+                return bytes(output), "", written
+            use = _use(status["child-pid"], status.get("pid-namespace"), limits.processes)
+            written = max(written, use.written)
+            seen = seen or use.processes > 0
+            took = time.monotonic() - begun
+            for reason, holds in (
+                (f"printed more than {limits.output:,} characters", len(output) > 4 * limits.output),
+                (f"took longer than {limits.seconds:g} seconds", took > limits.seconds),
+                (f"ran more than {limits.processes:,} processes and threads", use.processes > limits.processes),
+                (f"used more than {limits.memory_bytes:,} bytes of memory", use.memory > limits.memory_bytes),
+                (f"wrote more than {write_bytes:,} bytes", written > write_bytes),
+                ("could not be watched", not seen and took > BLIND),
+            ):
+                if holds:
+                    return bytes(output), f"stopped: it {reason}", written
+
+
+def _use(child: int, namespace: int | None, most: int) -> _Use:
+    """What all processes of the sandbox use; ``child`` is the first of them, seen from here.
+
+    Of more than ``most`` processes only the number is read: each look at a fork bomb gives it time to grow.
+    """
+    proc = Path(f"/proc/{child}/root/proc")
+    threads = memory = written = 0
+    with suppress(OSError):  # not mounted yet, or over already
+        if (proc / "1/ns/pid").stat().st_ino != namespace:
+            return _Use()
+        processes = [path for path in proc.iterdir() if path.name.isdigit()]
+        if len(processes) > most:
+            return _Use(len(processes))
+        for process in processes:
+            with suppress(OSError):  # it has ended
+                status, io = _fields(process / "status"), _fields(process / "io")
+                threads += status.get("Threads", 1)
+                memory += 1024 * (status.get("RssAnon", 0) + status.get("RssShmem", 0))
+                # A parent's count takes over that of the children it has waited for.
+                written += max(io["wchar"], io["write_bytes"])
+    return _Use(threads, memory, written)
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The numbers in a file of lines such as ``Threads: 1`` or ``RssAnon: 12 kB``."""
+    lines = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+
+
+def _limit(child: int, limits: Limits, write_bytes: int) -> None:
+    """Set what the system limits for each process; children inherit it."""
+    for what, most in (
+        (resource.RLIMIT_AS, limits.memory_bytes),
+        (resource.RLIMIT_FSIZE, write_bytes),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.prlimit(child, what)
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.prlimit(child, what, (least, least))
+    os.setpriority(os.PRIO_PROCESS, child, max(NICENESS, os.getpriority(os.PRIO_PROCESS, child)))
+
+
+def _end(handle: int) -> None:
+    """Kill the first process of the namespace, which takes all others with it, and wait until they are gone."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    with selectors.DefaultSelector() as selector:
+        selector.register(handle, selectors.EVENT_READ)
+        if not selector.select(DYING):
+            raise WorkFailed(f"a program that was killed is still there after {DYING:g} seconds; look for it with ps.")
+
+
+def _cannot_start(output: bytes) -> InvalidInput:
+    said = " ".join(output.decode("utf-8", "replace").split())
+    return InvalidInput(f"python and pip cannot run here: bubblewrap 0.8 or newer is needed, and it says {said!r}.")
+
+
+def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Both ends of a pipe, closed with ``stack`` at the latest."""
+    read, write = os.pipe()
+    return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb", buffering=0))
+
+
+def _interpreter() -> Path:
+    """The interpreter itself: what a virtual environment's link leads to."""
+    return Path(sys.executable).resolve()
+
+
+def _walls(root: Path, cwd: PurePosixPath, *, writable: bool, scratch: int) -> Iterator[str]:
+    """Bubblewrap's options: what the program finds around it."""
+    yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--uid", "65534", "--gid", "65534")
+    yield from ("--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv")
+    for name, value in _ENVIRONMENT.items():
+        yield from ("--setenv", name, value)
+    yield from ("--setenv", "PATH", f"{_interpreter().parent}:/usr/bin:/bin")
+    yield from _system()
+    yield from _packages(root)
+    # Read-only, or a program that root starts could write settings of this machine's kernel in /proc/sys.
+    yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
+    yield from ("--size", f"{SHARED_MEMORY}", "--tmpfs", "/dev/shm", "--size", f"{scratch}", "--tmpfs", "/tmp")
+    yield from ("--bind" if writable else "--ro-bind", str(root), str(MOUNT), "--remount-ro", "/")
+    yield from ("--chdir", str(MOUNT / cwd))
+
+
+def _system() -> Iterator[str]:
+    """The system's programs and libraries; folders that are links today stay links."""
+    yield from ("--ro-bind", "/usr", "/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/", name)
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+
+
+def _packages(root: Path) -> Iterator[str]:
+    """The interpreter's own folder, and the packages of the virtual environment that runs this, if any."""
+    base = Path(sys.base_prefix).resolve()
+    packages = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")]
+    outside: list[Path] = []
+    for path in dict.fromkeys([base, *packages]):
+        if any(path.is_relative_to(known) for known in (Path("/usr"), *outside)):
+            continue
+        if any(place.is_relative_to(path) for place in (Path("/etc"), Path.home(), root)):
+            raise InvalidInput(f"python and pip cannot run here: {path}, where python is, holds more than python.")
+        outside.append(path)
+        yield from ("--ro-bind", str(path), str(path))
+    yield from ("--setenv", "PYTHONPATH", ":".join(dict.fromkeys(map(str, packages))))
+
+
+def _filter(architecture: int, calls: dict[str, int]) -> bytes:
+    """A seccomp program that refuses ``calls``, and every call made as another architecture."""
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    allowed, refused = 0x7FFF0000, 0x00050000 | errno.EOPNOTSUPP
+    numbers = sorted(calls.values())
+    end = len(numbers) + 5  # where the refusal stands
+    program = [
+        (load, 0, 0, 4),
+        (equal, 0, end - 2, architecture),
+        (load, 0, 0, 0),
+        (at_least, end - 4, 0, 0x40000000),
+        *((equal, end - 5 - place, 0, number) for place, number in enumerate(numbers)),
+        (give, 0, 0, allowed),
+        (give, 0, 0, refused),
+    ]
+    return b"".join(struct.pack("HBBI", *step) for step in program)

@@ -1,0 +1,200 @@
+"""``write_questions``: questions about a file made of the file's own words, offline and without a model.
+
+Of documents it asks about the headings, of code about what docstrings and comments say, of tables about the columns.
+What it reads is never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from reflectrl.envs.auto_explore.ambiguity import Pair, content_words
+from reflectrl.envs.auto_explore.comments import COMMENTS, commented
+
+ABOUT_TEXT = (
+    "Where can I read about {}?",
+    "Which file covers {}?",
+    "I need to know about {}.",
+    "Which document describes {}?",
+)
+ABOUT_CODE = (
+    "Which code does this: {}?",
+    "Where is this implemented: {}?",
+    "I am looking for the code that does this: {}.",
+)
+ABOUT_TABLE = (
+    "Which table shows {}?",
+    "Where can I look up {}?",
+    "I need the table with {}.",
+)
+LONGEST_PHRASE, LONGEST_ANSWER, LONGEST_TEXT = 120, 300, 2000
+"""Characters."""
+GENERIC = frozenset(
+    (
+        "api reference",
+        "basic usage",
+        "breaking changes",
+        "bug fixes",
+        "change log",
+        "further reading",
+        "getting started",
+        "installation instructions",
+        "known issues",
+        "new features",
+        "next steps",
+        "quick start",
+        "release notes",
+        "table of contents",
+    )
+)
+"""Headings of two content words that say nothing; those of one word are never asked about."""
+
+_LEGAL_FILE = re.compile(r"(un)?licen[cs]e|copying|copyright", re.IGNORECASE)
+_LEGAL = re.compile(
+    r"copyright (\(c\)|©|\d)|all rights reserved|spdx-license|licensed (to|under)|permission is hereby granted|"
+    r"general public license|apache license",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"\s*```")
+_HEADING = re.compile(r"#{1,6}\s+(\S.*?)[\s#]*$")
+_UNDERLINE = re.compile(r"([=~^\"'*+#:.-])\1{2,}\s*$")
+_MARKUP = (
+    (re.compile(r"!\[[^\]]*\]\([^)]*\)|<!--.*?-->|</?[A-Za-z][^>]*>|:[a-z:]+:(?=`)|\{@\w+"), " "),
+    (re.compile(r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])?"), r"\1"),
+    (re.compile(r"`([^`<]*?)\s*<[^`]*>`_*"), r"\1"),
+    (re.compile(r"[*`|}]+|(?<!\w)_+|_+(?!\w)"), " "),
+)
+_NUMBERING = re.compile(r"^((\d+\.)+\d*|\d+\)|[-+>])\s+")
+_BRIEF = re.compile(r"[@\\](brief|file|fileoverview|summary)\b\s*")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
+
+
+def write_questions(file: str, text: str) -> list[Pair]:
+    """Questions and answers, in the order of the text; a kind of file that is not known has none."""
+    path = PurePosixPath(file)
+    suffix = path.suffix.lower()
+    if suffix in (".md", ".markdown", ".rst", ".txt") and not _LEGAL_FILE.fullmatch(path.stem):
+        return _ask(file, _headings(text.splitlines()), ABOUT_TEXT)
+    if suffix in (".csv", ".tsv"):
+        return _ask(file, _columns(text, "\t" if suffix == ".tsv" else ","), ABOUT_TABLE)
+    if suffix in (".py", ".pyi"):
+        return _ask(file, _sentences(_docstrings(path.stem, text)), ABOUT_CODE)
+    if suffix in COMMENTS:
+        return _ask(file, _sentences(commented(path, text)), ABOUT_CODE)
+    return []
+
+
+def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
+    """One question for each phrase, in a wording that depends on nothing but file and phrase."""
+    pairs: dict[str, Pair] = {}
+    for said, answer in found:
+        phrase = _phrase(said)
+        if phrase is not None and answer:
+            digest = hashlib.sha256(f"{file}\n{phrase}".encode()).digest()
+            question = wordings[int.from_bytes(digest[:4]) % len(wordings)].format(phrase)
+            pairs.setdefault(question, (question, textwrap.shorten(answer, LONGEST_ANSWER, placeholder="...")))
+    return list(pairs.values())
+
+
+def _phrase(said: str) -> str | None:
+    """What was said, as part of a sentence; ``None`` if it is no clear subject."""
+    phrase = _NUMBERING.sub("", _plain(said)).strip(" .:;,!?#-=\"'")
+    if len(phrase) > LONGEST_PHRASE:
+        phrase = phrase[: max(0, *(phrase.rfind(mark, 0, LONGEST_PHRASE) for mark in (", ", "; ", ": ", " (")))]
+    telling = [word for word in content_words(phrase) if not re.match(r"v?\d", word)]
+    if len(telling) < 2 or phrase.lower() in GENERIC or re.search(r"[{};=]", phrase):
+        return None
+    first = phrase.split()[0]
+    named = len(first) == 1 or not first[1:].islower()
+    return phrase if named and first != "A" else phrase[0].lower() + phrase[1:]
+
+
+def _plain(text: str) -> str:
+    """``text`` without markup, on one line."""
+    text = text[:LONGEST_TEXT]
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
+    return re.sub(r" (?=[.,;:!?)])", "", " ".join(text.split()))
+
+
+def _first_sentence(text: str) -> str:
+    return _SENTENCE_END.split(_plain(text), maxsplit=1)[0]
+
+
+def _headings(lines: Sequence[str]) -> Iterator[Pair]:
+    """Each heading of a document, with the first sentence below it."""
+    heading: str | None = None
+    paragraph: list[str] = []
+    for line, title in _titled(lines):
+        if title is not None or (paragraph and not line.strip()):
+            if heading and paragraph:
+                yield heading, _first_sentence(" ".join(paragraph))
+                heading = None
+            heading, paragraph = title or heading, []
+        elif paragraph or (heading and content_words(line) and not line.lstrip().startswith("..")):
+            paragraph.append(line)
+    if heading and paragraph:
+        yield heading, _first_sentence(" ".join(paragraph))
+
+
+def _titled(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each line outside front matter and fenced code, with the title that it is if it is a heading."""
+    fenced = bool(lines) and lines[0].rstrip() == "---" and "---" in map(str.rstrip, lines[1:])
+    front = fenced
+    for number, line in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        if front:
+            front = number == 0 or line.rstrip() != "---"
+            fenced = front
+        elif _FENCE.match(line):
+            fenced = not fenced
+        elif not fenced and not _UNDERLINE.match(line):
+            marked = _HEADING.match(line[:LONGEST_TEXT])
+            underlined = line.strip() and not line.startswith((" ", "\t")) and _UNDERLINE.match(following)
+            yield line, marked[1] if marked else line.strip() if underlined else None
+
+
+def _columns(text: str, delimiter: str) -> Iterator[Pair]:
+    """Each column of a table, with its first value."""
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        header, first = next(rows, []), next(rows, [])
+    except csv.Error:
+        return
+    for name, value in zip(header, first, strict=False):
+        if value.strip():
+            yield name.replace("_", " "), f"{name}: {value}"
+
+
+def _sentences(documented: Iterator[Pair]) -> Iterator[Pair]:
+    """The first sentence of each docstring or comment, with the name of what it documents."""
+    for name, text in documented:
+        sentence = _first_sentence(re.split(r"\n\s*\n|\n\s*[@\\]\w", _BRIEF.sub("", text.strip()), maxsplit=1)[0])
+        if not _LEGAL.search(text) and not sentence.startswith((">>>", "@", "\\")):
+            yield sentence, f"{name}: {sentence}"
+
+
+def _docstrings(module: str, text: str) -> Iterator[Pair]:
+    """Qualified name and docstring of the module, its classes and functions."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # escapes such as "\d" in other people's strings
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+    while waiting:
+        scope, node = waiting.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            scope = f"{scope}.{node.name}".lstrip(".") if not isinstance(node, ast.Module) else ""
+            yield scope or module, ast.get_docstring(node) or ""
+        if not isinstance(node, ast.expr):
+            waiting.extend((scope, child) for child in reversed(list(ast.iter_child_nodes(node))))

@@ -1,0 +1,301 @@
+"""``Sandbox``: a private copy of a repository, the commands that explore it, and what they changed (appendix C.1).
+
+The copy lies where temporary files do; set ``TMPDIR`` to a folder in memory for a RAM disk.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import stat
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Self
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.envs.auto_explore.commands import Result, Shell, quote
+from reflectrl.envs.auto_explore.tree import DEPTH, FOLDER, READ, ROOT, Entry, Limits, Tree, shown, visible
+
+__all__ = ["Entry", "Limits", "Result", "Sandbox", "quote"]
+
+LEFT_OUT = 100
+"""Names kept of what could not be copied."""
+CHUNK = 1024**2
+DEFAULT_LIMITS = Limits()
+
+
+class Sandbox:
+    """Commands on a private copy of ``repository``, which itself is never written.
+
+    Hidden files are not copied. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by
+    ``close``, at the end of a ``with`` block, when nobody uses it any more, or when the interpreter exits.
+
+    Raises:
+        InvalidInput: ``repository`` is no folder, or holds more than ``limits`` allow.
+        WorkFailed: it could not be copied.
+
+    """
+
+    def __init__(self, repository: Path, *, limits: Limits = DEFAULT_LIMITS, programs: bool = False) -> None:
+        self._limits = limits
+        self._programs = programs
+        self._copy = _Copy(Path(repository), limits)
+        self._shell = Shell(self._copy.tree, limits, writable=True, programs=programs)
+        self._owns = True
+
+    @property
+    def root(self) -> Path:
+        """The folder of the copy."""
+        return self._copy.tree.root
+
+    @property
+    def cwd(self) -> PurePosixPath:
+        """The working directory, relative to the root and without links."""
+        return self._shell.cwd
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The first files that were not copied: special, unreadable, links that lead out, names that are no text."""
+        return tuple(self._copy.left_out)
+
+    def run(self, command: str) -> Result:
+        """Play one command. What was wrong with it is said in the result.
+
+        Raises:
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        with _system_errors():
+            return self._shell.run(command)
+
+    def entries(self, folder: PurePosixPath | None = None) -> tuple[Entry, ...]:
+        """Visible entries of ``folder``, or of the working directory: folders first, each part by name.
+
+        Raises:
+            InvalidInput: there is no such folder.
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        with _system_errors():
+            return self._copy.tree.entries(self.cwd if folder is None else folder)
+
+    def view(self) -> Sandbox:
+        """Another sandbox on the same copy, in a working directory of its own, for reading only."""
+        self._copy.tree.check()
+        other = copy.copy(self)
+        other._shell = Shell(self._copy.tree, self._limits, writable=False, programs=self._programs)
+        other._owns = False
+        return other
+
+    def changes(self) -> dict[str, bytes | None]:
+        """Files that are not as they were copied: path and present content, or ``None`` for those removed.
+
+        Raises:
+            WorkFailed: the copy has gone, or the changed files hold more than ``limits.copy_bytes``.
+
+        """
+        with _system_errors():
+            return self._copy.changes()
+
+    def close(self) -> None:
+        """Remove the copy, for all its views too; closing a view does nothing."""
+        if self._owns:
+            with _system_errors():
+                self._copy.close()
+
+    def __enter__(self) -> Self:
+        """Use as a ``with`` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Say what the system could not do: a full disk, too many open files."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkFailed(f"the copy of the repository cannot be used: {error.strerror or error}.") from error
+
+
+class _Copy:
+    """The files of a sandbox, with the digests they were copied with."""
+
+    def __init__(self, repository: Path, limits: Limits) -> None:
+        if not repository.is_dir():
+            what = "is no folder" if repository.exists() else "does not exist"
+            raise InvalidInput(f"repository {str(repository)!r} {what}; give the folder of a repository.")
+        self.left_out: list[str] = []
+        self._repository = repository
+        self._limits = limits
+        self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}
+        self._bytes = self._entries = 0
+        with _system_errors():
+            base = Path(tempfile.mkdtemp(prefix="reflectrl-")).resolve()
+        self.close = weakref.finalize(self, _remove, base, os.getpid())
+        try:
+            (base / "copy").mkdir(mode=0o700)
+            self.tree = Tree(base / "copy")
+            self._fill(Tree(repository.resolve()))
+        except OSError as error:
+            self.close()
+            raise WorkFailed(f"repository {str(repository)!r} cannot be copied: {error}.") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def changes(self) -> dict[str, bytes | None]:
+        """Content of the files that differ from those copied; ``None`` for those that are gone."""
+        self.tree.check()
+        changed: dict[str, bytes | None] = {}
+        present, held = set(), 0
+        for path in self.tree.files():
+            with suppress(InvalidInput), self.tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                present.add(path)
+                size = os.fstat(fd).st_size
+                known = self._digests.get(path)
+                if known is not None and known == (size, hashlib.file_digest(file, _digest).digest()):
+                    continue
+                held += size
+                if held > self._limits.copy_bytes:
+                    raise WorkFailed(f"the changed files hold more than {self._limits.copy_bytes:,} bytes.")
+                file.seek(0)
+                changed[str(path)] = file.read(size)
+        changed |= {str(path): None for path in self._digests if path not in present}
+        return dict(sorted(changed.items()))
+
+    def _fill(self, source: Tree) -> None:
+        """Copy folders and files, then the links that lead to something inside."""
+        links: list[tuple[PurePosixPath, str]] = []
+        pending = [ROOT]
+        while pending:
+            folder = pending.pop()
+            with source.folder(folder) as (here, _), self.tree.folder(folder) as (there, _), os.scandir(here) as found:
+                for item in sorted(found, key=lambda item: item.name):
+                    path = folder / item.name
+                    if item.name.startswith("."):
+                        continue
+                    self._count(path)
+                    if not visible(item.name):
+                        self._leave_out(path)
+                    elif item.is_symlink():
+                        links.append((path, os.readlink(item.name, dir_fd=here)))
+                    elif not item.is_dir(follow_symlinks=False):
+                        self._copy_file(path, here, there)
+                    elif self._is_folder_to_copy(path, here):
+                        os.mkdir(item.name, 0o700, dir_fd=there)
+                        pending.append(path)
+                    else:
+                        self._leave_out(path)
+        for path, target in links:
+            if source.target(path) is None:
+                self._leave_out(path)
+                continue
+            with self.tree.folder(path.parent) as (there, _):
+                os.symlink(target, path.name, dir_fd=there)
+
+    def _is_folder_to_copy(self, path: PurePosixPath, parent: int) -> bool:
+        """Readable, not too deep, and not the copy itself."""
+        try:
+            with _opened(path.name, parent) as fd:
+                itself = os.path.samestat(os.fstat(fd), self.tree.root.parent.stat())
+        except OSError:
+            return False
+        return not itself and len(path.parts) <= DEPTH
+
+    def _copy_file(self, path: PurePosixPath, here: int, there: int) -> None:
+        try:
+            fd = os.open(path.name, READ, dir_fd=here)
+        except OSError:  # unreadable, a socket, or gone meanwhile
+            self._leave_out(path)
+            return
+        with os.fdopen(fd, "rb", buffering=0) as original:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                self._leave_out(path)
+                return
+            self._take(path, os.fstat(fd).st_size)
+            made = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 | mode & 0o100, dir_fd=there)
+            size, digest = 0, _digest()
+            with os.fdopen(made, "wb", buffering=0) as copied:
+                while chunk := original.read(CHUNK):
+                    copied.write(chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+                    if size > self._limits.copy_bytes:
+                        self._take(path, size)
+        self._digests[path] = (size, digest.digest())
+
+    def _count(self, path: PurePosixPath) -> None:
+        self._entries += 1
+        if self._entries > self._limits.copy_files:
+            raise InvalidInput(
+                f"repository {str(self._repository)!r} holds more than {self._limits.copy_files:,} files and folders "
+                f"(counted up to {shown(path)}); choose a smaller one, or raise Limits(copy_files=...)."
+            )
+
+    def _take(self, path: PurePosixPath, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._limits.copy_bytes:
+            raise InvalidInput(
+                f"repository {str(self._repository)!r} holds more than {self._limits.copy_bytes:,} bytes "
+                f"({shown(path)} alone has {size:,}); choose a smaller one, or raise Limits(copy_bytes=...)."
+            )
+
+    def _leave_out(self, path: PurePosixPath) -> None:
+        if len(self.left_out) < LEFT_OUT:
+            self.left_out.append(shown(path))
+
+
+def _digest() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
+
+
+def _remove(base: Path, maker: int) -> None:
+    """Remove the folder of a copy, however deep it has become: folders are moved up before they are emptied."""
+    if os.getpid() != maker:  # a forked child must not take its parent's files away
+        return
+    pending, moved = ["copy"], 0
+    with suppress(FileNotFoundError):
+        (base / "copy").chmod(0o700)
+    try:
+        top = os.open(base, FOLDER)
+    except FileNotFoundError:
+        return
+    try:
+        while pending:
+            name = pending.pop()
+            with suppress(FileNotFoundError), _opened(name, top) as fd:
+                with os.scandir(fd) as found:
+                    items = list(found)
+                for item in items:
+                    if item.is_dir(follow_symlinks=False):
+                        moved += 1
+                        os.chmod(item.name, 0o700, dir_fd=fd)
+                        os.rename(item.name, f"{moved}", src_dir_fd=fd, dst_dir_fd=top)
+                        pending.append(f"{moved}")
+                    else:
+                        os.unlink(item.name, dir_fd=fd)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    base.rmdir()
+
+
+@contextmanager
+def _opened(folder: str, parent: int) -> Iterator[int]:
+    fd = os.open(folder, FOLDER, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

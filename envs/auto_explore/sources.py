@@ -1,0 +1,186 @@
+"""Where repositories come from: a folder, git, the source archive of a Python package, or the synthetic company."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from reflectrl.core import InvalidInput, WorkFailed, nearest
+from reflectrl.envs.auto_explore.archives import unpack
+
+FORMS = (
+    "a folder; git+URL, https://HOST/PATH.git or git@HOST:PATH; pypi:NAME or pypi:NAME==VERSION; "
+    "company:nano or company:full, with :SEED if wanted"
+)
+COMPANY_SIZES = ("nano", "full")
+TIMEOUT_S = 600.0
+
+_PACKAGE = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?")
+_GIT_URL = re.compile(r"(https?|ssh|git)://(?!-)\S+|file://.+|[\w.]+@[\w.][\w.-]*:[^-:\s]\S*")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_TRANSPORTS = "file:git:http:https:ssh"
+_OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
+"""Set while git runs a hook; they would lead a clone astray."""
+
+
+def fetch_all(sources: Sequence[str], folder: Path) -> Mapping[str, Path]:
+    """The repositories of several sources, by name.
+
+    Raises:
+        InvalidInput: a source given twice, and what ``fetch`` raises.
+
+    """
+    repositories: dict[str, Path] = {}
+    for number, source in enumerate(sources):
+        if source in sources[:number]:
+            raise InvalidInput(
+                f"source {_shown(source)} was given twice; its test questions would be known: remove one."
+            )
+        name, path = fetch(source, folder, taken=repositories)
+        repositories[name] = path
+    return repositories
+
+
+def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> tuple[str, Path]:
+    """Bring a repository onto this machine.
+
+    Args:
+        source: one of ``FORMS``. Of a package, pip runs the build backend to read its metadata: name only packages
+            that you would install. Nothing of the other sources is run.
+        folder: gets the repository, unless the source is a folder itself, which is used as it is and never written to.
+        taken: names that other repositories have.
+        timeout_s: of git or pip.
+
+    Returns:
+        A name, new and safe as the name of a folder, and the repository's folder.
+
+    Raises:
+        InvalidInput: a source of no known form, a folder that is missing.
+        WorkFailed: git or pip failed or took too long.
+
+    """
+    form, _, rest = source.partition(":")
+    if form == "company":
+        return _company(source, rest, folder, taken)
+    if form == "pypi":
+        return _package(source, rest, folder, taken, timeout_s)
+    if source.startswith(("git+", "git@")) or (form in ("https", "http", "ssh") and source.endswith(".git")):
+        return _clone(source, folder, taken, timeout_s)
+    path = Path(source).expanduser()
+    if not source or not path.is_dir():
+        raise InvalidInput(f"source {_shown(source)} is neither a folder nor of another known form; expected {FORMS}.")
+    return _unused(path.resolve().name, taken), path
+
+
+def _company(source: str, rest: str, folder: Path, taken: Collection[str]) -> tuple[str, Path]:
+    size, _, seed = rest.partition(":")
+    if size not in COMPANY_SIZES:
+        raise InvalidInput(f"source {source!r} has size {size!r}; {nearest(size, COMPANY_SIZES)}")
+    if ":" in rest and not re.fullmatch(r"[0-9]{1,9}", seed):
+        raise InvalidInput(f"source {source!r} has seed {seed!r}; expected a whole number, as in company:{size}:1.")
+    from reflectrl.envs.auto_explore.company import write_company
+
+    name = _unused(f"company-{size}", taken, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_company(folder / name, size, int(seed or 0))
+    return name, folder / name
+
+
+def _package(source: str, rest: str, folder: Path, taken: Collection[str], timeout_s: float) -> tuple[str, Path]:
+    package = _PACKAGE.fullmatch(rest)
+    if package is None:
+        raise InvalidInput(f"source {source!r} names no package; expected pypi:NAME or pypi:NAME==VERSION.")
+    folder.mkdir(parents=True, exist_ok=True)
+    name = _unused(package[1], taken, folder)
+    # Only this package comes as source: what its build needs may come built.
+    options = ("--no-deps", "--no-binary", package[1], "--no-input", "--disable-pip-version-check")
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as place:
+        downloads = Path(place) / "downloads"
+        command = (sys.executable, "-m", "pip", "download", *options, "--dest", str(downloads), "--", rest)
+        _run(command, {}, f"source archive of {rest}", timeout_s)
+        archives = list(downloads.iterdir())
+        if len(archives) != 1:
+            raise WorkFailed(f"pip downloaded {len(archives)} archives for {source!r}; expected one source archive.")
+        unpack(archives[0], Path(place) / "unpacked").rename(folder / name)
+    return name, folder / name
+
+
+def _clone(source: str, folder: Path, taken: Collection[str], timeout_s: float) -> tuple[str, Path]:
+    url = source.removeprefix("git+")
+    if url and Path(url).is_dir():
+        url = str(Path(url).resolve())
+    elif not _GIT_URL.fullmatch(url):
+        raise InvalidInput(
+            f"source {_shown(source)} is neither a folder with a git repository nor a git URL; expected git+FOLDER, "
+            "git+https://..., git+ssh://..., git+file://... or git@HOST:PATH."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    name = _unused(url.rstrip("/").removesuffix(".git").rpartition("/")[2].rpartition(":")[2], taken, folder)
+    how = ("--depth", "1", "--no-tags", "--single-branch", "--no-local", "--template=", "--quiet")
+    environment = {
+        "GIT_ALLOW_PROTOCOL": _TRANSPORTS,
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"),
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as place:
+        path = Path(place) / name
+        _run(
+            ("git", "-c", "core.hooksPath=/dev/null", "clone", *how, "--", url, str(path)),
+            environment,
+            _shown(source),
+            timeout_s,
+        )
+        shutil.rmtree(path / ".git")
+        path.rename(folder / name)
+    return name, folder / name
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], what: str, timeout_s: float) -> None:
+    """Run git or pip; on failure or when time is up, nothing of it goes on running."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**inherited, **environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkFailed(f"{what} needs the program {command[0]!r} ({error.strerror}); install it.") from error
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise WorkFailed(f"{what} was not there after {timeout_s:g} seconds; try again later.") from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code != 0:
+            output.seek(0)
+            last = " ".join(output.read().decode(errors="replace").split())[-600:]
+            raise WorkFailed(f"{what} could not be fetched: {_CREDENTIALS.sub('', last)}")
+
+
+def _unused(name: str, taken: Collection[str], folder: Path | None = None) -> str:
+    """``name`` as a folder's name that is not yet in use, in ``folder`` either."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "repository"
+    unused, number = safe, 1
+    while unused in taken or (folder is not None and (folder / unused).exists()):
+        number += 1
+        unused = f"{safe}-{number}"
+    return unused
+
+
+def _shown(source: str) -> str:
+    return repr(_CREDENTIALS.sub("", source))

@@ -1,0 +1,258 @@
+"""``Tree``: the files below one folder, reached so that no path, no link and no race leads out of it.
+
+A path is walked name by name from the root, each name opened relative to the folder before it and never through a
+link; links are followed here, by reading them. So what was checked is what is open, whatever is swapped meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path, PurePosixPath
+
+from reflectrl.core import InvalidInput, WorkFailed
+
+ROOT = PurePosixPath(".")
+DEPTH = 100
+"""Folders further down are neither copied nor searched for changes."""
+LINKS = 40
+"""Links followed on the way to one file, as Linux has it."""
+PATH_LENGTH = 4096
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+_REFUSALS = {
+    errno.ENOENT: "does not exist; ls shows what is here.",
+    errno.ENOTDIR: "is not a folder.",
+    errno.EISDIR: "is a folder; expected a file.",
+    errno.ELOOP: f"leads through more than {LINKS} links.",
+    errno.ENAMETOOLONG: "is too long for the name of a file.",
+    errno.EACCES: "may not be opened.",
+    errno.ENXIO: "is neither a file nor a folder.",
+    errno.ENODEV: "is neither a file nor a folder.",
+}
+"""What the system answers when a path was wrong; anything else is no fault of the path."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one sandbox may hold, show and use."""
+
+    output: int = 4000
+    """Characters of one command's output."""
+    copy_files: int = 200_000
+    """Files and folders of the repository."""
+    copy_bytes: int = 2 * 1024**3
+    """Bytes of the repository, and of what ``changes`` returns."""
+    write_bytes: int = 64 * 1024**2
+    """Bytes that all commands together may write."""
+    seconds: float = 10.0
+    """Time of one program."""
+    memory_bytes: int = 1024**3
+    """Memory of one program and all it starts."""
+    processes: int = 32
+    """Processes and threads of one program at a time."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise InvalidInput(f"limit {field.name}={getattr(self, field.name)!r} was given; expected more than 0.")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A visible name in a folder."""
+
+    name: str
+    folder: bool
+
+
+def visible(name: str) -> bool:
+    """Not hidden, and can be shown on a line: other names are not copied, listed, reachable or writable."""
+    return name.isprintable() and not name.startswith(".")
+
+
+def shown(path: PurePosixPath | str, most: int = 80) -> str:
+    """``path`` as it appears in a sentence: short, on one line, and always text."""
+    text = str(path)
+    text = text if len(text) <= most else f"{text[:most]}..."
+    return text if text.isprintable() else ascii(text)
+
+
+class Tree:
+    """Files below ``root``. Paths are relative to it; an absolute path starts there too.
+
+    Everything raises ``InvalidInput`` for a path that cannot be used, ``WorkFailed`` once the folder has gone.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._root = os.open(root, FOLDER)
+        # Never closed before the last user has gone: the number might come to mean another folder.
+        weakref.finalize(self, os.close, self._root)
+
+    def check(self) -> None:
+        """Raise ``WorkFailed`` if the folder is no longer where it was."""
+        try:
+            here = self.root.lstat()
+            if os.path.samestat(here, os.fstat(self._root)):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        raise WorkFailed("the copy of the repository has gone: it was closed or removed; make another Sandbox.")
+
+    def entries(self, folder: PurePosixPath) -> tuple[Entry, ...]:
+        """Visible entries, folders first, each part by name. Links count as what they lead to."""
+        with self.folder(folder) as (fd, path), os.scandir(fd) as found:
+            entries = [entry for item in found if visible(item.name) and (entry := self._entry(path, item))]
+        return tuple(sorted(entries, key=lambda entry: (not entry.folder, entry.name)))
+
+    def files(self) -> Iterator[PurePosixPath]:
+        """Every visible regular file; links are not followed, and folders that may not be opened are passed over."""
+        pending = [ROOT]
+        while pending:
+            try:
+                with self.folder(pending.pop()) as (fd, folder), os.scandir(fd) as found:
+                    items = [item for item in found if visible(item.name)]
+            except InvalidInput:
+                continue
+            yield from (folder / item.name for item in items if item.is_file(follow_symlinks=False))
+            if len(folder.parts) < DEPTH:
+                pending.extend(folder / item.name for item in items if item.is_dir(follow_symlinks=False))
+
+    def named(self, path: PurePosixPath) -> PurePosixPath:
+        """``path`` to a regular file, without links but perhaps for the last name."""
+        fd, _, named = self._reach(path, READ)
+        os.close(self._regular(fd, path))
+        return named
+
+    @contextmanager
+    def folder(self, path: PurePosixPath) -> Iterator[tuple[int, PurePosixPath]]:
+        """A folder's descriptor, and its path without links."""
+        fd, real, _ = self._reach(path, FOLDER)
+        try:
+            yield fd, real
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def file(self, path: PurePosixPath, flags: int = READ) -> Iterator[int]:
+        """A regular file's descriptor, to read or (with ``WRITE``) to write."""
+        fd, _, _ = self._reach(path, flags)
+        self._regular(fd, path)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _regular(self, fd: int, path: PurePosixPath) -> int:
+        """``fd`` if it is a file that lies here only; closed otherwise."""
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return fd
+        os.close(fd)
+        if stat.S_ISDIR(found.st_mode):
+            raise InvalidInput(f"{shown(path)} is a folder; expected a file.")
+        if stat.S_ISREG(found.st_mode):
+            raise InvalidInput(f"{shown(path)} has other names too (hard links), perhaps outside the repository.")
+        raise InvalidInput(f"{shown(path)} is neither a file nor a folder.")
+
+    def _entry(self, folder: PurePosixPath, item: os.DirEntry[str]) -> Entry | None:
+        if item.is_dir(follow_symlinks=False):
+            return Entry(item.name, folder=True)
+        if item.is_file(follow_symlinks=False):
+            return Entry(item.name, folder=False)
+        return self.target(folder / item.name) if item.is_symlink() else None
+
+    def target(self, link: PurePosixPath) -> Entry | None:
+        """What a link leads to, under the link's name."""
+        try:
+            fd, _, _ = self._reach(link, READ)
+        except InvalidInput:
+            return None
+        try:
+            mode = os.fstat(fd).st_mode
+        finally:
+            os.close(fd)
+        return Entry(link.name, stat.S_ISDIR(mode)) if stat.S_ISDIR(mode) or stat.S_ISREG(mode) else None
+
+    def _reach(self, path: PurePosixPath, flags: int) -> tuple[int, PurePosixPath, PurePosixPath]:
+        """Open what ``path`` leads to: descriptor, path without links, the same with the last name as it was given."""
+        if len(str(path)) > PATH_LENGTH:
+            raise InvalidInput(f"{shown(path)} is too long; a path has at most {PATH_LENGTH:,} characters.")
+        pending = _names(path)
+        if not pending:
+            self.check()  # an open folder outlives its removal
+        done: list[str] = []
+        named: PurePosixPath | None = None
+        links = 0
+        fd = os.dup(self._root)
+        try:
+            while pending:
+                name = pending.pop()
+                if name == "..":
+                    if not done:
+                        raise InvalidInput(f"{shown(path)} leads out of the repository; paths stay inside it.")
+                    # Up is down again from the root: ".." of an open folder would follow it wherever it was moved.
+                    pending += reversed(done[:-1])
+                    done = []
+                    os.close(fd)
+                    fd = -1
+                    fd = os.dup(self._root)
+                    continue
+                if not pending and named is None:
+                    named = PurePosixPath(*done, name)
+                following = self._open(fd, name, flags if not pending else FOLDER, path)
+                if isinstance(following, str):
+                    links += 1
+                    if links > LINKS:
+                        raise InvalidInput(f"{shown(path)} {_REFUSALS[errno.ELOOP]}")
+                    pending += _names(PurePosixPath(following))
+                    continue
+                os.close(fd)
+                fd = following
+                done.append(name)
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return fd, PurePosixPath(*done), named or PurePosixPath(*done)
+
+    def _open(self, folder: int, name: str, flags: int, path: PurePosixPath) -> int | str:
+        """Open one name of ``folder``, or read where it leads if it is a link."""
+        try:
+            if not visible(name):
+                raise FileNotFoundError(errno.ENOENT, name)
+            return os.open(name, flags, 0o600, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                target = _link(folder, name)
+                if target.startswith("/"):
+                    raise InvalidInput(f"{shown(path)} is a link out of the repository.") from error
+                if target:
+                    return target
+            if error.errno == errno.ENOENT:
+                self.check()
+            if error.errno not in _REFUSALS:
+                raise
+            raise InvalidInput(f"{shown(path)} {_REFUSALS[error.errno]}") from error
+
+
+def _names(path: PurePosixPath) -> list[str]:
+    """Names of ``path``, the last first."""
+    return [name for name in reversed(path.parts) if name.strip("/")]
+
+
+def _link(folder: int, name: str) -> str:
+    """Where a link leads; empty if it is none."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError:
+        return ""

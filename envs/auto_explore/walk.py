@@ -1,0 +1,147 @@
+"""``Walk``: a question, a repository and where the search stands, as text and as the commands that may come next.
+
+The prompting and executing halves of the paper's copilot (appendix C.2). It knows nothing of right or wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from reflectrl.envs.auto_explore.sandbox import Entry, Sandbox, quote
+
+UP, WHOLE = "cd ..", "ls"
+CUT = " [cut]"
+ROOT = PurePosixPath(".")
+
+
+class Walk:
+    """One search in ``sandbox``.
+
+    A folder of more than ``page`` entries is shown as at most ``page`` alphabetical ranges, and ``ls FIRST..LAST``
+    opens one; so every menu has at most ``2 * page + 2`` commands, and ``n`` entries take ``log n / log page``
+    commands to narrow down.
+
+    Args:
+        question: what is asked.
+        sandbox: a view with its own working directory, at the root.
+        page: most entries shown at a time, 2 or more.
+        output: characters shown of the last command's result.
+        listing: show the entries of the working directory in the text.
+        keep: which entries, by their path, exist for this walk; all if absent.
+
+    """
+
+    def __init__(
+        self,
+        question: str,
+        sandbox: Sandbox,
+        *,
+        page: int,
+        output: int,
+        listing: bool,
+        keep: Callable[[PurePosixPath], bool] | None = None,
+    ) -> None:
+        self.question = question
+        self.answer: str | None = None
+        """The file that ``id`` named, relative to the root."""
+        self.result = ""
+        """Of the last command, cut."""
+        self._sandbox = sandbox
+        self._page = page
+        self._output = output
+        self._listing = listing
+        self._keep = keep
+        self._read: set[PurePosixPath] = set()
+        self._look()
+
+    @property
+    def cwd(self) -> PurePosixPath:
+        """The working directory, relative to the root."""
+        return self._sandbox.cwd
+
+    @property
+    def text(self) -> str:
+        """Question, working directory, what lies there and the last result: the paper's prompt without the history."""
+        folder = "/" if self.cwd == ROOT else f"/{self.cwd}"
+        lines = [f"Question: {self.question}", f"Folder: {folder}"]
+        if self._listing:
+            lines.append(f"Here: {' '.join(self._names()) or 'nothing'}")
+        if self.result:
+            lines.append(f"Result: {self.result}")
+        return "\n".join(lines)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The commands that are legal now: ``cd``, ``cd ..``, ``cat`` once a file, ``id``, and ``ls`` for ranges."""
+        up = (UP,) if self.cwd != ROOT else ()
+        whole = (WHOLE,) if self._shown is not self._entries else ()
+        if len(self._shown) > self._page:
+            return (*(range_command(part) for part in self._ranges()), *up, *whole)
+        folders = (command("cd", entry.name) for entry in self._shown if entry.folder)
+        files = [entry.name for entry in self._shown if not entry.folder]
+        unread = (command("cat", name) for name in files if self.cwd / name not in self._read)
+        return (*folders, *up, *whole, *unread, *(command("id", name) for name in files))
+
+    def run(self, action: str) -> None:
+        """Play one of ``actions``."""
+        if action == WHOLE:
+            self._shown, self.result = self._entries, ""
+            return
+        if len(self._shown) > self._page:
+            for part in self._ranges():
+                if action == range_command(part):
+                    self._shown, self.result = part, ""
+                    return
+        self._play(action)
+
+    def step_towards(self, file: PurePosixPath) -> str:
+        """The first command of a shortest way from here to naming ``file``."""
+        if not file.is_relative_to(self.cwd):
+            return UP
+        name = file.relative_to(self.cwd).parts[0]
+        if name not in {entry.name for entry in self._shown}:
+            return WHOLE
+        if len(self._shown) > self._page:
+            holds = next(part for part in self._ranges() if name in {entry.name for entry in part})
+            return range_command(holds)
+        return command("id" if self.cwd / name == file else "cd", name)
+
+    def _play(self, action: str) -> None:
+        verb, _, rest = action.partition(" ")
+        done = self._sandbox.run(action)
+        text = " ".join(done.output.split())
+        self.result = text if len(text) <= self._output else text[: self._output].rstrip() + CUT
+        self.answer = done.answer
+        if verb == "cd" and not done.failed:
+            self._look()
+        elif verb == "cat":
+            self._read.update(self.cwd / entry.name for entry in self._shown if quote(entry.name) == rest)
+
+    def _look(self) -> None:
+        """Read the working directory; names that cannot be written on a line of a menu are left out."""
+        found = (entry for entry in self._sandbox.entries() if entry.name.isprintable())
+        self._entries = tuple(entry for entry in found if self._keep is None or self._keep(self.cwd / entry.name))
+        self._shown = self._entries
+
+    def _names(self) -> list[str]:
+        if len(self._shown) > self._page:
+            return [range_command(part).removeprefix("ls ") for part in self._ranges()]
+        return [quote(entry.name) + "/" * entry.folder for entry in self._shown]
+
+    def _ranges(self) -> list[tuple[Entry, ...]]:
+        """The entries shown, cut into equal runs, as many as fit a page."""
+        count = min(self._page, math.ceil(len(self._shown) / self._page))
+        bounds = [len(self._shown) * number // count for number in range(count + 1)]
+        return [self._shown[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def command(verb: str, name: str) -> str:
+    """``verb`` on one entry of the working directory, as the sandbox parses it."""
+    return f"{verb} {quote(name)}"
+
+
+def range_command(part: tuple[Entry, ...]) -> str:
+    """The command that narrows a large folder to ``part``."""
+    return f"ls {quote(part[0].name)}..{quote(part[-1].name)}"

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+from reflectrl.core import InvalidInput
+from reflectrl.envs.auto_explore.company import plan_company, write_company
+from reflectrl.envs.auto_explore.company.catalog import DEPARTMENTS, MARKDOWN, TABLE
+from reflectrl.envs.auto_explore.company.plan import SIZES
+from reflectrl.envs.auto_explore.company.words import CITIES, COASTS, COLLEAGUES, DRINKS, GROUPS, SCREENS, SERVICES
+from reflectrl.envs.auto_explore.company.write import folder_files
+
+SUBJECTS = [subject for department in DEPARTMENTS for subject in (department.own, *department.topics)]
+POOLS = (CITIES, DRINKS, SERVICES)
+SUB_TOPICS = (GROUPS, COASTS, SCREENS)
+ROOT = {"README.md", "directory.csv", "handbook.md"}
+HEADINGS = {
+    ".md": r"^## (.+) in (\w+)$",
+    ".py": r'^    """(.+) for the (\w+) service\.$',
+    ".js": r"^// (.+) for the (\w+) service\.\n// .+\.\nexport function \w+\(value\) \{$",
+    ".go": r"^// (.+) for the (\w+) service\.\n// .+\.\nfunc \w+\(value float64\) float64 \{$",
+    ".java": r"^    // (.+) for the (\w+) service\.\n    // .+\.\n    static double \w+\(double value\) \{$",
+    ".sql": r"^-- (.+) for the (\w+) service\.\n-- .+\.\nCREATE FUNCTION \w+\(amount NUMERIC\) RETURNS NUMERIC AS",
+}
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("companies") / "nano"
+    write_company(folder)
+    return folder
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def words(text):
+    return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower()))
+
+
+def digest(folder):
+    content = b"".join(f"{name}\n".encode() + path.read_bytes() for name, path in files(folder).items())
+    return hashlib.sha256(content).hexdigest()
+
+
+def planned(size="nano"):
+    return {
+        f"{'/'.join(folder.path)}/{entity}": (folder, entity)
+        for folder in plan_company(size)
+        for entity in folder.entities
+    }
+
+
+def test_the_same_seed_writes_the_same_bytes_and_another_seed_other_ones(nano, tmp_path):
+    write_company(tmp_path / "again", seed=0)
+    write_company(tmp_path / "other", seed=1)
+    assert digest(tmp_path / "again") == digest(nano)
+    assert digest(tmp_path / "other") != digest(nano)
+
+
+def test_another_seed_gives_the_folders_other_files_but_keeps_the_subjects():
+    first, second = plan_company(seed=0), plan_company(seed=1)
+    assert [(folder.path, folder.subject) for folder in first] == [(folder.path, folder.subject) for folder in second]
+    assert [folder.entities for folder in first] != [folder.entities for folder in second]
+
+
+def test_a_nano_company_has_eight_files_in_each_of_thirty_folders_and_three_in_the_root(nano):
+    found = Counter(name.rpartition("/")[0] for name in files(nano))
+    assert found.pop("") == 3
+    assert len(found) == 30
+    assert set(found.values()) == {8}
+    assert Counter(folder.count("/") + 1 for folder in found) == {1: 10, 2: 20}
+    assert {path.name for path in nano.iterdir() if path.is_file()} == ROOT
+
+
+def test_about_half_of_a_nano_company_is_policies_a_quarter_tables_and_a_quarter_code_in_five_languages(nano):
+    suffixes = Counter(path.suffix for name, path in files(nano).items() if name not in ROOT)
+    assert suffixes == {".md": 120, ".csv": 64, ".py": 16, ".js": 16, ".go": 8, ".java": 8, ".sql": 8}
+
+
+def test_what_is_planned_is_what_is_written(nano):
+    assert sorted(planned()) == sorted(name.rpartition(".")[0] for name in files(nano) if name not in ROOT)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_folder_has_more_than_twenty_entries_which_are_one_page_of_the_walk(size):
+    entries = Counter()
+    for folder in plan_company(size):
+        entries[folder.path] += len(folder.entities)
+        entries[folder.path[:-1]] += 1
+    entries[()] += len(ROOT)
+    assert max(entries.values()) <= 20
+
+
+def test_the_files_of_a_nano_company_are_named_after_twelve_words_a_kind(nano):
+    names = {path.stem for name, path in files(nano).items() if name not in ROOT}
+    assert names == {word for pool in POOLS for word in pool[:12]}
+
+
+def test_every_name_is_one_lower_case_word():
+    named = [*(subject.name for subject in SUBJECTS), *(word for pool in (*POOLS, *SUB_TOPICS) for word in pool)]
+    assert [name for name in named if not re.fullmatch("[a-z]+", name)] == []
+
+
+def test_a_pool_has_sixty_different_words_and_shares_none_with_another():
+    assert [len(set(pool)) for pool in POOLS] == [60, 60, 60]
+    assert len({word for pool in POOLS for word in pool}) == 180
+
+
+def test_an_aspect_has_two_or_three_lower_case_words():
+    aspects = [aspect for subject in SUBJECTS for aspect in subject.aspects]
+    assert [aspect for aspect in aspects if not re.fullmatch("[a-z]+( [a-z]+){1,2}", aspect)] == []
+
+
+def test_no_word_of_an_aspect_belongs_to_another_aspect_or_to_any_name():
+    spoken = Counter(word for subject in SUBJECTS for aspect in subject.aspects for word in words(aspect) - {"the"})
+    assert [word for word, times in spoken.items() if times > 1] == []
+    names = {subject.name for subject in SUBJECTS}.union(*POOLS, *SUB_TOPICS, words(" ".join(COLLEAGUES)))
+    assert names & set(spoken) == set()
+
+
+def test_no_folder_has_the_name_of_another_or_of_an_entity():
+    names = [*(subject.name for subject in SUBJECTS), *(word for pool in (*POOLS, *SUB_TOPICS) for word in pool)]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
+
+
+def test_a_file_speaks_of_its_own_aspects_and_entity_and_of_no_other(nano):
+    of_aspects = {word for subject in SUBJECTS for aspect in subject.aspects for word in words(aspect) - {"the"}}
+    entities = {word for pool in POOLS for word in pool}
+    texts = {name.rpartition(".")[0]: path.read_text() for name, path in files(nano).items() if name not in ROOT}
+    for name, (folder, entity) in planned().items():
+        own = words(" ".join(folder.subject.aspects)) - {"the"} | {entity}
+        assert words(texts[name]) & (of_aspects | entities) == own, name
+
+
+def test_a_policy_speaks_of_no_folder_but_its_own(nano):
+    topics = {subject.name for subject in SUBJECTS}.union(*SUB_TOPICS)
+    for name, path in files(nano).items():
+        if path.suffix == ".md" and name not in ROOT:
+            assert words(path.read_text()) & topics == {path.parent.name}, name
+
+
+def test_the_words_of_an_aspect_with_its_entity_stand_together_in_exactly_one_file(nano):
+    holders = defaultdict(set)
+    for name, path in files(nano).items():
+        for word in words(path.read_text()):
+            holders[word].add(name.rpartition(".")[0])
+    asked = 0
+    for name, (folder, entity) in planned().items():
+        for aspect in folder.subject.aspects:
+            together = set.intersection(*(holders[word] for word in (*aspect.split(), entity) if word != "the"))
+            assert together == {name}, aspect
+            asked += 1
+    assert asked == 720
+
+
+def test_every_file_but_a_table_has_one_heading_an_aspect_written_as_its_name_is(nano):
+    texts = {name.rpartition(".")[0]: path for name, path in files(nano).items()}
+    for name, (folder, entity) in planned().items():
+        if folder.subject.kind != TABLE:
+            found = re.findall(HEADINGS[texts[name].suffix], texts[name].read_text(), re.MULTILINE)
+            code = folder.subject.kind != MARKDOWN
+            expected = [(aspect.capitalize() if code else aspect, entity) for aspect in folder.subject.aspects]
+            assert found == expected, name
+
+
+def test_the_first_line_says_what_the_file_is_about(nano):
+    texts = {name.rpartition(".")[0]: path.read_text() for name, path in files(nano).items()}
+    for name, (folder, entity) in planned().items():
+        line = texts[name].partition("\n")[0]
+        assert len(line) < 100, name
+        assert entity in line, name
+        assert folder.subject.kind == TABLE or folder.subject.name in line, name
+
+
+def test_every_python_file_parses_into_three_functions_with_docstrings(nano):
+    for path in nano.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert len(functions) == 3
+        assert all(map(ast.get_docstring, (tree, *functions)))
+
+
+@pytest.mark.parametrize("suffix", [".js", ".go", ".java", ".sql"])
+def test_every_bracket_of_the_other_languages_is_closed(nano, suffix):
+    pairs = {")": "(", "}": "{"}
+    for path in nano.rglob(f"*{suffix}"):
+        stack = []
+        for letter in path.read_text():
+            if letter in "({":
+                stack.append(letter)
+            elif letter in pairs:
+                assert stack.pop() == pairs[letter]
+        assert stack == []
+
+
+def test_every_table_has_twelve_rows_of_a_month_and_a_number_an_aspect(nano):
+    for name, (folder, entity) in planned().items():
+        if folder.subject.kind == TABLE:
+            with (nano / f"{name}.csv").open(newline="") as stream:
+                header, *rows = csv.reader(stream)
+            assert header == ["month", *(f"{aspect.replace(' ', '_')}_{entity}" for aspect in folder.subject.aspects)]
+            assert len({row[0] for row in rows}) == len(rows) == 12
+            assert all(len(row) == 4 and min(map(float, row[1:])) > 0 for row in rows)
+
+
+def test_the_directory_lists_every_department(nano):
+    with (nano / "directory.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert [row[0] for row in rows] == [department.own.name for department in DEPARTMENTS]
+    assert {len(row) for row in rows} == {len(header)}
+
+
+def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_million_tokens():
+    plan = plan_company("full")
+    assert Counter(len(folder.path) for folder in plan) == {1: 10, 2: 40, 3: 160}
+    assert sum(len(folder.entities) for folder in plan) == 3360
+    size = SIZES["full"]
+    characters = sum(len(next(folder_files(folder, size, 0))[1]) * len(folder.entities) for folder in plan)
+    assert 11e6 < characters / 4 < 13e6
+
+
+def test_a_full_company_never_asks_one_question_of_a_topic_and_of_its_sub_topics():
+    asked = Counter()
+    for folder in plan_company("full"):
+        asked.update((folder.subject.name, folder.group, entity) for entity in folder.entities)
+        if not folder.group:
+            own = set(folder.entities)
+            below = [deeper for deeper in plan_company("full") if deeper.path[:-1] == folder.path and deeper.group]
+            assert all(own.isdisjoint(deeper.entities) for deeper in below)
+    assert set(asked.values()) == {1}
+
+
+def test_a_full_companys_sub_topic_is_named_in_its_headings_columns_and_comments():
+    plan, size = plan_company("full"), SIZES["full"]
+    texts = {
+        folder.path: next(folder_files(folder, size, 0))[1]
+        for folder in plan
+        if folder.path[:2] in {("people", "leave"), ("people", "pay"), ("software", "identity")}
+    }
+    entity = {folder.path: folder.entities[0] for folder in plan}
+    managers, north, phones = (
+        ("people", "leave", "managers"),
+        ("people", "pay", "north"),
+        ("software", "identity", "phones"),
+    )
+    assert f"## sick notes for managers in {entity[managers]}\n" in texts[managers]
+    assert texts[north].startswith(f"day,hourly_wage_north_{entity[north]},overtime_bonus_north_{entity[north]},")
+    assert f"// Hash the password for the {entity[phones]} service on phones.\n" in texts[phones]
+    assert f"## sick notes in {entity['people', 'leave']}\n" in texts["people", "leave"]
+
+
+def test_a_folder_that_holds_something_is_refused_and_left_as_it_was(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match="not an empty folder"):
+        write_company(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_file_is_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match="not an empty folder"):
+        write_company(tmp_path / "mine.txt")
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    write_company(tmp_path)
+    assert (tmp_path / "README.md").read_text().startswith("# kestrel coffee\n")
+
+
+def test_an_unknown_size_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(InvalidInput, match=r"'ful' is unknown; did you mean 'full'\? Known: full, nano"):
+        write_company(tmp_path / "company", size="ful")
+    assert not (tmp_path / "company").exists()

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import pytest
+
+from reflectrl.core import InvalidInput
+from reflectrl.envs.auto_explore.ambiguity import Pair
+from reflectrl.envs.auto_explore.dataset import (
+    Dataset,
+    Question,
+    ask_about,
+    commands_to,
+    keep_answerable,
+    read_dataset,
+    readable_files,
+    split_questions,
+    write_dataset,
+)
+
+SPLITS = ("train", "validation", "test")
+
+
+class Asker:
+    """Asks about every line of a file."""
+
+    def write(self, file: str, text: str) -> list[Pair]:
+        return [(f"Where is {line}?", f"{file}: {line}") for line in text.splitlines()]
+
+
+def make_repository(folder: Path, per_folder: int = 10) -> Path:
+    for where in (".", "people", "people/two words"):
+        (folder / where).mkdir(parents=True, exist_ok=True)
+        for number in range(per_folder):
+            name = f"{Path(where).name or 'root'}{number}".replace(" ", "")
+            text = "\n".join(f"line {word} of {name}" for word in ("one", "two", "three"))
+            (folder / where / f"file{number}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "shop")
+
+
+@pytest.fixture
+def dataset(repository: Path) -> Dataset:
+    return ask_about({"shop": repository}, Asker(), per_file=2, seed=0)
+
+
+def question(repository: str, file: str, number: int = 1) -> Question:
+    return Question(repository, f"Where is {file} {number}?", "here", file, commands_to(file), number)
+
+
+def test_a_question_knows_the_shortest_way_to_its_file() -> None:
+    assert commands_to("a.md") == ("id a.md",)
+    assert commands_to("people/two words/it's.md") == ("cd people", "cd 'two words'", """id 'it'"'"'s.md'""")
+    deep = question("shop", "people/leave/lisbon.md", 3)
+    assert (deep.depth, deep.id) == (2, "d2/shop/people/leave/lisbon.md#3")
+    assert question("shop", "a.md").id == "d0/shop/a.md#1"
+
+
+def test_each_readable_file_is_asked_about(dataset: Dataset, repository: Path) -> None:
+    rows = [row for split in SPLITS for row in dataset.questions[split]]
+    assert Counter(row.depth for row in rows) == {0: 20, 1: 20, 2: 20}
+    assert len({row.id for row in rows}) == 60
+    assert dataset.repositories == {"shop": repository}
+    assert dataset.filtered.questions == {"surplus": 30}
+    assert all(row.answer.startswith(f"{row.file}: line") and row.commands == commands_to(row.file) for row in rows)
+
+
+def test_a_writer_may_be_a_function(dataset: Dataset, repository: Path) -> None:
+    assert ask_about({"shop": repository}, Asker().write, per_file=2, seed=0) == dataset
+
+
+def test_the_same_seed_asks_the_same_and_another_does_not(dataset: Dataset, repository: Path) -> None:
+    again, other = (ask_about({"shop": repository}, Asker(), per_file=2, seed=seed) for seed in (0, 1))
+    assert again == dataset
+    assert other.questions["test"] != dataset.questions["test"]
+    kept = [{(row.file, row.question) for split in SPLITS for row in one.questions[split]} for one in (dataset, other)]
+    assert kept[0] != kept[1]
+
+
+def test_what_was_left_out_is_counted(repository: Path) -> None:
+    (repository / "unclear.txt").write_text("line one\nnowhere else\nnowhere else")
+    (repository / "odd.txt").write_text("\n\n")
+    (repository / "mute.txt").write_text("word")
+    filtered = ask_about(
+        {"shop": repository}, lambda f, t: Asker().write(f, t) if len(t) > 5 else [], per_file=9, seed=0
+    )
+    assert filtered.filtered.questions == {"ambiguous": 1, "duplicate": 1}
+    assert filtered.filtered.files == {"empty": 1, "nothing to ask": 1}
+
+
+def test_only_visible_text_files_are_asked_about(tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    (shop / ".git" / "deep").mkdir(parents=True)
+    (shop / ".git" / "config").write_text("secret")
+    (shop / ".hidden").write_text("secret")
+    (shop / "b.md").write_bytes("\ufeffCafé\r\n".encode())
+    (shop / "latin.md").write_bytes(b"caf\xe9 rent")
+    (shop / "photo.png").write_bytes(b"PNG\0rent")
+    (shop / "large.csv").write_text("rent " * 300_000)
+    (shop / "empty.md").write_text(" \n")
+    (shop / "two\nlines.md").write_text("text")
+    (shop / os.fsdecode(b"caf\xe9.md")).write_text("text")
+    (shop / "link.md").symlink_to(shop / "b.md")
+    (shop / "up").symlink_to(tmp_path)
+    (shop / "gone.md").symlink_to("nowhere")
+    os.mkfifo(shop / "pipe")
+    (shop / "a").mkdir()
+    (shop / "a" / "a.md").write_text("text")
+    files = readable_files(shop)
+    assert files.readable == (("a/a.md", "text"), ("b.md", "Café\r\n"))
+    assert files.skipped == {
+        "binary": 1,
+        "empty": 1,
+        "hidden": 2,
+        "link": 3,
+        "not UTF-8": 1,
+        "not a file": 1,
+        "too large": 1,
+        "unprintable name": 2,
+    }
+    assert sorted(files.others) == ["empty.md", "large.csv", "latin.md", "photo.png"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_files_and_folders_are_left_out(repository: Path) -> None:
+    (repository / "file0.txt").chmod(0)
+    (repository / "people").chmod(0)
+    files = readable_files(repository)
+    (repository / "people").chmod(stat.S_IRWXU)
+    assert files.skipped == {"unreadable": 2}
+    assert len(files.readable) == 9
+
+
+@pytest.mark.parametrize("rival", ["large.csv", "latin.md"])
+def test_a_file_that_cannot_be_asked_about_may_still_make_a_question_ambiguous(tmp_path: Path, rival: str) -> None:
+    (tmp_path / "a.md").write_text("The rent of Lisbon")
+    content = {"large.csv": b"rent,lisbon\n" + b"1,2\n" * 300_000, "latin.md": b"caf\xe9 rent lisbon"}[rival]
+    (tmp_path / rival).write_bytes(content)
+    pairs = {"a.md": [("Where is the rent of Lisbon?", "here")]}
+    kept, rejected = keep_answerable("shop", readable_files(tmp_path), pairs, per_file=1, seed=0)
+    assert (kept, rejected) == ((), {"ambiguous": 1})
+
+
+def test_questions_are_split_by_file_at_each_depth() -> None:
+    files = [f"{folder}{number}.md" for folder in ("", "a/", "a/b/") for number in range(20)]
+    splits = split_questions([question("shop", file, number) for file in files for number in (1, 2, 3)], seed=0)
+    found = {split: {row.file for row in splits[split]} for split in SPLITS}
+    for depth in (0, 1, 2):
+        assert [sum(file.count("/") == depth for file in found[split]) for split in SPLITS] == [14, 4, 2]
+    assert sum(map(len, found.values())) == len(set().union(*found.values())) == 60
+    assert sum(map(len, splits.values())) == 180
+
+
+def test_three_files_are_enough_for_each_split_and_two_are_trained_on() -> None:
+    rows = [question("a", f"{number}.md") for number in range(3)] + [
+        question("b", f"{number}.md") for number in range(2)
+    ]
+    splits = split_questions(rows, seed=0)
+    assert [[row.repository for row in splits[split]] for split in ("validation", "test")] == [["a"], ["a"]]
+    assert sorted(row.repository for row in splits["train"]) == ["a", "b", "b"]
+    with pytest.raises(InvalidInput, match="found for 2 files; a dataset needs three files at one depth"):
+        split_questions(rows[3:], seed=0)
+
+
+def test_the_order_of_questions_and_repositories_does_not_matter() -> None:
+    rows = [question(name, f"{number}.md") for name in ("a", "b") for number in range(10)]
+    assert split_questions(rows, seed=0) == split_questions(rows[::-1], seed=0)
+    train = [row.repository for row in split_questions(rows, seed=0)["train"]]
+    assert train != sorted(train)
+
+
+def test_a_dataset_is_read_as_written(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
+    (repository / ".git").mkdir()
+    (repository / "link.md").symlink_to("file1.txt")
+    folder = tmp_path / "runs" / "data"
+    write_dataset(folder, dataset)
+    read = read_dataset(folder)
+    assert read.questions == dataset.questions
+    assert read.repositories == {"shop": folder / "repositories" / "shop"}
+    assert sorted(path.name for path in (folder / "repositories" / "shop").iterdir()) == sorted(
+        ["people", *(f"file{number}.txt" for number in range(10))]
+    )
+    assert (folder / "repositories/shop/people/file1.txt").read_text() == (repository / "people/file1.txt").read_text()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["data"]
+
+
+def test_the_same_dataset_is_written_as_the_same_bytes(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
+    again = ask_about({"shop": repository}, Asker(), per_file=2, seed=0)
+    for name, one in (("a", dataset), ("b", again)):
+        write_dataset(tmp_path / name, one)
+    for split in SPLITS:
+        assert (tmp_path / "a" / f"{split}.jsonl").read_bytes() == (tmp_path / "b" / f"{split}.jsonl").read_bytes()
+
+
+def test_datasets_loads_the_three_files(dataset: Dataset, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", dataset)
+    files = {split: str(tmp_path / "data" / f"{split}.jsonl") for split in SPLITS}
+    loaded = datasets.load_dataset("json", data_files=files, cache_dir=str(tmp_path / "cache"))
+    first = dataset.questions["test"][0]
+    assert {split: len(loaded[split]) for split in SPLITS} == {s: len(dataset.questions[s]) for s in SPLITS}
+    assert loaded["test"][0] == {
+        "repository": "shop",
+        "question": first.question,
+        "answer": first.answer,
+        "file": first.file,
+        "commands": list(first.commands),
+        "number": first.number,
+        "depth": first.depth,
+    }
+
+
+def test_a_dataset_is_not_written_over_something(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(InvalidInput, match="data exists; expected a new folder"):
+        write_dataset(tmp_path / "data", dataset)
+
+
+def test_a_dataset_is_not_written_into_its_own_repository(dataset: Dataset, repository: Path) -> None:
+    with pytest.raises(InvalidInput, match="which is copied; expected a folder outside"):
+        write_dataset(repository / "runs" / "data", dataset)
+    assert not (repository / "runs").exists()
+
+
+def test_a_dataset_that_could_not_be_read_is_not_written(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
+    (repository / dataset.questions["test"][0].file).unlink()
+    with pytest.raises(InvalidInput, match="which repository 'shop' lacks"):
+        write_dataset(tmp_path / "data", dataset)
+    assert not (tmp_path / "data").exists()
+    shutil.copytree(make_repository(tmp_path / "again"), repository, dirs_exist_ok=True)
+    write_dataset(tmp_path / "data", dataset)  # what the first attempt left is in nobody's way
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "data", "shop"]
+
+
+def test_names_and_numbers_are_checked(repository: Path, tmp_path: Path) -> None:
+    for name in ("../shop", "", ".shop", "two words", "a/b"):
+        with pytest.raises(InvalidInput, match="is no folder name; expected letters"):
+            ask_about({name: repository}, Asker(), per_file=1, seed=0)
+    with pytest.raises(InvalidInput, match="0 questions per file were asked for; expected 1 or more"):
+        ask_about({"shop": repository}, Asker(), per_file=0, seed=0)
+    with pytest.raises(InvalidInput, match="gone is not a folder; expected a repository"):
+        ask_about({"gone": tmp_path / "gone"}, Asker(), per_file=1, seed=0)
+    with pytest.raises(InvalidInput, match="found for 0 files"):
+        ask_about({"shop": repository}, lambda _file, _text: [], per_file=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"repository": "shp"}, r"line 2 names repository 'shp'; did you mean 'shop'\?"),
+        ({"question": 3}, "line 2, question is 3; expected a value of type str"),
+        ({"number": True}, "line 2, number is True; expected a value of type int"),
+        ({"commands": "id a"}, "line 2, commands is 'id a'; expected a value of type list"),
+        ({"commands": ["id a"]}, r"line 2, commands are \['id a'\]; expected \["),
+        ({"depth": 7}, "line 2, depth is 7; expected"),
+        ({"file": "", "commands": ["id ''"], "depth": 0}, "line 2 names file '', which repository 'shop' lacks"),
+        (
+            {"file": "../train.jsonl", "commands": ["cd ..", "id train.jsonl"], "depth": 1},
+            "line 2 names file '../train.jsonl', which",
+        ),
+        ({"colour": "red"}, "line 2 has answer, colour, commands, .*; expected an object with repository, question"),
+    ],
+)
+def test_a_bad_row_is_named(dataset: Dataset, tmp_path: Path, change: dict[str, object], sentence: str) -> None:
+    write_dataset(tmp_path / "data", dataset)
+    file = tmp_path / "data" / "train.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), **change})
+    file.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=rf"train.jsonl, {sentence}"):
+        read_dataset(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "has no questions; every split needs one"),
+        (b"{", r"line 1 is not JSON \(Expecting"),
+        (b"[]\n", r"line 1 has \[\]; expected an object"),
+        (b"\xff", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_bad_file_of_a_split_is_named(dataset: Dataset, tmp_path: Path, content: bytes | None, sentence: str) -> None:
+    write_dataset(tmp_path / "data", dataset)
+    file = tmp_path / "data" / "validation.jsonl"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidInput, match=rf"validation.jsonl,? {sentence}"):
+        read_dataset(tmp_path / "data")
+
+
+def test_a_file_in_two_splits_and_an_id_given_twice_are_refused(dataset: Dataset, tmp_path: Path) -> None:
+    first = dataset.questions["train"][0]
+    for split, row, sentence in (
+        ("test", replace(first, number=9), f"asks about {first.file!r}, as train does; a file has one split"),
+        ("train", first, f"is the second question {first.id!r}"),
+    ):
+        questions = {**dataset.questions, split: (*dataset.questions[split], row)}
+        with pytest.raises(InvalidInput, match=sentence):
+            write_dataset(tmp_path / "data", replace(dataset, questions=questions))
+
+
+def test_a_folder_that_is_no_dataset_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="gone has no folder 'repositories'; expected the folder of a dataset"):
+        read_dataset(tmp_path / "gone")
+    write_dataset(tmp_path / "data", dataset)
+    shutil.rmtree(tmp_path / "data" / "repositories" / "shop")
+    with pytest.raises(InvalidInput, match="line 1 names repository 'shop'; Known: none"):
+        read_dataset(tmp_path / "data")

@@ -1,0 +1,161 @@
+"""Walk: the text of a search and the commands that are legal in it, on real folders."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from reflectrl.envs.auto_explore.sandbox import Sandbox
+from reflectrl.envs.auto_explore.walk import Walk
+
+
+@pytest.fixture
+def shop(tmp_path):
+    folder = tmp_path / "shop"
+    for path, text in {
+        "README.md": "# the shop",
+        "people/leave/athens.md": "# leave in athens\n\nSick   notes go to Wanda.",
+        "people/leave/two words.md": "quoted",
+        "people/pay.csv": "month,wage\n1,2\n",
+        "people/.secret": "hidden",
+    }.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    with Sandbox(folder) as sandbox:
+        yield sandbox
+
+
+def walk(sandbox: Sandbox, **options) -> Walk:
+    return Walk("Where are sick notes?", sandbox.view(), **{"page": 20, "output": 200, "listing": True, **options})
+
+
+def many(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"file{number:05d}.txt").touch()
+    return folder
+
+
+def test_the_text_holds_question_folder_entries_and_result(shop):
+    here = walk(shop)
+    assert here.text == "Question: Where are sick notes?\nFolder: /\nHere: people/ README.md"
+    here.run("cat README.md")
+    assert here.text.endswith("\nResult: # the shop")
+
+
+def test_the_entries_can_be_left_to_the_menu(shop):
+    assert walk(shop, listing=False).text == "Question: Where are sick notes?\nFolder: /"
+
+
+def test_the_root_has_no_way_up_and_a_folder_has(shop):
+    here = walk(shop)
+    assert here.actions == ("cd people", "cat README.md", "id README.md")
+    here.run("cd people")
+    assert here.actions == ("cd leave", "cd ..", "cat pay.csv", "id pay.csv")
+    here.run("cd ..")
+    assert here.cwd == PurePosixPath(".")
+
+
+def test_a_file_is_read_once_and_can_still_be_named(shop):
+    here = walk(shop)
+    here.run("cat README.md")
+    assert here.actions == ("cd people", "id README.md")
+    here.run("cd people")
+    here.run("cd ..")
+    assert "cat README.md" not in here.actions
+
+
+def test_naming_a_file_answers_with_its_path(shop):
+    here = walk(shop)
+    for action in ("cd people", "cd leave", "id athens.md"):
+        assert here.answer is None
+        here.run(action)
+    assert here.answer == "people/leave/athens.md"
+
+
+def test_names_are_quoted_as_the_sandbox_reads_them(shop):
+    here = walk(shop)
+    here.run("cd people")
+    here.run("cd leave")
+    assert "cat 'two words.md'" in here.actions
+    here.run("cat 'two words.md'")
+    assert here.result == "quoted"
+    assert "cat 'two words.md'" not in here.actions
+
+
+def test_a_result_is_folded_onto_one_line_and_cut(shop):
+    here = walk(shop, output=30)
+    here.run("cd people")
+    here.run("cd leave")
+    here.run("cat athens.md")
+    assert here.result == "# leave in athens Sick notes g [cut]"
+
+
+def test_entries_that_are_not_kept_do_not_exist(shop):
+    here = walk(shop, keep=lambda path: path != PurePosixPath("people"))
+    assert here.actions == ("cat README.md", "id README.md")
+    assert "people" not in here.text
+
+
+@pytest.mark.parametrize("count", [21, 400, 1003])
+def test_a_large_folder_is_narrowed_by_ranges_within_a_logarithm(tmp_path, count):
+    with Sandbox(many(tmp_path / "large", count)) as sandbox:
+        here = walk(sandbox)
+        target = PurePosixPath(f"file{count * 2 // 3:05d}.txt")
+        steps = 0
+        while not here.step_towards(target).startswith("id"):
+            assert len(here.actions) <= 2 * 20 + 2
+            assert all(len(action.splitlines()) == 1 for action in here.actions)
+            here.run(here.step_towards(target))
+            steps += 1
+        assert steps <= math.ceil(math.log(count, 20))
+        assert here.step_towards(target) in here.actions
+
+
+def test_the_ranges_of_a_folder_hold_every_entry_once(tmp_path):
+    with Sandbox(many(tmp_path / "large", 47)) as sandbox:
+        seen = []
+        for action in walk(sandbox).actions:
+            here = walk(sandbox)
+            here.run(action)
+            seen += [name for name in here.actions if name.startswith("id ")]
+        assert seen == [f"id file{number:05d}.txt" for number in range(47)]
+
+
+def test_a_wrong_range_is_left_by_ls_and_by_cd(tmp_path):
+    many(tmp_path / "shop", 1)
+    many(tmp_path / "shop" / "large", 50)
+    with Sandbox(tmp_path / "shop") as sandbox:
+        here = walk(sandbox)
+        here.run("cd large")
+        first = here.actions[0]
+        here.run(first)
+        assert here.step_towards(PurePosixPath("large/file00049.txt")) == "ls"
+        here.run("ls")
+        assert here.actions[0] == first
+        here.run(first)
+        here.run("cd ..")
+        assert here.cwd == PurePosixPath(".")
+
+
+def test_the_way_to_a_file_elsewhere_leads_up(shop):
+    here = walk(shop)
+    here.run("cd people")
+    here.run("cd leave")
+    target = PurePosixPath("README.md")
+    taken = []
+    while here.answer is None:
+        taken.append(here.step_towards(target))
+        here.run(taken[-1])
+    assert taken == ["cd ..", "cd ..", "id README.md"]
+
+
+def test_a_file_that_has_gone_gives_a_result_in_words(shop):
+    here = walk(shop)
+    (shop.root / "README.md").unlink()
+    here.run("cat README.md")
+    assert "README.md" in here.result
+    assert here.answer is None

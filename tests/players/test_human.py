@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from reflectrl.core import InvalidInput, Observation, ReflectRLError
+from reflectrl.players.human import HumanPolicy, PlayerLeft
+from reflectrl.prompts import Prompt, PromptFormat
+
+LAYOUT = PromptFormat(instructions="Leave the house.", labels="letters")
+HALL = Observation("A hall.", ("go east", "go west", "Sing", "quit smoking"))
+
+
+def prompt(
+    *actions: str, text: str = "A hall.", reflection: str | None = "East is bright.", labels: str = "letters"
+) -> Prompt:
+    layout = PromptFormat(instructions="Leave the house.", labels=labels)
+    here = Observation(text, actions or HALL.actions)
+    return layout.policy(here, [], reflection, layout.menu(here, random.Random(0)))
+
+
+def typing(*lines: str) -> Callable[[], str]:
+    """What ``input`` would return for these lines, and then the end of the input."""
+    rest = iter(lines)
+
+    def read() -> str:
+        try:
+            return next(rest)
+        except StopIteration:
+            raise EOFError from None
+
+    return read
+
+
+def play(shown: Prompt, *lines: str) -> tuple[str, str]:
+    out = io.StringIO()
+    [decision] = HumanPolicy(typing(*lines), out).act([shown], [0.5])
+    assert shown.menu is not None
+    assert shown.menu.actions[decision.index] == decision.action
+    return decision.action, out.getvalue()
+
+
+def test_a_person_reads_what_a_model_would_read() -> None:
+    shown = prompt()
+    assert play(shown, "A")[1] == shown.text
+    for part in ("Leave the house.", "A hall.", "Reflection: East is bright.", "B. go west"):
+        assert part in shown.text
+
+
+def test_the_rules_are_shown_once_and_again_when_they_change() -> None:
+    out = io.StringIO()
+    policy = HumanPolicy(typing(*"AAA"), out)
+    policy.act([prompt(), prompt()], [0.1, 0.2])
+    assert out.getvalue().count("Leave the house.") == 1
+    assert out.getvalue().count("A hall.") == 2
+    policy.act([PromptFormat(instructions="Sit.").policy(HALL, [], None, prompt().menu)], [0.3])  # type: ignore[arg-type]
+    assert "Sit." in out.getvalue()
+
+
+def test_a_decision_claims_no_probabilities() -> None:
+    [decision] = HumanPolicy(typing("B"), io.StringIO()).act([prompt()], [0.9])
+    assert (decision.index, decision.logprob, decision.entropy, decision.probabilities) == (1, 0.0, 0.0, ())
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [
+        ("C", "Sing"),
+        ("c", "Sing"),
+        ("  c ", "Sing"),
+        ("sing", "Sing"),
+        ("GO  WEST", "go west"),
+        ("go e", "go east"),
+        ("s", "Sing"),
+        ("quit s", "quit smoking"),
+    ],
+)
+def test_an_answer_is_a_label_or_an_action_or_the_beginning_of_one(answer: str, action: str) -> None:
+    assert play(prompt(), answer)[0] == action
+
+
+def test_a_label_goes_before_an_action_and_an_exact_case_before_another() -> None:
+    assert play(prompt("B", "left"), "B")[0] == "left"
+    assert play(prompt("1", "0", labels="numbers"), "1")[0] == "0"
+    assert play(prompt("GO", "go", "x"), "go")[0] == "go"
+    assert play(prompt("sing", "sing loud"), "sing")[0] == "sing"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ("go", "'go' may be any of: go east, go west. Type more of it, or a label. Or type quit.\n"),
+        ("sign", "'sign' is no label or action here; did you mean 'Sing'? Known: Sing, go east,"),
+        ("7", "'7' is no label or action here; Known: "),
+        ("", "Nothing was typed. Type the label of an action."),
+    ],
+)
+def test_nonsense_is_answered_with_a_sentence_and_asked_again(answer: str, sentence: str) -> None:
+    action, seen = play(prompt(), answer, answer, "A")
+    assert action == "go east"
+    assert seen.count(sentence) == 2
+
+
+def test_several_prompts_are_asked_one_after_the_other() -> None:
+    out = io.StringIO()
+    read, seen = typing("A", "B"), []
+
+    def watched() -> str:
+        seen.append(out.getvalue())
+        return read()
+
+    decisions = HumanPolicy(watched, out).act([prompt(text="Room one."), prompt(text="Room two.")], [0.0, 0.0])
+    assert [decision.action for decision in decisions] == ["go east", "go west"]
+    assert ["Room two." in text for text in seen] == [False, True]
+
+
+@pytest.mark.parametrize("lines", [["quit"], [" QUIT "], ["nonsense", "quit"]])
+def test_quit_leaves(lines: list[str]) -> None:
+    with pytest.raises(PlayerLeft, match="quit was typed; this episode is not finished"):
+        play(prompt(), *lines)
+
+
+def test_an_action_named_quit_can_be_played() -> None:
+    assert play(prompt("go", "Quit"), "quit")[0] == "Quit"
+
+
+def test_the_end_of_the_input_leaves() -> None:
+    with pytest.raises(PlayerLeft, match="the input ended") as caught:
+        play(prompt(), "nonsense")
+    assert isinstance(caught.value, ReflectRLError)
+    assert caught.value.exit_code == 130
+
+
+def test_a_state_cannot_command_the_terminal() -> None:
+    assert "a\ufffd[2Jb\ufffdc\té\n" in play(prompt(text="a\x1b[2Jb\rc\té"), "A")[1]
+
+
+def test_a_reflectors_prompt_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="expected one with a menu"):
+        HumanPolicy(typing("A"), io.StringIO()).act([LAYOUT.reflector(HALL, [])], [0.0])
+
+
+def test_a_person_is_given_no_hints() -> None:
+    assert HumanPolicy(typing(), io.StringIO()).wants_hints is False
+
+
+def test_standard_input_and_output_are_used_by_themselves() -> None:
+    code = (
+        "from reflectrl.players.human import HumanPolicy; from reflectrl.prompts import Menu, Prompt;"
+        "shown = Prompt('', (), 'A hall.\\n', Menu(('0', '1'), ('go', 'wait')));"
+        "print('played', HumanPolicy().act([shown], [0.0])[0].action);"
+        "HumanPolicy().act([shown], [0.0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input="what\nwait\n", capture_output=True, text=True)
+    assert done.stdout.startswith("A hall.\n'what' is no label")
+    assert "played wait\nA hall.\n" in done.stdout
+    assert "PlayerLeft: the input ended" in done.stderr
