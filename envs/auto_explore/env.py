@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
 from reflectrl.envs.auto_explore.library import Library, open_library
 from reflectrl.envs.auto_explore.walk import Walk, command
 
 STEP, FOUND = -1, 15
-"""The paper's rewards, divided by the horizon so that they stay about within [-1, 1]."""
+"""The paper's rewards; divided by the usual horizon of 15, they stay about within [-1, 1]."""
 
 
 class AutoExplore(NatLangEnv):
@@ -23,10 +23,10 @@ class AutoExplore(NatLangEnv):
 
     Args:
         dataset: a folder written by gen-data, or a repository about which the offline writer asks questions: a folder,
-            a git URL, ``pypi:NAME==VERSION``, ``company:nano`` or ``company:full``.
+            a git URL, ``pypi:NAME==VERSION``, ``company:nano`` or ``company:full``; or a library that is open already.
         horizon: steps of an episode.
         page: entries of a folder shown at a time; larger folders are shown as ranges that ``ls`` opens.
-        output: characters shown of a command's result.
+        output: characters shown of a command's result, up to the sandbox's own limit of 4,000.
         listing: show the folder's entries in the text as well, which a reflector needs that is to speak of them.
         leave_out: probability with which an entry that does not lead to the answer is missing in an episode
             (distractor leave-out, for training).
@@ -43,7 +43,7 @@ class AutoExplore(NatLangEnv):
 
     def __init__(
         self,
-        dataset: str = "company:nano",
+        dataset: str | Library = "company:nano",
         horizon: int = 15,
         page: int = 20,
         output: int = 400,
@@ -51,17 +51,19 @@ class AutoExplore(NatLangEnv):
         leave_out: float = 0.0,
     ) -> None:
         super().__init__(horizon)
+        if not isinstance(dataset, str | Library):
+            raise InvalidInput(f"dataset={dataset!r} was given to {self.name!r}; expected a folder or source, as text.")
         for option, value, least in (("page", page, 2), ("output", output, 1)):
             if not isinstance(value, int) or value < least:
                 raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
-        if not 0.0 <= leave_out < 1.0:
+        if not isinstance(leave_out, float | int) or not 0.0 <= leave_out < 1.0:
             raise InvalidInput(f"leave_out={leave_out!r} was given to {self.name!r}; expected 0 or more, below 1.")
         self.max_actions = 2 * page + 2
         self._page = page
         self._output = output
         self._listing = listing
         self._leave_out = leave_out
-        self._library: Library = open_library(dataset)
+        self._library = dataset if isinstance(dataset, Library) else open_library(dataset)
         self._file: PurePosixPath | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -69,14 +71,21 @@ class AutoExplore(NatLangEnv):
         return self._library.tasks[split]
 
     def start(self, task: Task) -> None:
-        """Stand in the root. A task whose ``file`` is absent has an answer that nobody knows: see ``explore``."""
+        """Stand in the root. A task whose ``file`` is absent has an answer that nobody knows: see ``explore``.
+
+        Raises:
+            InvalidInput: no question, a repository that is not in the dataset, a file that is not in the repository.
+            WorkFailed: the repository cannot be copied.
+
+        """
         repository, question, file = (task.options.get(key) for key in ("repository", "question", "file"))
         if not isinstance(question, str) or not question.strip():
             raise InvalidInput(f"task {task.id!r} of {self.name!r} has no question; use env.tasks(split).")
+        sandbox = self._library.sandbox(str(repository), None if file is None else str(file))
         self._file = None if file is None else PurePosixPath(str(file))
         self._walk = Walk(
             " ".join(question.split()),
-            self._library.sandbox(str(repository)),
+            sandbox,
             page=self._page,
             output=self._output,
             listing=self._listing,
@@ -89,9 +98,17 @@ class AutoExplore(NatLangEnv):
         return Observation(self._walk.text, self._walk.actions)
 
     def act(self, action: str) -> Outcome:
-        """Run a command in the sandbox."""
+        """Run a command in the sandbox.
+
+        Raises:
+            WorkFailed: the copy of the repository has gone.
+
+        """
         self._good = action in (self.expert(), self._reads_file())
-        self._walk.run(action)
+        try:
+            self._walk.run(action)
+        except WorkFailed as error:
+            raise WorkFailed(f"{action!r} was not played: {error} Or reset the environment, which does so.") from error
         answer = self._walk.answer
         success = answer is not None and self._file is not None and PurePosixPath(answer) == self._file
         over = answer is not None or self.steps >= self.horizon

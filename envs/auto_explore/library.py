@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from reflectrl.core import InvalidInput, Task, nearest
+from reflectrl.core import InvalidInput, Task, WorkFailed, nearest
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
-from reflectrl.envs.auto_explore.sandbox import Sandbox
+from reflectrl.envs.auto_explore.sandbox import Sandbox, quote
 from reflectrl.envs.auto_explore.sources import fetch
 
 QUESTIONS_PER_FILE = 3
@@ -28,33 +28,67 @@ class Library:
         self._repositories = dataset.repositories
         self._copies: dict[str, Sandbox] = {}
 
-    def sandbox(self, repository: str) -> Sandbox:
-        """A view of the private copy, at its root; a copy that has gone is made again."""
+    def sandbox(self, repository: str, file: str | None = None) -> Sandbox:
+        """A view of the private copy, at its root; a copy that has gone, or has lost ``file``, is made again.
+
+        Raises:
+            InvalidInput: the dataset has no such repository, or the repository no such file.
+            WorkFailed: the repository cannot be copied.
+
+        """
         if repository not in self._repositories:
             raise InvalidInput(
                 f"repository {repository!r} is not in this dataset; {nearest(repository, self._repositories)}"
             )
         copy = self._copies.get(repository)
-        if copy is None or not copy.root.is_dir():
+        if copy is None or not _holds(copy, file):
             copy = self._copies[repository] = Sandbox(self._repositories[repository])
+            if not _holds(copy, file):
+                raise InvalidInput(
+                    f"file {file!r} is not in repository {repository!r}; expected a path from its root: "
+                    "use env.tasks(split)."
+                )
         return copy.view()
+
+
+def _holds(copy: Sandbox, file: str | None) -> bool:
+    """Is the copy where it was, and is ``file`` what ``id`` calls a file in it?"""
+    try:
+        view = copy.view()
+        return file is None or view.run(f"id {quote(file)}").answer == file
+    except WorkFailed:
+        return False
 
 
 def _task(question: Question) -> Task:
     return Task(question.id, {"repository": question.repository, "question": question.question, "file": question.file})
 
 
-@cache
 def open_library(dataset: str) -> Library:
     """The library of a dataset's folder or, with extractive questions about it, of a repository's source.
 
+    It is opened once in a process: what changes in a folder afterwards is not seen.
+
     Raises:
-        InvalidInput: neither a dataset nor a source, or a repository without questions.
+        InvalidInput: neither a dataset nor a source, or a repository with too few questions.
+        WorkFailed: the repository cannot be fetched.
 
     """
-    if (Path(dataset) / "train.jsonl").is_file():
-        return Library(read_dataset(Path(dataset)))
-    folder = tempfile.TemporaryDirectory(prefix="reflectrl-")
-    atexit.register(folder.cleanup)
-    name, path = fetch(dataset, Path(folder.name))
+    folder = Path(dataset).expanduser()
+    return _open(str(folder.resolve()) if dataset and folder.is_dir() else dataset)
+
+
+@cache
+def _open(dataset: str) -> Library:
+    folder = Path(dataset)
+    if (folder / "repositories").is_dir() and any((folder / f"{split}.jsonl").is_file() for split in SPLITS):
+        return Library(read_dataset(folder))
+    fetched = tempfile.TemporaryDirectory(prefix="reflectrl-")
+    atexit.register(fetched.cleanup)
+    name, path = fetch(dataset, Path(fetched.name))
     return Library(ask_about({name: path}, write_questions, per_file=QUESTIONS_PER_FILE, seed=0))
+
+
+def folder_library(repository: Path) -> Library:
+    """A library of one repository, named as its folder is, without tasks: for questions that come from elsewhere."""
+    return Library(Dataset({split: () for split in SPLITS}, {repository.resolve().name: repository}))

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -41,14 +41,28 @@ OPEN_FILES = 256
 NICENESS = 10
 SHARED_MEMORY = 16 * 1024**2
 
-_UNTRACED = {
-    "x86_64": (0xC000003E, {"shmget": 29, "fallocate": 285, "memfd_create": 319, "io_uring_setup": 425, "secret": 447}),
-    "aarch64": (
-        0xC00000B7,
-        {"fallocate": 47, "shmget": 194, "memfd_create": 279, "io_uring_setup": 425, "secret": 447},
-    ),
+_REFUSED_CALLS = {
+    "x86_64": {
+        "shmget": 29,
+        "ptrace": 101,
+        "fallocate": 285,
+        "process_vm_writev": 311,
+        "memfd_create": 319,
+        "io_uring_setup": 425,
+        "memfd_secret": 447,
+    },
+    "aarch64": {
+        "fallocate": 47,
+        "ptrace": 117,
+        "shmget": 194,
+        "process_vm_writev": 271,
+        "memfd_create": 279,
+        "io_uring_setup": 425,
+        "memfd_secret": 447,
+    },
 }
-"""Number of the architecture, and of the system calls whose memory or disk space no process is charged for."""
+"""Calls whose memory or disk space no process is charged for, and those that change another process."""
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 _ENVIRONMENT = {
     "HOME": "/tmp",
@@ -100,11 +114,12 @@ def run_program(
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise InvalidInput("python and pip need bubblewrap, which was not found: install the package 'bubblewrap'.")
-    if platform.machine() not in _UNTRACED:
-        raise InvalidInput(f"python and pip run on {' and '.join(_UNTRACED)} only; this is {platform.machine()!r}.")
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise InvalidInput(f"python and pip run on {' and '.join(_ARCHITECTURES)} only; this is {machine!r}.")
     with ExitStack() as stack:
         (told, tell), (gate, release), (filters, fill) = (_pipe(stack) for _ in range(3))
-        fill.write(_filter(*_UNTRACED[platform.machine()]))
+        fill.write(_filter(_ARCHITECTURES[machine], _REFUSED_CALLS[machine].values()))
         fill.close()
         command = [bubblewrap, *_walls(root, cwd, writable=writable, scratch=write_bytes)]
         command += ["--json-status-fd", f"{tell.fileno()}", "--block-fd", f"{gate.fileno()}"]
@@ -297,11 +312,11 @@ def _packages(root: Path) -> Iterator[str]:
     yield from ("--setenv", "PYTHONPATH", ":".join(dict.fromkeys(map(str, packages))))
 
 
-def _filter(architecture: int, calls: dict[str, int]) -> bytes:
+def _filter(architecture: int, calls: Iterable[int]) -> bytes:
     """A seccomp program that refuses ``calls``, and every call made as another architecture."""
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
     allowed, refused = 0x7FFF0000, 0x00050000 | errno.EOPNOTSUPP
-    numbers = sorted(calls.values())
+    numbers = sorted(calls)
     end = len(numbers) + 5  # where the refusal stands
     program = [
         (load, 0, 0, 4),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
+from reflectrl.core import WorkFailed
 from reflectrl.envs.auto_explore.sandbox import Entry, Sandbox, quote
 
 UP, WHOLE = "cd ..", "ls"
@@ -74,7 +75,12 @@ class Walk:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The commands that are legal now: ``cd``, ``cd ..``, ``cat`` once a file, ``id``, and ``ls`` for ranges."""
+        """The commands that are legal now: ``id``, ``cd``, ``cd ..``, ``ls`` out of a range, and ``cat`` once a file.
+
+        A large folder has its ranges in place of ``id``, ``cd`` and ``cat``.
+
+        What ``cat`` takes away stands last, so that no other command changes its label in a folder.
+        """
         up = (UP,) if self.cwd != ROOT else ()
         whole = (WHOLE,) if self._shown is not self._entries else ()
         if len(self._shown) > self._page:
@@ -82,7 +88,7 @@ class Walk:
         folders = (command("cd", entry.name) for entry in self._shown if entry.folder)
         files = [entry.name for entry in self._shown if not entry.folder]
         unread = (command("cat", name) for name in files if self.cwd / name not in self._read)
-        return (*folders, *up, *whole, *unread, *(command("id", name) for name in files))
+        return (*(command("id", name) for name in files), *folders, *up, *whole, *unread)
 
     def run(self, action: str) -> None:
         """Play one of ``actions``."""
@@ -97,10 +103,17 @@ class Walk:
         self._play(action)
 
     def step_towards(self, file: PurePosixPath) -> str:
-        """The first command of a shortest way from here to naming ``file``."""
+        """The first command of a shortest way from here to naming ``file``.
+
+        Raises:
+            WorkFailed: the file is not in the copy any more.
+
+        """
         if not file.is_relative_to(self.cwd):
             return UP
         name = file.relative_to(self.cwd).parts[0]
+        if name not in {entry.name for entry in self._entries}:
+            raise WorkFailed(f"{file} has gone from the copy of the repository; reset the environment for a new copy.")
         if name not in {entry.name for entry in self._shown}:
             return WHOLE
         if len(self._shown) > self._page:
@@ -120,8 +133,8 @@ class Walk:
             self._read.update(self.cwd / entry.name for entry in self._shown if quote(entry.name) == rest)
 
     def _look(self) -> None:
-        """Read the working directory; names that cannot be written on a line of a menu are left out."""
-        found = (entry for entry in self._sandbox.entries() if entry.name.isprintable())
+        """Read the working directory; the sandbox shows no name that would not fit on a line of a menu."""
+        found = self._sandbox.entries()
         self._entries = tuple(entry for entry in found if self._keep is None or self._keep(self.cwd / entry.name))
         self._shown = self._entries
 

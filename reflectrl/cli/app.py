@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reflectrl
-from reflectrl.cli import envs, recipes, reports, stages
+from reflectrl.cli import envs, explore, recipes, reports, stages
 
 # A traceback means a bug in this library, so it is shown as Python shows it.
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("sft")(stages.sft)
 app.command("rlft")(stages.rlft)
 app.command("eval")(stages.evaluate)
 app.command("report")(reports.report)
+app.command("explore")(explore.explore)
 app.add_typer(recipes.app, name="recipes")
 app.command("check-env")(envs.check)
 

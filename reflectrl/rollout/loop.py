@@ -53,6 +53,7 @@ def rollout(
     reflector: Reflector | None,
     layout: PromptFormat,
     on_episode: Callable[[Trajectory], None] | None = None,
+    on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Trajectory]:
     """Play ``episodes`` over ``envs``; a slot whose episode ends takes the next one.
 
@@ -66,6 +67,7 @@ def rollout(
         reflector: who reflects; ``None`` leaves reflections out of the prompts.
         layout: how prompts are written.
         on_episode: told of each finished episode, in order of finishing.
+        on_turn: told of each step once it is played, not whose it is: to watch a single episode.
 
     Returns:
         One trajectory an episode, in the order given.
@@ -77,6 +79,8 @@ def rollout(
     while slots:
         active: list[_Slot] = []
         for slot, trajectory in zip(slots, _step(slots, policy, reflector, layout), strict=True):
+            if on_turn is not None:
+                on_turn(slot.turns[-1])
             if trajectory is None:
                 active.append(slot)
                 continue

@@ -67,14 +67,15 @@ LANGUAGES = MappingProxyType(
 def source(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
     """The text of one file."""
     language = LANGUAGES[folder.subject.kind]
-    where = f"the {entity} service on {folder.group}" if folder.group else f"the {entity} service"
-    title = f"{folder.subject.name} of {where}"
+    service = f"the {entity.title()} service"
+    where = f"{service} on {folder.group}" if folder.group else service
+    title = f"{folder.subject.name.title()} of {where}"
     parts = [language.top.format(title=title, package=folder.subject.name, owner=entity.title())]
     for aspect in folder.subject.aspects:
         verb, noun = aspect.split(" the ")
         parts.append(
             language.function.format(
-                does=f"{aspect.capitalize()} for {where}",
+                does=f"{aspect.capitalize()} of {folder.subject.name} for {where}",
                 keeper=f"{rng.choice(COLLEAGUES)} has kept it since {rng.randint(2012, 2024)}",
                 snake=f"{verb}_{noun}",
                 camel=f"{verb}{noun.title()}",

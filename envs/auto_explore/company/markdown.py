@@ -39,11 +39,12 @@ _FURTHER = (
 
 def policy(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
     """The text of one file."""
-    where = f" for {folder.group} in {entity}" if folder.group else f" in {entity}"
-    parts = [f"# {folder.subject.name}{where}\n"]
+    place = entity.title()
+    where = f" for {folder.group} in {place}" if folder.group else f" in {place}"
+    parts = [f"# {folder.subject.name.title()}{where}\n"]
     for aspect in folder.subject.aspects:
         sentences = list(_sentences(aspect, rng.randint(*size.sentences), rng))
-        parts.append(f"\n## {aspect}{where}\n")
+        parts.append(f"\n## {folder.subject.name.title()}: {aspect}{where}\n")
         for start in range(0, len(sentences), _PARAGRAPH):
             parts.append(f"\n{' '.join(sentences[start : start + _PARAGRAPH])}\n")
     return "".join(parts)

@@ -66,7 +66,10 @@ def size_named(name: str) -> Size:
 
 
 def plan_company(size: str = "nano", seed: int = 0) -> tuple[Folder, ...]:
-    """Every folder that holds files, parents first; which entities it holds depends on the seed.
+    """Every folder that holds files, parents first.
+
+    The seed draws a folder's entities from its pool. The small company's pools are no larger than its folders: there,
+    all folders of a kind hold the same entities, whatever the seed.
 
     A topic shares no entity with its sub-topics: "sick notes in oslo" and "sick notes for managers in oslo" never both
     exist, for the words of the second answer the first as well.

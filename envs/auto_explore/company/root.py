@@ -9,10 +9,10 @@ from reflectrl.envs.auto_explore.company.plan import Size
 from reflectrl.envs.auto_explore.company.words import COLLEAGUES
 
 _HANDBOOK = """\
-# handbook
+# Handbook
 
 Whoever writes here keeps to one page for each place, drink or program, and names the file after it.
-Headings, columns and names of files are in lower case, also where they name a city.
+Names of files and folders are one word in lower case.
 Whatever is not written down is not agreed.
 """
 
@@ -24,8 +24,8 @@ def root_files(size: Size, rng: random.Random) -> dict[str, str]:
         topics = ", ".join(topic.name for topic in department.topics[: size.topics])
         lines.append(f"- {department.own.name}: its own files, and {topics}\n")
     readme = (
-        "# kestrel coffee\n\nKestrel roasts coffee, sells it and writes everything down in this repository. "
-        "A folder holds files of one kind: policies, tables or code. Headings are in lower case.\n\n"
+        "# Kestrel Coffee\n\nKestrel roasts coffee, sells it and writes everything down in this repository. "
+        "A folder holds files of one kind: policies, tables or code.\n\n"
     )
     rows = (
         f"{department.own.name},{rng.choice(COLLEAGUES)},{rng.randint(1, 9)},{rng.randint(101, 999)}\n"

@@ -22,7 +22,7 @@ def write_company(folder: Path, size: str = "nano", seed: int = 0) -> None:
     Args:
         folder: absent, or empty.
         size: ``nano``, 243 files in two levels of folders, or ``full``, about 12 million tokens in three.
-        seed: draws the facts, and which files a folder has; never its subjects.
+        seed: draws the facts and, for ``full``, which files a folder has; never its subjects.
 
     Raises:
         InvalidInput: an unknown size, or a folder that holds something.

@@ -64,8 +64,17 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_other_ones(nano, t
     assert digest(tmp_path / "other") != digest(nano)
 
 
-def test_another_seed_gives_the_folders_other_files_but_keeps_the_subjects():
-    first, second = plan_company(seed=0), plan_company(seed=1)
+def test_another_seed_gives_a_nano_company_other_facts_and_nothing_else(nano, tmp_path):
+    assert plan_company(seed=0) == plan_company(seed=1)
+    write_company(tmp_path / "other", seed=1)
+    first, second = files(nano), files(tmp_path / "other")
+    assert list(first) == list(second)
+    unseeded = {"README.md", "handbook.md"}
+    assert {name for name in first if first[name].read_bytes() == second[name].read_bytes()} == unseeded
+
+
+def test_another_seed_gives_the_folders_of_a_full_company_other_files_but_keeps_the_subjects():
+    first, second = plan_company("full", seed=0), plan_company("full", seed=1)
     assert [(folder.path, folder.subject) for folder in first] == [(folder.path, folder.subject) for folder in second]
     assert [folder.entities for folder in first] != [folder.entities for folder in second]
 
@@ -98,9 +107,12 @@ def test_no_folder_has_more_than_twenty_entries_which_are_one_page_of_the_walk(s
     assert max(entries.values()) <= 20
 
 
-def test_the_files_of_a_nano_company_are_named_after_twelve_words_a_kind(nano):
-    names = {path.stem for name, path in files(nano).items() if name not in ROOT}
-    assert names == {word for pool in POOLS for word in pool[:12]}
+def test_every_folder_of_a_kind_in_a_nano_company_has_files_of_the_same_eight_names():
+    named = {folder.subject.kind: set() for folder in plan_company()}
+    for folder in plan_company():
+        named[folder.subject.kind].add(folder.entities)
+    pools = {MARKDOWN: CITIES, TABLE: DRINKS}
+    assert named == {kind: {tuple(sorted(pools.get(kind, SERVICES)[:8]))} for kind in named}
 
 
 def test_every_name_is_one_lower_case_word():
@@ -160,14 +172,12 @@ def test_the_words_of_an_aspect_with_its_entity_stand_together_in_exactly_one_fi
     assert asked == 720
 
 
-def test_every_file_but_a_table_has_one_heading_an_aspect_written_as_its_name_is(nano):
+def test_every_file_but_a_table_has_one_heading_an_aspect_with_its_entity_as_a_name(nano):
     texts = {name.rpartition(".")[0]: path for name, path in files(nano).items()}
     for name, (folder, entity) in planned().items():
         if folder.subject.kind != TABLE:
             found = re.findall(HEADINGS[texts[name].suffix], texts[name].read_text(), re.MULTILINE)
-            code = folder.subject.kind != MARKDOWN
-            expected = [(aspect.capitalize() if code else aspect, entity) for aspect in folder.subject.aspects]
-            assert found == expected, name
+            assert found == [(aspect.capitalize(), entity.title()) for aspect in folder.subject.aspects], name
 
 
 def test_the_first_line_says_what_the_file_is_about(nano):
@@ -175,8 +185,8 @@ def test_the_first_line_says_what_the_file_is_about(nano):
     for name, (folder, entity) in planned().items():
         line = texts[name].partition("\n")[0]
         assert len(line) < 100, name
-        assert entity in line, name
-        assert folder.subject.kind == TABLE or folder.subject.name in line, name
+        assert entity.title() in line, name
+        assert folder.subject.kind == TABLE or folder.subject.name.title() in line, name
 
 
 def test_every_python_file_parses_into_three_functions_with_docstrings(nano):
@@ -205,7 +215,7 @@ def test_every_table_has_twelve_rows_of_a_month_and_a_number_an_aspect(nano):
         if folder.subject.kind == TABLE:
             with (nano / f"{name}.csv").open(newline="") as stream:
                 header, *rows = csv.reader(stream)
-            assert header == ["month", *(f"{aspect.replace(' ', '_')}_{entity}" for aspect in folder.subject.aspects)]
+            assert header == ["month", *(f"{aspect} {entity.title()}" for aspect in folder.subject.aspects)]
             assert len({row[0] for row in rows}) == len(rows) == 12
             assert all(len(row) == 4 and min(map(float, row[1:])) > 0 for row in rows)
 
@@ -244,16 +254,16 @@ def test_a_full_companys_sub_topic_is_named_in_its_headings_columns_and_comments
         for folder in plan
         if folder.path[:2] in {("people", "leave"), ("people", "pay"), ("software", "identity")}
     }
-    entity = {folder.path: folder.entities[0] for folder in plan}
+    entity = {folder.path: folder.entities[0].title() for folder in plan}
     managers, north, phones = (
         ("people", "leave", "managers"),
         ("people", "pay", "north"),
         ("software", "identity", "phones"),
     )
-    assert f"## sick notes for managers in {entity[managers]}\n" in texts[managers]
-    assert texts[north].startswith(f"day,hourly_wage_north_{entity[north]},overtime_bonus_north_{entity[north]},")
+    assert f"## Sick notes for managers in {entity[managers]}\n" in texts[managers]
+    assert texts[north].startswith(f"day,hourly wage north {entity[north]},overtime bonus north {entity[north]},")
     assert f"// Hash the password for the {entity[phones]} service on phones.\n" in texts[phones]
-    assert f"## sick notes in {entity['people', 'leave']}\n" in texts["people", "leave"]
+    assert f"## Sick notes in {entity['people', 'leave']}\n" in texts["people", "leave"]
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_as_it_was(tmp_path):
@@ -271,7 +281,7 @@ def test_a_file_is_refused(tmp_path):
 
 def test_an_empty_folder_is_filled(tmp_path):
     write_company(tmp_path)
-    assert (tmp_path / "README.md").read_text().startswith("# kestrel coffee\n")
+    assert (tmp_path / "README.md").read_text().startswith("# Kestrel Coffee\n")
 
 
 def test_an_unknown_size_is_refused_before_anything_is_written(tmp_path):

@@ -52,9 +52,9 @@ def test_the_entries_can_be_left_to_the_menu(shop):
 
 def test_the_root_has_no_way_up_and_a_folder_has(shop):
     here = walk(shop)
-    assert here.actions == ("cd people", "cat README.md", "id README.md")
+    assert here.actions == ("id README.md", "cd people", "cat README.md")
     here.run("cd people")
-    assert here.actions == ("cd leave", "cd ..", "cat pay.csv", "id pay.csv")
+    assert here.actions == ("id pay.csv", "cd leave", "cd ..", "cat pay.csv")
     here.run("cd ..")
     assert here.cwd == PurePosixPath(".")
 
@@ -62,7 +62,7 @@ def test_the_root_has_no_way_up_and_a_folder_has(shop):
 def test_a_file_is_read_once_and_can_still_be_named(shop):
     here = walk(shop)
     here.run("cat README.md")
-    assert here.actions == ("cd people", "id README.md")
+    assert here.actions == ("id README.md", "cd people")
     here.run("cd people")
     here.run("cd ..")
     assert "cat README.md" not in here.actions
@@ -96,7 +96,7 @@ def test_a_result_is_folded_onto_one_line_and_cut(shop):
 
 def test_entries_that_are_not_kept_do_not_exist(shop):
     here = walk(shop, keep=lambda path: path != PurePosixPath("people"))
-    assert here.actions == ("cat README.md", "id README.md")
+    assert here.actions == ("id README.md", "cat README.md")
     assert "people" not in here.text
 
 

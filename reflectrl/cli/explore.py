@@ -1,0 +1,141 @@
+"""The explore command: a question about any repository, and players who look for the file that answers it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reflectrl.core import InvalidInput, WorkFailed
+
+if TYPE_CHECKING:
+    from reflectrl.core import Turn
+    from reflectrl.pipeline.explore import Explorers
+
+SHOWN = 5
+"""Commands of a menu that are shown; the first, or those that the policy finds most probable."""
+LENGTH = 300
+"""Characters shown of a line."""
+
+
+def explore(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="REPO", help="A folder, a git URL, pypi:NAME==VERSION, company:nano or company:full."),
+    ],
+    question: Annotated[str, typer.Argument(help="What the file is to answer.")],
+    run: Annotated[Path | None, typer.Option("--run", help="Players: those of this run folder.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Players: a model behind a chat endpoint.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="Address of the model's endpoint; OpenAI's if absent.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable with its key; OPENAI_API_KEY if absent.")
+    ] = None,
+    expert: Annotated[
+        str | None,
+        typer.Option("--expert", metavar="FILE", help="Player: the expert, who is told the answer and shows the way."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Most commands; 15, or as the run was trained.")] = None,
+    page: Annotated[
+        int | None, typer.Option("--page", help="Entries of a folder shown at a time; 20, or as the run was trained.")
+    ] = None,
+    greedy: Annotated[
+        bool | None, typer.Option("--greedy/--sample", help="A run's most probable command (default), or a draw.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of a run's draws; 0 if absent.")] = None,
+) -> None:
+    """Look for the file that answers a question; without --run, --model or --expert, you play yourself."""
+    belonging = {
+        "--base-url": (base_url, "--model", model),
+        "--api-key-env": (api_key_env, "--model", model),
+        "--greedy/--sample": (greedy, "--run", run),
+        "--seed": (seed, "--run", run),
+    }
+    for option, (value, owner, given) in belonging.items():
+        if value is not None and given is None:
+            raise InvalidInput(f"{option} was given without {owner}, to which it belongs; give both or none.")
+    for stream in (sys.stdin, sys.stdout):  # a name that the terminal cannot show is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    from reflectrl.players.human import PlayerLeft
+
+    try:
+        from reflectrl.pipeline.explore import explore as play
+
+        players = _players(run, model, base_url, api_key_env, expert, greedy=greedy is not False)
+        screen = _Screen(question, players, menus=any(value is not None for value in (run, model, expert)))
+        given_options = {"horizon": steps, "page": page}
+        options = {name: value for name, value in given_options.items() if value is not None}
+        answer = play(source, question, players, options=options, seed=seed or 0, show=screen.step)
+    except (KeyboardInterrupt, PlayerLeft):
+        print("\nstopped; no file was named.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if answer is None:
+        plural = "s" * (screen.steps != 1)
+        raise WorkFailed(f"no file was named within {screen.steps} step{plural}; allow more with --steps.")
+    _say(f"answer: {answer}")
+
+
+def _players(
+    run: Path | None,
+    model: str | None,
+    base_url: str | None,
+    api_key_env: str | None,
+    file: str | None,
+    *,
+    greedy: bool,
+) -> Explorers:
+    from reflectrl.pipeline.explore import chat_model, expert, person, trained
+
+    given = [name for name, value in (("--run", run), ("--model", model), ("--expert", file)) if value is not None]
+    if len(given) > 1:
+        raise InvalidInput(f"{' and '.join(given)} were given; expected one of them, or none to play yourself.")
+    if run is not None:
+        return trained(run, greedy=greedy)
+    if model is not None:
+        return chat_model(model, base_url, api_key_env)
+    return person() if file is None else expert(file)
+
+
+class _Screen:
+    """Shows an episode step by step; without ``menus`` only what was played, to a person who has seen the rest."""
+
+    def __init__(self, question: str, players: Explorers, *, menus: bool) -> None:
+        self.steps = 0
+        self._head = (f"Question: {question}", f"Players: {players.who}") if menus else ()
+        self._menus = menus
+
+    def step(self, turn: Turn) -> None:
+        """One step that was played."""
+        for line in self._head if self.steps == 0 else ():
+            _say(line)
+        self.steps += 1
+        if self._menus:
+            _say("")
+            _say(f"Step {self.steps}")
+            for line in _before(turn):
+                _say(f"  {line if len(line) <= LENGTH else f'{line[:LENGTH].rstrip()} [cut]'}")
+        _say(f"  Command: {turn.decision.action}")
+
+
+def _before(turn: Turn) -> list[str]:
+    """What the players had before them: the state without the question and the entries, reflection and menu."""
+    lines = [line for line in turn.observation.text.split("\n")[1:] if not line.startswith("Here: ")]
+    if turn.reflection is not None:
+        lines.append(f"Reflection: {turn.reflection}")
+    chances = turn.decision.probabilities
+    order = sorted(range(len(turn.menu)), key=lambda index: -chances[index]) if chances else range(len(turn.menu))
+    lines.append("Menu:")
+    lines += [f"  {f'{chances[index]:4.0%}  ' if chances else ''}{turn.menu[index]}" for index in order[:SHOWN]]
+    if len(order) > SHOWN:
+        lines.append(f"  and {len(order) - SHOWN} more")
+    return lines
+
+
+def _say(text: str) -> None:
+    """One line, without characters that a terminal would obey."""
+    print("".join(char if char.isprintable() else "\ufffd" for char in text), flush=True)

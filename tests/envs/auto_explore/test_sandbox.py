@@ -1,0 +1,573 @@
+"""Sandbox: a private copy, commands that look like a shell's, views, changes, and a copy that never stays behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
+
+
+@pytest.fixture(autouse=True)
+def copies(tmp_path, monkeypatch):
+    """The folder in which copies are made."""
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path):
+    folder = tmp_path / "shop"
+    for path, text in {
+        "README.md": "# shop\nsells\ntea\n",
+        "people/leave/athens.md": "sick notes go to Wanda\n",
+        "people/two words.md": "spaced\n",
+        "people/it's.md": "quoted\n",
+        ".env": "hidden",
+        ".git/config": "hidden",
+    }.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def sandbox(shop):
+    with Sandbox(shop) as opened:
+        yield opened
+
+
+def refused(result: Result) -> str:
+    assert result.failed
+    assert not result.ended
+    return result.output
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_ls_shows_folders_first_with_a_slash(sandbox):
+    assert sandbox.run("ls") == Result("people/\nREADME.md")
+    assert sandbox.run("ls people") == Result("leave/\nit's.md\ntwo words.md")
+    assert sandbox.run("ls /people/leave").output == "athens.md"
+
+
+def test_cd_moves_and_comes_back(sandbox):
+    assert sandbox.cwd == PurePosixPath(".")
+    assert sandbox.run("cd people/leave") == Result("")
+    assert sandbox.cwd == PurePosixPath("people/leave")
+    sandbox.run("cd ..")
+    assert sandbox.cwd == PurePosixPath("people")
+    for home in ("cd", "cd /"):
+        sandbox.run("cd people")
+        sandbox.run(home)
+        assert sandbox.cwd == PurePosixPath(".")
+
+
+def test_cd_above_the_root_is_refused_and_stays(sandbox):
+    sandbox.run("cd people")
+    assert "leads out of the repository" in refused(sandbox.run("cd ../.."))
+    assert sandbox.cwd == PurePosixPath("people")
+
+
+def test_cat_joins_files_and_names_those_that_are_missing(sandbox):
+    assert sandbox.run("cat README.md") == Result("# shop\nsells\ntea\n")
+    assert sandbox.run("cat README.md people/leave/athens.md").output.endswith("tea\nsick notes go to Wanda\n")
+    partly = sandbox.run("cat missing README.md")
+    assert partly.failed
+    assert partly.output == "missing does not exist; ls shows what is here.\n# shop\nsells\ntea\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("head -n 1 README.md", "# shop"),
+        ("head -n2 README.md", "# shop\nsells"),
+        ("head -2 README.md", "# shop\nsells"),
+        ("head -n 0 README.md", ""),
+        ("head README.md", "# shop\nsells\ntea\n"),
+        ("tail -n 1 README.md", "tea"),
+        ("tail -n 2 README.md", "sells\ntea"),
+        ("tail -n 999999999 README.md", "# shop\nsells\ntea"),
+        ("tail -n 0 README.md", ""),
+    ],
+)
+def test_head_and_tail_show_lines(sandbox, command, output):
+    assert sandbox.run(command) == Result(output)
+
+
+def test_head_and_tail_show_ten_lines_unless_told_otherwise(shop):
+    (shop / "long.txt").write_text("".join(f"{number}\n" for number in range(30)))
+    with Sandbox(shop) as sandbox:
+        assert sandbox.run("head long.txt").output.split("\n")[:10] == [str(number) for number in range(10)]
+        assert sandbox.run("tail long.txt").output.split("\n") == [str(number) for number in range(20, 30)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["head", "head -n README.md", "tail -n x README.md", "head -n -1 README.md", "head -c 3 README.md", "tail a b"],
+)
+def test_head_and_tail_say_what_they_take(sandbox, command):
+    assert "takes -n and a number of lines" in refused(sandbox.run(command))
+
+
+def test_echo_shows_writes_and_appends(sandbox):
+    assert sandbox.run("echo  several   words 'and  quoted'").output == "several words and  quoted"
+    assert sandbox.run("echo one > people/new.md") == Result("")
+    assert sandbox.run("echo two>>people/new.md") == Result("")
+    assert sandbox.run("cat people/new.md").output == "one\ntwo\n"
+    sandbox.run("echo x > people/new.md")
+    assert sandbox.run("cat people/new.md").output == "x\n"
+
+
+def test_a_quoted_sign_of_redirection_is_a_word(sandbox):
+    assert sandbox.run("echo 'a > b' \\> \">>\"").output == "a > b > >>"
+    assert sandbox.changes() == {}
+
+
+def test_id_ends_with_an_answer_relative_to_the_root(sandbox):
+    sandbox.run("cd people")
+    done = sandbox.run("id leave/athens.md")
+    assert done == Result("", ended=True, answer="people/leave/athens.md")
+    assert sandbox.run("id /README.md").answer == "README.md"
+
+
+@pytest.mark.parametrize("command", ["id", "id people", "id missing", "id README.md people", "id ../shop/README.md"])
+def test_id_of_anything_but_one_file_does_not_end(sandbox, command):
+    done = sandbox.run(command)
+    assert refused(done)
+    assert done.answer is None
+
+
+def test_exit_ends_without_an_answer(sandbox):
+    assert sandbox.run("exit") == Result("", ended=True)
+    assert refused(sandbox.run("exit 1"))
+
+
+@pytest.mark.parametrize("name", ["two words.md", "it's.md"])
+def test_quoted_names_are_one_word(sandbox, name):
+    sandbox.run("cd people")
+    assert not sandbox.run(f"cat {quote(name)}").failed
+    assert sandbox.run(f"id {quote(name)}").answer == f"people/{name}"
+
+
+@pytest.mark.parametrize(
+    "command", ["ls; ls", "ls | ls", "ls && ls", "ls &", "cat < README.md", "ls `ls`", "ls $(ls)", "ls\nls"]
+)
+def test_what_only_a_shell_understands_is_refused(sandbox, command):
+    assert "is not understood; give one command" in refused(sandbox.run(command))
+
+
+@pytest.mark.parametrize(
+    "command", ["echo * ? [a]", "echo $HOME ${PATH}", "echo ~ ~root", "echo {a,b} !x #y", 'echo "$(ls) `ls`"']
+)
+def test_what_a_shell_would_expand_is_literal(sandbox, command):
+    assert sandbox.run(command) == Result(command.removeprefix("echo ").replace('"', ""))
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("", "command '' is not known"),
+        ("sl", "command 'sl' is not known; did you mean 'ls'?"),
+        ("rm -rf /", "command 'rm' is not known"),
+        ("cat", "cat was given no file"),
+        ("cat 'open", "open quote"),
+        ("ls a b", "ls takes one folder"),
+        ("ls -la", "-la does not exist"),
+        ("ls README.md", "README.md is not a folder"),
+        ("cd README.md", "README.md is not a folder"),
+        ("ls > x", "only echo can"),
+        ("echo x >", "needs one file after it"),
+        ("echo x > a b", "needs one file after it"),
+        ("echo x > a > b", "needs one file after it"),
+        ("echo " + "x" * 70_000, "a command of 70,005 characters is too long"),
+        ("python x.py", "command 'python' is not known"),
+        ("pip list", "command 'pip' is not known"),
+    ],
+)
+def test_a_wrong_command_is_answered_with_one_sentence(sandbox, command, sentence):
+    said = refused(sandbox.run(command))
+    assert sentence in said
+    assert "\n" not in said
+
+
+def test_no_sentence_of_a_sandbox_without_programs_offers_them(sandbox):
+    assert "python" not in sandbox.run("sl").output
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def test_long_output_is_cut_and_says_so(shop):
+    (shop / "long.txt").write_text("ä" * 500)
+    with Sandbox(shop, limits=Limits(output=100)) as sandbox:
+        cut = "ä" * 100 + "\n(cut after 100 characters)"
+        assert sandbox.run("cat long.txt").output == cut
+        assert sandbox.run("head long.txt").output == cut
+        assert sandbox.run("echo " + "ä" * 101).output == cut
+        assert sandbox.run("echo " + "ä" * 100).output == "ä" * 100
+
+
+def test_a_long_tail_shows_its_end(shop):
+    (shop / "long.txt").write_text("€" * 5000 + "\nthe end\n", encoding="utf-8")
+    with Sandbox(shop, limits=Limits(output=50)) as sandbox:
+        assert sandbox.run("tail long.txt").output == "€" * 42 + "\nthe end\n(only the last 50 characters)"
+        assert sandbox.run("tail -n 1 long.txt").output == "the end"
+
+
+@pytest.mark.parametrize("content", [b"a\0b", b"\xff\xfe\x00", b"caf\xe9", b"\x89PNG\r\n", b"x" * 100 + b"\xc3"])
+def test_binary_files_are_named_and_not_shown(shop, content):
+    (shop / "data").write_bytes(content)
+    with Sandbox(shop) as sandbox:
+        for command in ("cat data", "head data", "tail data"):
+            assert sandbox.run(command).output.strip() == f"data is binary, {len(content)} bytes"
+
+
+def test_a_character_on_the_border_of_what_is_looked_at_does_not_make_a_file_binary(shop):
+    (shop / "text").write_bytes(b"x" * 8191 + "é".encode() * 10)
+    with Sandbox(shop, limits=Limits(output=20_000)) as sandbox:
+        assert sandbox.run("cat text").output == "x" * 8191 + "é" * 10
+
+
+def test_output_has_no_control_characters_but_newline_and_tab(shop):
+    (shop / "ansi.txt").write_bytes(b"\x1b[31mred\x1b[0m\ttab\r\nbell\x07 \xc2\x9b2J back\x08\x7f")
+    with Sandbox(shop) as sandbox:
+        output = sandbox.run("cat ansi.txt").output
+        assert output == "�[31mred�[0m\ttab\nbell� �2J back��"
+        assert sandbox.run("echo '\x1b[2J\udcff'").output == "�[2J�"
+
+
+def test_an_empty_file_gives_nothing_and_an_empty_folder_a_sentence(shop):
+    (shop / "empty").touch()
+    (shop / "nothing").mkdir()
+    with Sandbox(shop) as sandbox:
+        assert sandbox.run("cat empty") == Result("")
+        assert sandbox.run("tail empty") == Result("")
+        assert sandbox.run("ls nothing") == Result("this folder is empty.")
+
+
+# ---- entries and views -----------------------------------------------------------------------------------------------
+
+
+def test_entries_are_those_of_the_working_directory_or_of_a_folder(sandbox):
+    assert sandbox.entries() == (Entry("people", True), Entry("README.md", False))
+    assert sandbox.entries(PurePosixPath("people/leave")) == (Entry("athens.md", False),)
+    sandbox.run("cd people/leave")
+    assert sandbox.entries() == (Entry("athens.md", False),)
+    with pytest.raises(InvalidInput, match="missing does not exist"):
+        sandbox.entries(PurePosixPath("missing"))
+
+
+def test_views_share_files_and_not_the_working_directory(sandbox):
+    sandbox.run("cd people")
+    first, second = sandbox.view(), sandbox.view()
+    first.run("cd people/leave")
+    assert [str(one.cwd) for one in (sandbox, first, second)] == ["people", "people/leave", "."]
+    assert first.root == second.root == sandbox.root
+    sandbox.run("echo shared > /new")
+    assert second.run("cat new").output == "shared\n"
+
+
+def test_a_view_does_not_write(sandbox):
+    view = sandbox.view()
+    assert "for reading only" in refused(view.run("echo x > new"))
+    assert "for reading only" in refused(view.run("echo x >> README.md"))
+    assert view.run("echo x").output == "x"
+    assert sandbox.changes() == {}
+
+
+def test_closing_a_view_keeps_the_copy_and_closing_the_owner_removes_it(sandbox):
+    with sandbox.view() as view:
+        pass
+    assert view.run("cat README.md") == sandbox.run("cat README.md")
+    sandbox.close()
+    sandbox.close()
+    for one in (sandbox, view):
+        for use in (
+            lambda one=one: one.run("ls"),
+            lambda one=one: one.run("cat README.md"),
+            one.entries,
+            one.view,
+            one.changes,
+        ):
+            with pytest.raises(WorkFailed, match="the copy of the repository has gone"):
+                use()
+
+
+def test_a_copy_that_vanishes_is_reported_and_not_a_traceback(sandbox):
+    sandbox.run("cd people")
+    shutil.rmtree(sandbox.root.parent)
+    for command in ("ls", "cat it\\'s.md", "cd leave", "echo x > y", "cd /"):
+        with pytest.raises(WorkFailed, match="has gone"):
+            sandbox.run(command)
+    sandbox.close()
+
+
+def test_a_removed_working_directory_is_a_sentence(sandbox):
+    sandbox.run("cd people/leave")
+    shutil.rmtree(sandbox.root / "people")
+    assert "people/leave does not exist" in refused(sandbox.run("ls"))
+    assert not sandbox.run("cd /").failed
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_changes_are_new_changed_and_removed_files(sandbox):
+    assert sandbox.changes() == {}
+    sandbox.run("echo new > people/new.md")
+    sandbox.run("echo more >> README.md")
+    (sandbox.root / "people/it's.md").unlink()
+    assert sandbox.changes() == {
+        "README.md": b"# shop\nsells\ntea\nmore\n",
+        "people/it's.md": None,
+        "people/new.md": b"new\n",
+    }
+    assert list(sandbox.changes()) == sorted(sandbox.changes())
+
+
+def test_changes_see_equal_sizes_and_forget_what_was_undone(sandbox):
+    before = (sandbox.root / "people/it's.md").stat()
+    sandbox.run("echo QUOTED > people/it\\'s.md")
+    os.utime(sandbox.root / "people/it's.md", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert sandbox.changes() == {"people/it's.md": b"QUOTED\n"}
+    sandbox.run("echo quoted > people/it\\'s.md")
+    assert sandbox.changes() == {}
+
+
+def test_changes_compare_with_the_copy_and_not_with_the_repository(shop, sandbox):
+    (shop / "README.md").write_text("changed since")
+    assert sandbox.changes() == {}
+
+
+def test_changes_leave_out_links_and_hidden_files(sandbox):
+    (sandbox.root / "link").symlink_to("README.md")
+    (sandbox.root / ".hidden").touch()
+    os.mkfifo(sandbox.root / "fifo")
+    assert sandbox.changes() == {}
+
+
+def test_changes_too_large_to_hold_are_reported(shop):
+    with Sandbox(shop, limits=Limits(copy_bytes=10_000)) as sandbox:
+        with (sandbox.root / "sparse").open("wb") as file:
+            file.truncate(10_001)
+        with pytest.raises(WorkFailed, match="the changed files hold more than 10,000 bytes"):
+            sandbox.changes()
+
+
+def test_writing_is_limited_in_all(shop):
+    with Sandbox(shop, limits=Limits(write_bytes=10)) as sandbox:
+        assert not sandbox.run("echo 1234 > a").failed
+        assert not sandbox.run("echo 678 >> a").failed
+        assert "the 10 bytes that may be written here are used up" in refused(sandbox.run("echo 1 > b"))
+        assert sandbox.changes() == {"a": b"1234\n678\n"}
+
+
+# ---- the copy --------------------------------------------------------------------------------------------------------
+
+
+def test_the_original_is_never_written(shop, sandbox):
+    sandbox.run("echo x > README.md")
+    assert (shop / "README.md").read_text() == "# shop\nsells\ntea\n"
+    assert not sandbox.root.is_relative_to(shop)
+
+
+def test_hidden_files_are_not_copied(sandbox):
+    assert sorted(path.name for path in sandbox.root.iterdir()) == ["README.md", "people"]
+    assert sandbox.left_out == ()
+
+
+def test_links_that_stay_inside_are_kept_and_others_left_out(shop):
+    targets = {
+        "inside": "README.md",
+        "folder": "people/leave",
+        "through": "people/../README.md",
+        "second": "inside",
+        "absolute": str(shop / "README.md"),
+        "outside": "../copies",
+        "broken": "missing",
+        "hidden": ".env",
+        "loop": "loop",
+    }
+    for name, target in targets.items():
+        (shop / name).symlink_to(target)
+    with Sandbox(shop) as sandbox:
+        kept = {path.name for path in sandbox.root.iterdir() if path.is_symlink()}
+        assert kept == {"inside", "folder", "through", "second"}
+        assert sorted(sandbox.left_out) == ["absolute", "broken", "hidden", "loop", "outside"]
+        assert sandbox.run("cat folder/athens.md").output == "sick notes go to Wanda\n"
+
+
+def test_hard_links_become_files_of_their_own(shop):
+    os.link(shop / "README.md", shop / "again.md")
+    with Sandbox(shop) as sandbox:
+        sandbox.run("echo x > again.md")
+        assert sandbox.run("head -n 1 README.md").output == "# shop"
+        assert not sandbox.run("cat again.md").failed
+
+
+def test_special_files_and_odd_names_are_left_out_and_named(shop, monkeypatch):
+    os.mkfifo(shop / "fifo")
+    monkeypatch.chdir(shop)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+    (shop / "line\nbreak").touch()
+    (shop / "\udcff").touch()  # a byte that is not UTF-8
+    with Sandbox(shop) as sandbox:
+        assert sorted(sandbox.left_out) == ["'\\udcff'", "'line\\nbreak'", "fifo", "socket"]
+        assert sandbox.run("ls").output == "people/\nREADME.md"
+
+
+def test_what_is_left_out_is_named_a_hundred_times_at_most(shop):
+    for number in range(120):
+        (shop / f"broken{number:03d}").symlink_to("missing")
+    with Sandbox(shop) as sandbox:
+        assert len(sandbox.left_out) == 100
+
+
+def test_unreadable_files_are_left_out():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder)
+        (root / "repository" / "closed").mkdir(parents=True)
+        (root / "copies").mkdir()
+        (root / "repository" / "readable").touch()
+        (root / "repository" / "unreadable").touch(0o000)
+        (root / "repository" / "closed").chmod(0o000)
+        for path in (root, root / "copies"):
+            path.chmod(0o777)
+        tempfile.tempdir = str(root / "copies")
+        former = os.geteuid()
+        if former == 0:
+            os.seteuid(65534)  # root may read everything
+        try:
+            with Sandbox(root / "repository") as sandbox:
+                assert sorted(sandbox.left_out) == ["closed", "unreadable"]
+                assert [entry.name for entry in sandbox.entries()] == ["readable"]
+        finally:
+            os.seteuid(former)
+            (root / "repository" / "closed").chmod(0o700)
+
+
+def test_read_only_files_can_be_written_in_the_copy_and_may_be_run(shop):
+    (shop / "tool.py").touch(0o555)
+    with Sandbox(shop) as sandbox:
+        mode = (sandbox.root / "tool.py").stat().st_mode & 0o777
+        assert mode == 0o700
+        assert not sandbox.run("echo x > tool.py").failed
+
+
+def test_an_empty_repository_works(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with Sandbox(tmp_path / "empty") as sandbox:
+        assert sandbox.entries() == ()
+        assert sandbox.run("ls") == Result("this folder is empty.")
+        assert sandbox.changes() == {}
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_repository_may_hold_the_folder_of_copies(tmp_path):
+    with Sandbox(tmp_path) as sandbox:
+        assert sandbox.run("cat shop/README.md").output.startswith("# shop")
+        assert sandbox.run("ls copies") == Result("this folder is empty.")
+        assert sandbox.left_out == (f"copies/{sandbox.root.parent.name}",)
+
+
+def test_what_is_no_repository_is_refused(tmp_path, shop, copies):
+    with pytest.raises(InvalidInput, match=r"missing' does not exist; give the folder of a repository"):
+        Sandbox(tmp_path / "missing")
+    with pytest.raises(InvalidInput, match=r"README.md' is no folder"):
+        Sandbox(shop / "README.md")
+    assert list(copies.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (Limits(copy_files=4), r"holds more than 4 files and folders .* raise Limits\(copy_files=...\)"),
+        (Limits(copy_bytes=20), r"holds more than 20 bytes \(.* alone has \d+\); .* raise Limits\(copy_bytes=...\)"),
+    ],
+)
+def test_a_repository_that_is_too_large_is_refused_and_leaves_nothing(shop, copies, limits, sentence):
+    with pytest.raises(InvalidInput, match=sentence):
+        Sandbox(shop, limits=limits)
+    assert list(copies.iterdir()) == []
+
+
+def test_limits_are_more_than_nothing():
+    with pytest.raises(InvalidInput, match="limit output=0 was given; expected more than 0"):
+        Limits(output=0)
+
+
+def test_folders_without_number_that_were_made_later_are_removed_too(shop, copies):
+    with Sandbox(shop) as sandbox:
+        fd = os.open(sandbox.root, os.O_RDONLY)
+        for _ in range(1100):  # deeper than Python recurses, and longer than a path may be
+            os.mkdir("deep", dir_fd=fd)
+            inner = os.open("deep", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        os.close(fd)
+        assert sandbox.changes() == {}
+        (sandbox.root / "1").mkdir()
+        (sandbox.root / "1" / "file").touch()
+        (sandbox.root / "people").chmod(0o000)
+        sandbox.root.chmod(0o000)
+    assert list(copies.iterdir()) == []
+
+
+# ---- nothing stays behind --------------------------------------------------------------------------------------------
+
+
+def test_a_copy_goes_with_its_last_user(shop, copies):
+    view = Sandbox(shop).view()
+    gc.collect()
+    assert not view.run("ls").failed  # the owner has gone out of scope, the copy has not
+    del view
+    gc.collect()
+    assert list(copies.iterdir()) == []
+
+
+def test_a_copy_goes_with_an_exception(shop, copies):
+    with pytest.raises(ZeroDivisionError), Sandbox(shop):
+        len(list(copies.iterdir())) / 0
+    assert list(copies.iterdir()) == []
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from reflectrl.envs.auto_explore.sandbox import Sandbox
+sandbox = Sandbox(Path(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs what a process does at its end, as its parent will
+os.waitpid(child, 0)
+sys.stdout.write(sandbox.run("ls").output)
+raise RuntimeError("the end")
+"""
+
+
+def test_a_copy_goes_with_the_interpreter_and_not_with_a_forked_child(shop, copies):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(shop)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(copies)},
+    )
+    assert done.stdout == "people/\nREADME.md"
+    assert done.stderr.endswith("RuntimeError: the end\n")
+    assert list(copies.iterdir()) == []
