@@ -10,40 +10,14 @@ that is there already is not trained again.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
+
+from arms import HERE, Arm, env_steps, find, iterations, made_by, minutes, publish, spread, table, train_all
 
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.rollout.results import EvalRow, read_results
 
-HERE = Path(__file__).parent
-RUNS = HERE / "runs"
 READMES = (HERE / "README.md", HERE.parent / "README.md")
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Two-sided 95 % quantile of Student's t, by number of seeds."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One line of a table before seeds: a recipe, and what differs from it."""
-
-    name: str
-    recipe: str
-    overrides: tuple[str, ...] = ()
-
-    def folder(self, seed: int) -> Path:
-        """Where the arm's run of a seed lies."""
-        return RUNS / f"{self.name}-seed{seed}"
-
 
 REFLECT = Arm("reflect_rl", "dangerous_taxi/nano")
 PLAIN = Arm("no_reflection", "dangerous_taxi/nano_no_reflection")
@@ -52,30 +26,6 @@ RIDES = (
     Arm("ride_direct", "dangerous_taxi/nano_full"),
     Arm("ride_curriculum", "dangerous_taxi/nano_full_curriculum"),
 )
-
-
-def train(arm: Arm, seed: int) -> None:
-    """Run one arm with one seed, unless it is done; its output goes to a log beside the runs."""
-    if (arm.folder(seed) / "eval.jsonl").is_file():
-        return
-    command = [sys.executable, "-m", "reflectrl", "run", "--recipe", arm.recipe, "--runs", str(RUNS)]
-    command += ["--run", arm.folder(seed).name, f"seed={seed}", *arm.overrides]
-    RUNS.mkdir(exist_ok=True)
-    with (RUNS / f"{arm.folder(seed).name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    print(f"{arm.name} seed {seed}: done", file=sys.stderr)
-
-
-def train_all(arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> None:
-    """Run all arms and seeds, ``jobs`` at a time."""
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda pair: train(*pair), [(arm, seed) for seed in seeds for arm in arms]))
-
-
-def minutes(arm: Arm, seed: int) -> float:
-    """Processor minutes of training a run, both stages, on one thread."""
-    run = RunFolder(arm.folder(seed))
-    return (run.cpu_seconds("sft") + run.cpu_seconds("rlft")) / 60
 
 
 def equal_minutes(seeds: Sequence[int]) -> Arm:
@@ -87,28 +37,7 @@ def equal_minutes(seeds: Sequence[int]) -> Arm:
     return Arm("no_reflection_equal_minutes", PLAIN.recipe, (f"rlft.stages.0.iterations={count}",))
 
 
-def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str) -> EvalRow:
-    """One row of a run's evaluation; ``reflections=None`` is the recipe's own."""
-    rows = read_results(arm.folder(seed) / "eval.jsonl")
-    controls = {"blank", "shuffled", "expert"}
-    return next(
-        row
-        for row in rows
-        if (row.policy, row.mode) == (policy, mode)
-        and (row.reflections == reflections if reflections else row.reflections not in controls)
-    )
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and 95 % interval over seeds, in per cent."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return f"{100 * mean:.0f}"
-    half = T95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
-    return f"**{100 * mean:.0f}** ± {100 * half:.0f}"
-
-
-def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: str | None = None) -> str:
+def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: str | None = None) -> list[str]:
     """One line of a table: success of every seed, mean and interval, greedy mean, return, minutes."""
     rows = [find(arm, seed, policy, reflections, "sampled") for seed in seeds]
     success = [row.metrics.success for row in rows]
@@ -120,24 +49,7 @@ def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: s
     trained = policy == "rlft" and reflections is None
     cells.append(f"{statistics.fmean(minutes(arm, seed) for seed in seeds):.1f}" if trained else "-")
     cells.append(f"{statistics.fmean(env_steps(arm, seed) for seed in seeds):,.0f}" if trained else "-")
-    return f"| {' | '.join(cells)} |"
-
-
-def iterations(arm: Arm, seed: int) -> int:
-    """Iterations that RLFT took."""
-    return len((arm.folder(seed) / "metrics.jsonl").read_text().splitlines())
-
-
-def env_steps(arm: Arm, seed: int) -> int:
-    """Environment steps that RLFT played."""
-    last = (arm.folder(seed) / "metrics.jsonl").read_text().splitlines()[-1]
-    return int(json.loads(last)["env_steps"])
-
-
-def table(lines: Sequence[str], seeds: Sequence[int]) -> str:
-    """Lines with their heading."""
-    heads = ["", *(f"s{seed}" for seed in seeds), "success %", "greedy %", "return", "minutes", "env steps"]
-    return "\n".join([f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *lines])
+    return cells
 
 
 def report(seeds: Sequence[int], budget: Arm) -> str:
@@ -162,9 +74,10 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
         line("Reflect-RL, pickup first", RIDES[1], seeds, "rlft"),
         line("expert", RIDES[0], seeds, "expert"),
     ]
+    heads = ["", *(f"s{seed}" for seed in seeds), "success %", "greedy %", "return", "minutes", "env steps"]
     episodes = find(REFLECT, seeds[0], "rlft", None, "sampled").metrics.episodes
-    return f"""Made on {date.today()} by `python benchmarks/dangerous_taxi.py` on {os.cpu_count()} cores
-({platform.machine()}), two runs side by side, one thread each. Test starts are in no SFT row and in no RLFT start;
+    made = made_by("python benchmarks/dangerous_taxi.py")
+    return f"""{made}, two runs side by side, one thread each. Test starts are in no SFT row and in no RLFT start;
 {episodes} sampled episodes a seed over the 60 test starts. Columns s0.. are success in per cent for each seed;
 "success %" is the mean over seeds with a 95 % t interval over seeds; "greedy" plays each start once with the most
 probable action; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
@@ -173,11 +86,11 @@ equal-iterations row, which was trained beside it; rows trained at another time 
 
 ### Pickup
 
-{table(pickup, seeds)}
+{table(heads, pickup)}
 
 ### The whole ride (pickup, then dropoff)
 
-{table(rides, seeds)}
+{table(heads, rides)}
 """
 
 
@@ -195,9 +108,7 @@ def main() -> None:
     print(text)
     if len(seeds) == 5:
         for readme in READMES:
-            before, mark, rest = readme.read_text(encoding="utf-8").partition("<!-- dangerous_taxi -->\n")
-            _, end, after = rest.partition("<!-- end -->")
-            readme.write_text(f"{before}{mark}{text}{end}{after}", encoding="utf-8")
+            publish(readme, "dangerous_taxi", text)
 
 
 if __name__ == "__main__":

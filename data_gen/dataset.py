@@ -10,10 +10,9 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.environment import DATASET
 from reflectrl.config.schema import DatasetSection
-from reflectrl.core import InvalidInput
 from reflectrl.envs.auto_explore.dataset import ask_about, readable_files, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
-from reflectrl.envs.auto_explore.sources import fetch
+from reflectrl.envs.auto_explore.sources import fetch_all
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -22,29 +21,27 @@ def build_dataset(recipe: Recipe, run: Path) -> None:
     """Fetch the repositories of ``recipe``, ask about their files, and write ``run/dataset``; once.
 
     Raises:
-        InvalidInput: a source that is none, two repositories of one name, too few questions.
+        InvalidInput: a source that is none or was given twice, too few questions, no key for the endpoint.
         WorkFailed: a source or the endpoint cannot be reached; answers that were paid for are kept.
 
     """
     section, folder = recipe.dataset, run / DATASET
-    if section is None or folder.is_dir():
+    if section is None:
         return
-    with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
-        repositories = _repositories(section, Path(fetched))
-        writer = write_questions
-        if section.writer == "openai":
-            writer = asyncio.run(_chat_writer(section, repositories, run))
-        write_dataset(folder, ask_about(repositories, writer, per_file=section.per_file, seed=recipe.seed))
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
+            repositories = fetch_all(section.repositories, Path(fetched))
+            write: Callable[[str, str], Pairs] = write_questions
+            if section.writer == "openai":
+                write = asyncio.run(_chat_writer(section, repositories, run))
+            write_dataset(folder, ask_about(repositories, write, per_file=section.per_file, seed=recipe.seed))
+    for partial in run.glob(_partial("*")):
+        partial.unlink()
 
 
-def _repositories(section: DatasetSection, folder: Path) -> dict[str, Path]:
-    repositories: dict[str, Path] = {}
-    for source in section.repositories:
-        name, path = fetch(source, folder)
-        if name in repositories:
-            raise InvalidInput(f"dataset.repositories names {name!r} twice; give each repository a name of its own.")
-        repositories[name] = path
-    return repositories
+def _partial(repository: str) -> str:
+    """The replies about a repository that are paid for, until the dataset is written."""
+    return f"data/questions-{repository}.partial.jsonl"
 
 
 async def _chat_writer(
@@ -59,7 +56,6 @@ async def _chat_writer(
     written: dict[tuple[str, str], Pairs] = {}
     for name, folder in sorted(repositories.items()):
         files = readable_files(folder).readable
-        partial = run / "data" / f"questions-{name}.partial.jsonl"
-        asked = await ask_chat(ChatClient(endpoint), files, per_file=section.per_file, partial=partial)
+        asked = await ask_chat(ChatClient(endpoint), files, per_file=section.per_file, partial=run / _partial(name))
         written |= {(file, text): asked[file] for file, text in files}
     return lambda file, text: written[file, text]

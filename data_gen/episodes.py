@@ -54,7 +54,7 @@ class _Episode:
             observation = env.observation
             menu = self._menu(observation, past, negative=False)
             advice = await self._advise(past, menu, mistaken)
-            if observation.text in course.held_out:
+            if observation.full_text in course.held_out:
                 self._skipped += 1
             else:
                 self._samples.append(self._sample(past, observation, menu, advice, negative=False))
@@ -80,7 +80,7 @@ class _Episode:
         wrong = self._rng.choice(others)
         _, _, terminated, truncated, _ = env.step(wrong)
         observation = env.observation
-        if observation.text in self._course.held_out:
+        if observation.full_text in self._course.held_out:
             self._skipped += 1
         elif not (terminated or truncated):
             astray = (*past, wrong)

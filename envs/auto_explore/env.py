@@ -35,10 +35,10 @@ class AutoExplore(NatLangEnv):
 
     name = "auto_explore"
     instructions = (
-        "You explore a repository to find the one file that answers the question. Each step plays one command: cd opens "
-        "a folder, cd .. leaves it, cat reads a file, ls opens a range of a large folder, and id names the file that "
-        "answers the question, which ends the search. Reading a file does not name it. Use as few commands as you can; "
-        "naming a wrong file, or no file within the steps allowed, fails."
+        "You explore a repository to find the one file that answers the question. Each step plays one command: cd "
+        "opens a folder, cd .. leaves it, cat reads a file, ls opens a range of a large folder, and id names the file "
+        "that answers the question, which ends the search. Reading a file does not name it. Use as few commands as you "
+        "can; naming a wrong file, or no file within the steps allowed, fails."
     )
 
     def __init__(
@@ -83,8 +83,8 @@ class AutoExplore(NatLangEnv):
             raise InvalidInput(f"task {task.id!r} of {self.name!r} has no question; use env.tasks(split).")
         sandbox = self._library.sandbox(str(repository), None if file is None else str(file))
         self._file = None if file is None else PurePosixPath(str(file))
+        self._question = " ".join(question.split())
         self._walk = Walk(
-            " ".join(question.split()),
             sandbox,
             page=self._page,
             output=self._output,
@@ -95,7 +95,7 @@ class AutoExplore(NatLangEnv):
 
     def observe(self) -> Observation:
         """Question, folder, its entries and the last result; the commands that are legal here."""
-        return Observation(self._walk.text, self._walk.actions)
+        return Observation(self._walk.text, self._walk.actions, f"Question: {self._question}")
 
     def act(self, action: str) -> Outcome:
         """Run a command in the sandbox.
@@ -135,8 +135,11 @@ class AutoExplore(NatLangEnv):
         return f"{'Good' if self._good else 'Mistake'}. {self._standing(self._file)}"
 
     def spoiler(self) -> str | None:
-        """The file and the next command."""
-        return None if self._file is None else f"{super().spoiler()}. The file is /{self._file}."
+        """The next command, if any, and the file."""
+        if self._file is None:
+            return None
+        best, where = super().spoiler(), f"The file is /{self._file}."
+        return where if best is None else f"{best}. {where}"
 
     def _standing(self, file: PurePosixPath) -> str:
         cwd = self._walk.cwd

@@ -19,21 +19,19 @@ from pathlib import PurePosixPath
 from reflectrl.envs.auto_explore.ambiguity import Pair, content_words
 from reflectrl.envs.auto_explore.comments import COMMENTS, commented
 
+# The subject comes first: there a small model finds it, whatever the wording.
 ABOUT_TEXT = (
-    "Where can I read about {}?",
-    "Which file covers {}?",
-    "I need to know about {}.",
-    "Which document describes {}?",
+    "{}. Where can I read about it?",
+    "{}. Which file covers it?",
+    "{}. Which document describes it?",
 )
 ABOUT_CODE = (
-    "Which code does this: {}?",
-    "Where is this implemented: {}?",
-    "I am looking for the code that does this: {}.",
+    "{}. Which code does this?",
+    "{}. Where is this implemented?",
 )
 ABOUT_TABLE = (
-    "Which table shows {}?",
-    "Where can I look up {}?",
-    "I need the table with {}.",
+    "{}. Which table shows it?",
+    "{}. Where can I look it up?",
 )
 LONGEST_PHRASE, LONGEST_ANSWER, LONGEST_TEXT = 120, 300, 2000
 """Characters."""
@@ -105,16 +103,14 @@ def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair
 
 
 def _phrase(said: str) -> str | None:
-    """What was said, as part of a sentence; ``None`` if it is no clear subject."""
+    """What was said, as the beginning of a question; ``None`` if it is no clear subject."""
     phrase = _NUMBERING.sub("", _plain(said)).strip(" .:;,!?#-=\"'")
     if len(phrase) > LONGEST_PHRASE:
         phrase = phrase[: max(0, *(phrase.rfind(mark, 0, LONGEST_PHRASE) for mark in (", ", "; ", ": ", " (")))]
     telling = [word for word in content_words(phrase) if not re.match(r"v?\d", word)]
     if len(telling) < 2 or phrase.lower() in GENERIC or re.search(r"[{};=]", phrase):
         return None
-    first = phrase.split()[0]
-    named = len(first) == 1 or not first[1:].islower()
-    return phrase if named and first != "A" else phrase[0].lower() + phrase[1:]
+    return phrase[0].upper() + phrase[1:]
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""``Walk``: a question, a repository and where the search stands, as text and as the commands that may come next.
+"""``Walk``: a repository and where the search in it stands, as text and as the commands that may come next.
 
 The prompting and executing halves of the paper's copilot (appendix C.2). It knows nothing of right or wrong.
 """
@@ -25,7 +25,6 @@ class Walk:
     commands to narrow down.
 
     Args:
-        question: what is asked.
         sandbox: a view with its own working directory, at the root.
         page: most entries shown at a time, 2 or more.
         output: characters shown of the last command's result.
@@ -36,7 +35,6 @@ class Walk:
 
     def __init__(
         self,
-        question: str,
         sandbox: Sandbox,
         *,
         page: int,
@@ -44,7 +42,6 @@ class Walk:
         listing: bool,
         keep: Callable[[PurePosixPath], bool] | None = None,
     ) -> None:
-        self.question = question
         self.answer: str | None = None
         """The file that ``id`` named, relative to the root."""
         self.result = ""
@@ -64,9 +61,9 @@ class Walk:
 
     @property
     def text(self) -> str:
-        """Question, working directory, what lies there and the last result: the paper's prompt without the history."""
+        """Working directory, what lies there and the last result: the paper's prompt without question and history."""
         folder = "/" if self.cwd == ROOT else f"/{self.cwd}"
-        lines = [f"Question: {self.question}", f"Folder: {folder}"]
+        lines = [f"Folder: {folder}"]
         if self._listing:
             lines.append(f"Here: {' '.join(self._names()) or 'nothing'}")
         if self.result:

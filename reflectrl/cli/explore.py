@@ -26,7 +26,7 @@ def explore(
         str,
         typer.Argument(metavar="REPO", help="A folder, a git URL, pypi:NAME==VERSION, company:nano or company:full."),
     ],
-    question: Annotated[str, typer.Argument(help="What the file is to answer.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What the file is to answer.")],
     run: Annotated[Path | None, typer.Option("--run", help="Players: those of this run folder.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Players: a model behind a chat endpoint.")] = None,
     base_url: Annotated[
@@ -106,7 +106,7 @@ class _Screen:
 
     def __init__(self, question: str, players: Explorers, *, menus: bool) -> None:
         self.steps = 0
-        self._head = (f"Question: {question}", f"Players: {players.who}") if menus else ()
+        self._head = (f"Question: {' '.join(question.split())}", f"Players: {players.who}") if menus else ()
         self._menus = menus
 
     def step(self, turn: Turn) -> None:
@@ -123,8 +123,8 @@ class _Screen:
 
 
 def _before(turn: Turn) -> list[str]:
-    """What the players had before them: the state without the question and the entries, reflection and menu."""
-    lines = [line for line in turn.observation.text.split("\n")[1:] if not line.startswith("Here: ")]
+    """What the players had before them: the state, without the entries that the menu shows too; reflection and menu."""
+    lines = [line for line in turn.observation.text.split("\n") if not line.startswith("Here: ")]
     if turn.reflection is not None:
         lines.append(f"Reflection: {turn.reflection}")
     chances = turn.decision.probabilities

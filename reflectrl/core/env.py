@@ -148,7 +148,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
             raise InvalidInput(f"reset of {self.name!r} was given task={task!r}; expected a Task of env.tasks(split).")
         self._begin(task, seed)
         observation = self._observe()
-        return observation.text, self._info(Outcome(0.0))
+        return observation.full_text, self._info(Outcome(0.0))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play ``action``, one of ``info["actions"]``; returns (text, reward, terminated, truncated, info).
@@ -175,11 +175,11 @@ class NatLangEnv(gymnasium.Env[str, str]):
         truncated = not outcome.ended and len(self._actions) >= self.horizon
         self._ended = outcome.ended or truncated
         observation = self._observe()
-        return observation.text, float(outcome.reward), outcome.ended, truncated, self._info(outcome)
+        return observation.full_text, float(outcome.reward), outcome.ended, truncated, self._info(outcome)
 
     def render(self) -> str:
-        """The observation's text."""
-        return self.observation.text
+        """The observation's full text."""
+        return self.observation.full_text
 
     @property
     def observation(self) -> Observation:

@@ -26,6 +26,14 @@ class Observation:
     text: str
     actions: tuple[str, ...]
     """The legal actions of THIS state, in words, in the environment's own order."""
+    task: str = ""
+    """What an episode is about, where the environment says so in words: the same in every state, so prompts show it
+    before the history, where its tokens keep their place."""
+
+    @property
+    def full_text(self) -> str:
+        """Task and text."""
+        return f"{self.task}\n{self.text}" if self.task else self.text
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def explore(
         The file that was named, relative to the repository, or ``None``.
 
     Raises:
-        InvalidInput: no question, no such source, nothing in it, or a file for the expert that is not there.
+        InvalidInput: no question, no such source, nothing in it, a file for the expert that is not there, or a state
+            that is too long for a local model.
         WorkFailed: the repository cannot be fetched or copied, or a chat endpoint failed.
 
     """
@@ -78,11 +79,15 @@ def explore(
         settings = {**players.options, **(options or {}), "dataset": library}
         env = AutoExplore(**settings)
         if not any(path.is_file() for path in library.sandbox(name).root.rglob("*")):
-            raise InvalidInput(f"source {source!r} has no files that are not hidden; choose another repository.")
+            raise InvalidInput("this repository has no files, or hidden ones only; choose another one.")
         file = None if players.file is None else _file(library, name, players.file)
         policy, reflector = players.enter(settings)
         task = Task("explore", {"repository": name, "question": _sendable(question), "file": file})
-        rollout([env], [Episode(task, seed)], policy=policy, reflector=reflector, layout=players.layout, on_turn=show)
+        episode = Episode(task, seed)
+        try:
+            rollout([env], [episode], policy=policy, reflector=reflector, layout=players.layout, on_turn=show)
+        except InvalidInput as error:  # a folder with long names
+            raise InvalidInput(f"step {env.steps + 1} cannot be played: {error} A smaller --page may help.") from error
         return env.answer
 
 

@@ -1,6 +1,6 @@
 """``PromptFormat``: the one layout of the prompts that local players are trained on and play with.
 
-What is stable over an episode comes first (instructions, history), what changes comes last (state, reflection, menu),
+What is stable over an episode comes first (instructions, task, history), what changes comes last (state, reflection, menu),
 and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
 """
 
@@ -38,7 +38,7 @@ class PromptFormat:
 
     def reflector(self, observation: Observation, past: Sequence[str], hints: Hints | None = None) -> Prompt:
         """``p(s)`` and the cue to analyse; the reflector never sees the menu."""
-        return Prompt(self._head, self._history(past), f"{observation.text}\n{REFLECTION_CUE}", hints=hints)
+        return Prompt(self._head(observation), self._history(past), f"{observation.text}\n{REFLECTION_CUE}", hints=hints)
 
     def policy(
         self,
@@ -51,7 +51,7 @@ class PromptFormat:
         """``p(s)``, the reflection, the menu and the action cue; without a reflection its line is absent."""
         said = "" if reflection is None else f"{REFLECTION_CUE}{self.reflection_completion(reflection)}\n"
         tail = f"{observation.text}\n{said}{menu.text}{ACTION_CUE}"
-        return Prompt(self._head, self._history(past), tail, menu, hints)
+        return Prompt(self._head(observation), self._history(past), tail, menu, hints)
 
     @staticmethod
     def reflection_completion(reflection: str) -> str:
@@ -59,9 +59,8 @@ class PromptFormat:
         words = " ".join(reflection.split())
         return f" {words}" if words else ""
 
-    @property
-    def _head(self) -> str:
-        return f"{self.instructions}\n" if self.instructions else ""
+    def _head(self, observation: Observation) -> str:
+        return "".join(f"{part}\n" for part in (self.instructions, observation.task) if part)
 
     def _history(self, past: Sequence[str]) -> tuple[str, ...]:
         if self.history == 0:

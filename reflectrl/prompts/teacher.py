@@ -55,11 +55,12 @@ class TeacherPrompts:
 
         """
         role = TEACHER_ROLE + (DISCRETION if spoiler else "")
+        task = f"{observation.task}\n" if observation.task else ""
         history = "".join(self.layout.reflector(observation, past).history)
         note = f"{NOTE}: {spoiler}\n" if spoiler else ""
         return [
             {"role": "system", "content": f"{role}\n\n{self.instructions}".rstrip()},
-            {"role": "user", "content": f"{history}{observation.text}\n\n{note}{MISTAKEN if mistaken else REFLECT}"},
+            {"role": "user", "content": f"{task}{history}{observation.text}\n\n{note}{MISTAKEN if mistaken else REFLECT}"},
         ]
 
     @staticmethod

@@ -64,7 +64,7 @@ def _step(number: int, turn: Turn) -> str:
     said = "" if turn.reflection is None else f'<p class="said"><b>Reflection:</b> {escaped(turn.reflection)}</p>'
     return (
         f'<section class="step"><h4>Step {number} <small>reward {turn.reward:+.2f}{illegal}</small></h4>'
-        f"<pre>\n{escaped(turn.observation.text)}</pre>{said}{_menu(turn)}</section>"
+        f"<pre>\n{escaped(turn.observation.full_text)}</pre>{said}{_menu(turn)}</section>"
     )
 
 

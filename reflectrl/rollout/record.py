@@ -15,7 +15,7 @@ from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.rollout.jsonl import append_jsonl, decode, encode, mend_tail, read_jsonl, write_jsonl
 
 FORMAT = "reflectrl-trajectories"
-VERSION = 1
+VERSION = 2
 
 T = TypeVar("T")
 

@@ -80,6 +80,25 @@ def test_every_finished_episode_is_announced():
     assert sorted(seen, key=lambda t: t.seed) == played
 
 
+def test_every_step_is_announced_as_it_is_played():
+    told = []
+    env = make_env("dangerous_taxi")
+    played = rollout(
+        [env],
+        episodes(2),
+        policy=RandomPolicy(),
+        reflector=Recording(),
+        layout=LAYOUT,
+        on_turn=lambda turn: told.append((turn, env.last_action, env.steps)),
+        on_episode=lambda trajectory: told.append(trajectory.turns),
+    )
+    expected = []
+    for trajectory in played:
+        expected += [(turn, turn.decision.action, step) for step, turn in enumerate(trajectory.turns, start=1)]
+        expected.append(trajectory.turns)
+    assert told == expected
+
+
 def test_running_out_of_time_is_truncation_not_termination():
     env = make_env("number_line", size=10)
     far = max(env.tasks("train"), key=lambda task: len(task.id))

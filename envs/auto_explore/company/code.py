@@ -67,15 +67,13 @@ LANGUAGES = MappingProxyType(
 def source(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
     """The text of one file."""
     language = LANGUAGES[folder.subject.kind]
-    service = f"the {entity.title()} service"
-    where = f"{service} on {folder.group}" if folder.group else service
-    title = f"{folder.subject.name.title()} of {where}"
+    title = f"{folder.subject.name.title()} of {entity.title()}" + (f" on {folder.group}" if folder.group else "")
     parts = [language.top.format(title=title, package=folder.subject.name, owner=entity.title())]
     for aspect in folder.subject.aspects:
         verb, noun = aspect.split(" the ")
         parts.append(
             language.function.format(
-                does=f"{aspect.capitalize()} of {folder.subject.name} for {where}",
+                does=f"{title}: {aspect}",
                 keeper=f"{rng.choice(COLLEAGUES)} has kept it since {rng.randint(2012, 2024)}",
                 snake=f"{verb}_{noun}",
                 camel=f"{verb}{noun.title()}",

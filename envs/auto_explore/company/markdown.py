@@ -39,12 +39,11 @@ _FURTHER = (
 
 def policy(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
     """The text of one file."""
-    place = entity.title()
-    where = f" for {folder.group} in {place}" if folder.group else f" in {place}"
-    parts = [f"# {folder.subject.name.title()}{where}\n"]
+    title = f"{folder.subject.name.title()} in {entity.title()}" + (f" for {folder.group}" if folder.group else "")
+    parts = [f"# {title}\n"]
     for aspect in folder.subject.aspects:
         sentences = list(_sentences(aspect, rng.randint(*size.sentences), rng))
-        parts.append(f"\n## {folder.subject.name.title()}: {aspect}{where}\n")
+        parts.append(f"\n## {title}: {aspect}\n")
         for start in range(0, len(sentences), _PARAGRAPH):
             parts.append(f"\n{' '.join(sentences[start : start + _PARAGRAPH])}\n")
     return "".join(parts)

@@ -19,8 +19,8 @@ def table(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
         unit, keys = "month", [f"{year}-{number + 1:02}" for number in range(rows)]
     else:
         unit, keys = "day", [str(date(year, 1, 1) + timedelta(days=number)) for number in range(rows)]
-    suffix = " ".join(filter(None, (folder.group, entity.title())))
-    lines = [",".join([unit, *(f"{folder.subject.name} {aspect} {suffix}" for aspect in folder.subject.aspects)])]
+    title = f"{folder.subject.name} of {entity.title()}" + (f" {folder.group}" if folder.group else "")
+    lines = [",".join([unit, *(f"{title}: {aspect}" for aspect in folder.subject.aspects)])]
     usual = [rng.randint(10, 900) for _ in folder.subject.aspects]
     lines += [",".join([key, *(f"{number * rng.uniform(0.8, 1.2):.1f}" for number in usual)]) for key in keys]
     return "\n".join(lines) + "\n"

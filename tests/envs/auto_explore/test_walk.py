@@ -41,13 +41,13 @@ def many(folder: Path, count: int) -> Path:
 
 def test_the_text_holds_question_folder_entries_and_result(shop):
     here = walk(shop)
-    assert here.text == "Question: Where are sick notes?\nFolder: /\nHere: people/ README.md"
+    assert here.text == "Folder: /\nHere: people/ README.md"
     here.run("cat README.md")
     assert here.text.endswith("\nResult: # the shop")
 
 
 def test_the_entries_can_be_left_to_the_menu(shop):
-    assert walk(shop, listing=False).text == "Question: Where are sick notes?\nFolder: /"
+    assert walk(shop, listing=False).text == "Folder: /"
 
 
 def test_the_root_has_no_way_up_and_a_folder_has(shop):

@@ -1,0 +1,120 @@
+"""What the benchmarks share: arms, which are recipes trained with several seeds, their results, and the tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from reflectrl.core import InvalidInput
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.rollout.results import EvalRow, read_results
+
+HERE = Path(__file__).parent
+RUNS = HERE / "runs"
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Two-sided 95 % quantile of Student's t, by number of seeds."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One line of a table before seeds: a recipe, and what differs from it."""
+
+    name: str
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    runs: Path = RUNS
+    """Folder of the run folders."""
+
+    def folder(self, seed: int) -> Path:
+        """Where the arm's run of a seed lies."""
+        return self.runs / f"{self.name}-seed{seed}"
+
+
+def train(arm: Arm, seed: int) -> None:
+    """Run one arm with one seed, unless it is done; its output goes to a log beside the runs."""
+    if (arm.folder(seed) / "eval.jsonl").is_file():
+        return
+    command = [sys.executable, "-m", "reflectrl", "run", "--recipe", arm.recipe, "--runs", str(arm.runs)]
+    command += ["--run", arm.folder(seed).name, f"seed={seed}", *arm.overrides]
+    arm.runs.mkdir(exist_ok=True)
+    with (arm.runs / f"{arm.folder(seed).name}.log").open("w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    print(f"{arm.name} seed {seed}: done", file=sys.stderr)
+
+
+def train_all(arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> None:
+    """Run all arms and seeds, ``jobs`` at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda pair: train(*pair), [(arm, seed) for seed in seeds for arm in arms]))
+
+
+def minutes(arm: Arm, seed: int) -> float:
+    """Processor minutes of training a run, both stages, on one thread."""
+    run = RunFolder(arm.folder(seed))
+    return (run.cpu_seconds("sft") + run.cpu_seconds("rlft")) / 60
+
+
+def iterations(arm: Arm, seed: int) -> int:
+    """Iterations that RLFT took."""
+    return len((arm.folder(seed) / "metrics.jsonl").read_text().splitlines())
+
+
+def env_steps(arm: Arm, seed: int) -> int:
+    """Environment steps that RLFT played."""
+    last = (arm.folder(seed) / "metrics.jsonl").read_text().splitlines()[-1]
+    return int(json.loads(last)["env_steps"])
+
+
+def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str) -> EvalRow:
+    """One row of a run's evaluation; ``reflections=None`` is the recipe's own."""
+    rows = read_results(arm.folder(seed) / "eval.jsonl")
+    controls = {"blank", "shuffled", "expert"}
+    return next(
+        row
+        for row in rows
+        if (row.policy, row.mode) == (policy, mode)
+        and (row.reflections == reflections if reflections else row.reflections not in controls)
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and 95 % interval over seeds, in per cent."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return f"{100 * mean:.0f}"
+    half = T95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return f"**{100 * mean:.0f}** ± {100 * half:.0f}"
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells below their heads, as Markdown."""
+    head, *rest = (f"| {' | '.join(cells)} |" for cells in (heads, *lines))
+    return "\n".join([head, f"|{'---|' * len(heads)}", *rest])
+
+
+def made_by(command: str) -> str:
+    """When, how and on what machine numbers were made."""
+    return f"Made on {date.today()} by `{command}` on {os.cpu_count()} cores\n({platform.machine()})"
+
+
+def publish(readme: Path, mark: str, text: str) -> None:
+    """Put ``text`` between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``readme``.
+
+    Raises:
+        InvalidInput: ``readme`` lacks the marks.
+
+    """
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not begin or not end:
+        raise InvalidInput(f"{readme} has no lines '<!-- {mark} -->' and '<!-- end -->'; write them where tables go.")
+    readme.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")

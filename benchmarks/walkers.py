@@ -1,0 +1,117 @@
+"""What a search without learning finds: breadth first by the agent's own commands, and files ranked by their words."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from reflectrl.core import NatLangEnv, Task
+from reflectrl.envs.auto_explore.ambiguity import content_words
+
+Texts = Mapping[str, str]
+"""What each file of a repository says, by its path."""
+Place = tuple[str, ...]
+"""Where a walker stands: the commands that lead there from the root, ``cd`` and ``ls FIRST..LAST``."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """One episode, by whomever."""
+
+    success: bool
+    steps: int
+    files_opened: int
+
+
+def breadth_first(env: NatLangEnv, task: Task, texts: Texts) -> Search:
+    """Play ``task``: read file by file, upper folders first, and name the first that has every word of the question.
+
+    Walking between folders takes steps, as it does for everyone. Nothing is named that was not recognised.
+
+    Args:
+        env: an AutoExplore.
+        task: one of its tasks.
+        texts: the repository; of a file that the walker opens it is told all, where the environment shows a beginning.
+
+    """
+    _, info = env.reset(seed=0, options={"task": task})
+    opened = 0
+    for command in _commands(env, content_words(str(task.options["question"])), texts):
+        _, _, terminated, truncated, info = env.step(command)
+        opened += command.startswith("cat ")
+        if terminated or truncated:
+            break
+    return Search(info["success"], env.steps, opened)
+
+
+def _commands(env: NatLangEnv, words: frozenset[str], texts: Texts) -> Iterator[str]:
+    """What the walker plays; each command has been played when the next is asked for."""
+    here: Place = ()
+    waiting: deque[Place] = deque([here])
+    while waiting:
+        there = waiting.popleft()
+        while here != there:
+            command, here = _towards(there, here)
+            yield command
+        menu = env.observation.actions
+        for command in menu:
+            verb, _, name = command.partition(" ")
+            if verb == "cat":
+                yield command
+                file = "/".join([*_folders(here), *shlex.split(name)])
+                if words <= content_words(f"{file}\n{texts.get(file, '')}"):
+                    yield f"id {name}"
+        below = [(*here, command) for command in menu if command.startswith(("cd ", "ls ")) and command != "cd .."]
+        # the ranges of a large folder are parts of it, so they come before other folders
+        waiting.extendleft(place for place in reversed(below) if place[-1].startswith("ls "))
+        waiting.extend(place for place in below if place[-1].startswith("cd "))
+
+
+def _towards(there: Place, here: Place) -> tuple[str, Place]:
+    """The next command of the way from ``here``, and where it leads."""
+    if there[: len(here)] == here:
+        return there[len(here)], there[: len(here) + 1]
+    folder = _whole(here)
+    if folder != here and there[: len(folder)] == folder:
+        return "ls", folder
+    return "cd ..", _whole(folder[:-1])
+
+
+def _whole(place: Place) -> Place:
+    """The folder of a place, out of its ranges."""
+    while place and place[-1].startswith("ls "):
+        place = place[:-1]
+    return place
+
+
+def _folders(place: Place) -> list[str]:
+    return [shlex.split(command)[1] for command in place if command.startswith("cd ")]
+
+
+class BM25:
+    """Okapi BM25 over the words of each file and its path."""
+
+    def __init__(self, texts: Texts, *, k1: float = 1.2, b: float = 0.75) -> None:
+        self._counts = {file: Counter(re.findall(r"[^\W_]+", f"{file}\n{texts[file]}".lower())) for file in texts}
+        self._files_with = Counter(word for counts in self._counts.values() for word in counts)
+        self._mean = sum(counts.total() for counts in self._counts.values()) / len(self._counts)
+        self._k1, self._b = k1, b
+
+    def ranking(self, question: str) -> list[str]:
+        """Every file, the best first; equal ones by path."""
+        words = content_words(question)
+        return sorted(self._counts, key=lambda file: (-self._score(file, words), file))
+
+    def _score(self, file: str, words: frozenset[str]) -> float:
+        counts = self._counts[file]
+        length = self._k1 * (1 - self._b + self._b * counts.total() / self._mean)
+        # in a fixed order, because sums of floats depend on it
+        return sum(self._rarity(word) * counts[word] / (counts[word] + length) for word in sorted(words))
+
+    def _rarity(self, word: str) -> float:
+        having = self._files_with[word]
+        return math.log(1 + (len(self._counts) - having + 0.5) / (having + 0.5))

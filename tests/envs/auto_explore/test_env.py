@@ -1,0 +1,638 @@
+"""AutoExplore: rewards, ends, expert and hints, on real folders."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path, PurePosixPath
+
+import gymnasium
+import pytest
+
+from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
+from reflectrl.core.types import SPLITS
+from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.envs.auto_explore.dataset import ask_about, commands_to, write_dataset
+from reflectrl.envs.auto_explore.questions import write_questions
+from reflectrl.training.curriculum import Stage
+
+SUBJECTS = {"": "opening hours", "people": "hourly wages", "people/leave": "sick notes"}
+CITIES = ("athens", "berlin", "cairo", "dublin")
+
+
+def make_shop(folder: Path) -> Path:
+    """Three folders, one in the other, each with a file for each city."""
+    for where, subject in SUBJECTS.items():
+        (folder / where).mkdir(parents=True, exist_ok=True)
+        for city in CITIES:
+            (folder / where / f"{city}.md").write_text(f"# {subject} in {city.title()}\n\nNobody knows.\n")
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path):
+    return make_shop(tmp_path / "shop")
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """The folder in which copies are made."""
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def every_task(env):
+    return [task for split in SPLITS for task in env.tasks(split)]
+
+
+def begin(env, file, **options):
+    """Start a task about ``file``, of which the splits need not have one."""
+    task = Task("t", {"repository": "shop", "question": "Where are sick notes?", "file": file, **options})
+    return env.reset(seed=0, options={"task": task})
+
+
+def play(env, *actions):
+    done = None
+    for action in actions:
+        done = env.step(action)
+    return done
+
+
+def play_expert(env):
+    """The actions that the expert takes from here."""
+    actions, over = [], False
+    while not over:
+        actions.append(env.expert())
+        _, _, terminated, truncated, info = env.step(actions[-1])
+        over = terminated or truncated
+    assert info["success"]
+    return actions
+
+
+def wander(env, rng, steps):
+    """Play commands at random, but name no file."""
+    for _ in range(steps):
+        env.step(rng.choice([action for action in env.observation.actions if not action.startswith("id ")]))
+
+
+def here(env):
+    """The folder in which the environment stands."""
+    shown = re.search(r"^Folder: /(.*)$", env.observation.text, re.MULTILINE)[1]
+    return PurePosixPath(shown)
+
+
+def way(start, file):
+    """Commands from a folder to a file, worked out on paths: up to where the two part, down again, ``id``."""
+    file = PurePosixPath(file)
+    common = os.path.commonpath([f"/{start}", f"/{file.parent}"]).strip("/")
+    below = PurePosixPath(common)
+    return len(start.relative_to(below).parts) + len(file.relative_to(below).parts)
+
+
+# ---- it is an environment --------------------------------------------------------------------------------------------
+
+
+def test_it_passes_our_checks(shop):
+    check_env(AutoExplore(str(shop)), episodes=9)
+    check_env(AutoExplore(), episodes=3)
+
+
+def test_it_passes_our_checks_with_ranges_and_missing_entries(shop):
+    check_env(AutoExplore(str(shop), page=2, horizon=40), episodes=9)
+    check_env(AutoExplore(str(shop), leave_out=0.5), episodes=9)
+    check_env(AutoExplore(page=3, horizon=30, listing=False, output=7, leave_out=0.3), episodes=3)
+
+
+def test_gymnasium_makes_it_by_its_id_and_plays_it(shop):
+    env = gymnasium.make("reflectrl/AutoExplore-v0", dataset=str(shop))
+    _, info = env.reset(seed=0)
+    assert info["task"] in {task.id for task in env.unwrapped.tasks("train")}
+    terminated = False
+    while not terminated:
+        _, reward, terminated, truncated, info = env.step(env.unwrapped.expert())
+        assert not truncated
+    assert info["success"]
+    assert reward == pytest.approx(14 / 15)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("page", 1, "page=1 was given to 'auto_explore'; expected 2 or more"),
+        ("page", "20", "page='20' was given to 'auto_explore'; expected 2 or more"),
+        ("output", 0, "output=0 was given to 'auto_explore'; expected 1 or more"),
+        ("horizon", 0, "horizon=0 was given to 'auto_explore'; expected 1 or more whole steps"),
+        ("leave_out", 1.0, "leave_out=1.0 was given to 'auto_explore'; expected 0 or more, below 1"),
+        ("leave_out", -0.1, "leave_out=-0.1 was given"),
+        ("leave_out", float("nan"), "leave_out=nan was given"),
+        ("leave_out", "0.3", "leave_out='0.3' was given"),
+        ("dataset", None, "dataset=None was given to 'auto_explore'; expected a folder or source, as text"),
+        ("dataset", "", "source '' is neither a folder nor of another known form"),
+        ("dataset", "company:nan", r"source 'company:nan' has size 'nan'; did you mean 'nano'\?"),
+        ("pages", 3, r"environment 'auto_explore' has no option 'pages'; did you mean 'page'\?"),
+    ],
+)
+def test_a_bad_option_is_refused_in_a_sentence(shop, option, value, sentence):
+    with pytest.raises(InvalidInput, match=sentence):
+        make_env("auto_explore", **{"dataset": str(shop), option: value})
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_of_a_folder_is_asked_about_in_one_split(shop):
+    env = AutoExplore(str(shop))
+    assert [len(env.tasks(split)) for split in SPLITS] == [6, 3, 3]
+    asked = {task.options["file"]: task.options["question"] for task in every_task(env)}
+    assert sorted(asked) == sorted(str(path.relative_to(shop)) for path in shop.rglob("*.md"))
+    assert all(SUBJECTS[str(Path(file).parent).strip(".")] in question.lower() for file, question in asked.items())
+    assert all(Path(file).stem in question.lower() for file, question in asked.items())
+    assert {task.options["repository"] for task in every_task(env)} == {"shop"}
+
+
+def test_ids_begin_with_the_depth_so_that_a_stage_of_a_curriculum_selects_them():
+    env = AutoExplore()
+    chosen = Stage("shallow", 1, tasks=["d0/", "d1/"]).choose(env)
+    shallow = [task for task in env.tasks("train") if task.options["file"].count("/") < 2]
+    assert chosen == shallow
+    assert 0 < len(shallow) < len(env.tasks("train"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "task 't' of 'auto_explore' has no question; use env.tasks"),
+        ({"question": " \n"}, "task 't' of 'auto_explore' has no question"),
+        ({"question": 3}, "task 't' of 'auto_explore' has no question"),
+        ({"question": "Where?"}, "repository 'None' is not in this dataset; Known: shop"),
+        ({"question": "Where?", "repository": "shp"}, r"'shp' is not in this dataset; did you mean 'shop'\?"),
+        ({"question": "Where?", "repository": "shop", "file": "rome.md"}, "file 'rome.md' is not in repository 'shop'"),
+        ({"question": "Where?", "repository": "shop", "file": "people"}, "file 'people' is not in"),
+        ({"question": "Where?", "repository": "shop", "file": "/cairo.md"}, "file '/cairo.md' is not in"),
+        ({"question": "Where?", "repository": "shop", "file": "people/../cairo.md"}, "expected a path from its root"),
+        ({"question": "Where?", "repository": "shop", "file": ""}, "file '' is not in repository 'shop'"),
+    ],
+)
+def test_a_foreign_task_is_refused(shop, options, sentence):
+    with pytest.raises(InvalidInput, match=sentence):
+        AutoExplore(str(shop)).reset(options={"task": Task("t", options)})
+
+
+def test_a_dataset_that_was_written_is_played(shop, tmp_path):
+    dataset = ask_about({"shop": shop, "other": make_shop(tmp_path / "2")}, write_questions, per_file=1, seed=3)
+    write_dataset(tmp_path / "data", dataset)
+    shutil.rmtree(shop)
+    env = AutoExplore(dataset=str(tmp_path / "data"))
+    for split in SPLITS:
+        rows = dataset.questions[split]
+        assert [task.id for task in env.tasks(split)] == [row.id for row in rows]
+        for task, row in zip(env.tasks(split), rows, strict=True):
+            text, _ = env.reset(options={"task": task})
+            assert text.startswith(f"Question: {row.question}\nFolder: /\n")
+            assert tuple(play_expert(env)) == row.commands
+
+
+# ---- rewards and ends ------------------------------------------------------------------------------------------------
+
+
+def test_a_step_costs_one_and_the_right_file_pays_fifteen_over_the_horizon(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    assert env.step("cd people")[1:4] == (pytest.approx(-1 / 15), False, False)
+    _, reward, terminated, truncated, info = env.step("id cairo.md")
+    assert (reward, terminated, truncated, info["success"]) == (pytest.approx(14 / 15), True, False, True)
+    assert env.answer == "people/cairo.md"
+
+
+def test_only_the_right_file_is_a_success_and_any_other_costs_fifteen(shop):
+    env = AutoExplore(str(shop), horizon=30)
+    succeeded = []
+    for where in SUBJECTS:
+        for city in CITIES:
+            begin(env, "people/cairo.md")
+            path = PurePosixPath(where, f"{city}.md")
+            *way_there, name = commands_to(str(path))
+            play(env, *way_there)
+            _, reward, terminated, truncated, info = env.step(name)
+            assert (terminated, truncated, env.answer) == (True, False, str(path))
+            assert reward == pytest.approx((14 if info["success"] else -16) / 30)
+            succeeded += [env.answer] * info["success"]
+    assert succeeded == ["people/cairo.md"]
+
+
+def test_the_horizon_truncates_and_costs_fifteen_too(shop):
+    env = AutoExplore(str(shop), horizon=4)
+    begin(env, "cairo.md")
+    steps = [env.step(action) for action in ("cd people", "cd leave", "cd ..", "cd ..")]
+    assert [(reward, terminated, truncated) for _, reward, terminated, truncated, _ in steps] == [
+        *[(-1 / 4, False, False)] * 3,
+        (-16 / 4, False, True),
+    ]
+    assert not steps[-1][4]["success"]
+    assert env.answer is None
+    with pytest.raises(InvalidInput, match="after the episode had ended"):
+        env.step("id cairo.md")
+
+
+@pytest.mark.parametrize(("city", "reward"), [("cairo", 14 / 2), ("athens", -16 / 2)])
+def test_a_file_that_is_named_with_the_last_step_ends_the_episode_itself(shop, city, reward):
+    env = AutoExplore(str(shop), horizon=2)
+    begin(env, "people/cairo.md")
+    _, got, terminated, truncated, info = play(env, "cd people", f"id {city}.md")
+    assert (got, terminated, truncated, info["success"]) == (reward, True, False, city == "cairo")
+
+
+def test_reading_the_right_file_is_not_naming_it(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "cairo.md")
+    text, reward, terminated, _, info = env.step("cat cairo.md")
+    assert (reward, terminated, info["success"]) == (pytest.approx(-1 / 15), False, False)
+    assert text.endswith("Result: # opening hours in Cairo Nobody knows.")
+
+
+def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop):
+    env = AutoExplore(str(shop), horizon=3)
+    for file in ({"file": None}, {}):
+        env.reset(options={"task": Task("t", {"repository": "shop", "question": "Where?", **file})})
+        assert (env.answer, env.expert(), env.reflection(), env.spoiler()) == (None, None, None, None)
+        rewards = [env.step("cd people")[1]]
+        assert env.reflection() is None
+        _, reward, terminated, _, info = env.step("id cairo.md")
+        assert [*rewards, reward] == [-1 / 3] * 2
+        assert (terminated, info["success"], env.answer) == (True, False, "people/cairo.md")
+    begin(env, None)
+    _, reward, terminated, truncated, _ = play(env, "cd people", "cd ..", "cd people")
+    assert (reward, terminated, truncated, env.answer) == (-1 / 3, False, True, None)
+
+
+# ---- expert ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_expert_plays_the_commands_of_the_dataset():
+    env = AutoExplore()
+    for task in random.Random(0).sample(every_task(env), 200):
+        env.reset(options={"task": task})
+        assert tuple(play_expert(env)) == commands_to(task.options["file"])
+
+
+def test_the_expert_takes_a_shortest_way_from_wherever_it_is():
+    env = AutoExplore(horizon=40)
+    rng = random.Random(0)
+    for task in rng.sample(every_task(env), 100):
+        env.reset(options={"task": task})
+        wander(env, rng, rng.randrange(12))
+        shortest = way(here(env), task.options["file"])
+        assert len(play_expert(env)) == shortest
+
+
+def distances(env, file):
+    """Fewest commands to ``file`` from every state that can be reached without reading: a search through replays."""
+    begin(env, file)
+    origin = env.observation.text
+    ways, before, goals = {origin: ()}, {}, set()
+    waiting = deque([origin])
+    while waiting:
+        state = waiting.popleft()
+        begin(env, file)
+        play(env, *ways[state])
+        at = env.snapshot()
+        for action in [action for action in env.observation.actions if not action.startswith("cat ")]:
+            env.restore(at)
+            _, _, terminated, _, info = env.step(action)
+            if terminated:
+                goals |= {state} if info["success"] else set()
+                continue
+            following = env.observation.text
+            before.setdefault(following, set()).add(state)
+            if following not in ways:
+                ways[following] = (*ways[state], action)
+                waiting.append(following)
+    left, frontier, steps = {}, goals, 1
+    while frontier:
+        left |= dict.fromkeys(frontier, steps)
+        frontier = {state for found in frontier for state in before.get(found, ())} - left.keys()
+        steps += 1
+    return ways, left
+
+
+@pytest.mark.parametrize("file", ["people/leave/athens.md", "people/cairo.md", "berlin.md"])
+def test_no_way_through_ranges_is_shorter_than_the_experts(shop, file):
+    env = AutoExplore(str(shop), page=2, horizon=60)
+    ways, left = distances(env, file)
+    assert len(ways) == len(left) > 10
+    for state, actions in ways.items():
+        begin(env, file)
+        play(env, *actions)
+        assert len(play_expert(env)) == left[state]
+
+
+def test_the_expert_has_nothing_to_do_once_a_file_is_named(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    env.step("id cairo.md")
+    assert env.expert() is None
+
+
+# ---- hints -----------------------------------------------------------------------------------------------------------
+
+
+def test_reflections_by_hand(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    said = [env.reflection()]
+    for action in ("cat dublin.md", "cd people", "cd leave", "cat cairo.md", "cd ..", "cat cairo.md", "id dublin.md"):
+        env.step(action)
+        said.append(env.reflection())
+    assert said == [
+        "cairo is further down.",
+        "Mistake. cairo is further down.",
+        "Good. cairo is in this folder.",
+        "Mistake. The file is not here.",
+        "Mistake. The file is not here.",
+        "Good. cairo is in this folder.",
+        "Good. cairo is in this folder.",
+        "Mistake. cairo is in this folder.",
+    ]
+
+
+def test_reflections_on_ranges_by_hand(shop):
+    env = AutoExplore(str(shop), page=2)
+    begin(env, "cairo.md")
+    said = []
+    for action in ("ls people..athens.md", "ls", "ls berlin.md..dublin.md", "ls berlin.md..berlin.md", "ls"):
+        env.step(action)
+        said.append(env.reflection().partition(".")[0])
+    assert said == ["Mistake", "Good", "Good", "Mistake", "Good"]
+
+
+def test_a_reflection_judges_the_last_command_of_this_episode_only(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    play(env, "cd people", "cd leave")
+    begin(env, "people/cairo.md")
+    assert env.reflection() == "cairo is further down."
+    env.step("cd people")
+    assert env.reflection() == "Good. cairo is in this folder."
+
+
+@pytest.mark.parametrize("page", [2, 20])
+def test_a_reflection_never_names_the_next_command(page):
+    env = AutoExplore(page=page, horizon=60)
+    rng = random.Random(0)
+    for task in rng.sample(every_task(env), 60):
+        env.reset(options={"task": task})
+        wander(env, rng, rng.randrange(9))
+        while env.expert() is not None:
+            assert not re.search(rf"\b{re.escape(env.expert())}\b", env.reflection())
+            env.step(env.expert())
+
+
+def test_the_spoiler_names_the_best_command_and_the_file(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    assert env.spoiler() == "The best next action is: cd people. The file is /people/cairo.md."
+    play(env, "cd people", "id cairo.md")
+    assert env.spoiler() == "The file is /people/cairo.md."
+
+
+def test_a_negative_example_can_be_made_and_unmade(shop):
+    """What gen-data does: perturb a step, ask for a reflection, restore."""
+    env = AutoExplore(str(shop), leave_out=0.5)
+    env.reset(seed=5)
+    play(env, env.expert() if not env.expert().startswith("id ") else "cd people")
+    here_now, observation, hints = env.snapshot(), env.observation, env.hints()
+    env.step(next(action for action in observation.actions if action not in (env.expert(), "cat cairo.md")))
+    env.restore(here_now)
+    assert (env.observation, env.hints()) == (observation, hints)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_the_text_and_the_menu_of_the_start(shop):
+    env = AutoExplore(str(shop))
+    text, info = begin(env, "cairo.md", question="Where  are\nsick notes?")
+    assert text == "Question: Where are sick notes?\nFolder: /\nHere: people/ athens.md berlin.md cairo.md dublin.md"
+    assert info["actions"] == (
+        "id athens.md",
+        "id berlin.md",
+        "id cairo.md",
+        "id dublin.md",
+        "cd people",
+        "cat athens.md",
+        "cat berlin.md",
+        "cat cairo.md",
+        "cat dublin.md",
+    )
+
+
+def test_the_listing_can_be_left_to_the_menu(shop):
+    shown, bare = (AutoExplore(str(shop), listing=listing) for listing in (True, False))
+    for action in ("cd people", "cat cairo.md", "cd leave"):
+        texts = [begin(env, "cairo.md")[0] if action == "cd people" else env.observation.text for env in (shown, bare)]
+        assert [line for line in texts[0].split("\n") if not line.startswith("Here: ")] == texts[1].split("\n")
+        assert "Here: " in texts[0]
+        assert shown.observation.actions == bare.observation.actions
+        play(shown, action)
+        play(bare, action)
+
+
+def test_a_result_is_cut_to_what_is_asked_for(shop):
+    env = AutoExplore(str(shop), output=9)
+    begin(env, "cairo.md")
+    assert env.step("cat athens.md")[0].endswith("\nResult: # opening [cut]")
+
+
+@pytest.mark.parametrize("page", [2, 3, 4, 7, 20])
+def test_no_menu_is_longer_than_a_page_allows(page):
+    env = AutoExplore(page=page, horizon=200)
+    rng = random.Random(0)
+    for task in rng.sample(every_task(env), 20):
+        env.reset(options={"task": task})
+        for _ in range(30):
+            assert len(env.observation.actions) <= env.max_actions == 2 * page + 2
+            wander(env, rng, 1)
+
+
+def test_the_longest_menu_is_a_range_of_files_that_are_yet_to_be_read(shop):
+    env = AutoExplore(str(shop), page=2)
+    begin(env, "cairo.md")
+    play(env, "ls people..athens.md", "cd people", "ls leave..athens.md", "cd leave", "ls cairo.md..dublin.md")
+    assert env.observation.actions == ("id cairo.md", "id dublin.md", "cd ..", "ls", "cat cairo.md", "cat dublin.md")
+    assert env.max_actions == 6
+
+
+def test_a_narrow_page_needs_more_commands_to_the_same_file(shop):
+    lengths = []
+    for page in (20, 2):
+        env = AutoExplore(str(shop), page=page)
+        begin(env, "people/leave/dublin.md")
+        lengths.append(len(play_expert(env)))
+    assert lengths[0] < lengths[1]
+
+
+# ---- distractor leave-out --------------------------------------------------------------------------------------------
+
+
+def seen(env, task, seed):
+    """Every entry that the expert passes by."""
+    env.reset(seed=seed, options={"task": task})
+    found, over = set(), False
+    while not over:
+        found |= {(str(here(env)), action) for action in env.observation.actions if action.startswith(("cd ", "id "))}
+        over = env.step(env.expert())[2]
+    return frozenset(found)
+
+
+def test_what_leads_to_the_answer_is_never_left_out(shop):
+    env = AutoExplore(str(shop), leave_out=0.99)
+    for task in every_task(env):
+        for seed in range(5):
+            env.reset(seed=seed, options={"task": task})
+            assert tuple(play_expert(env)) == commands_to(task.options["file"])
+
+
+def test_the_seed_decides_what_is_left_out():
+    env, whole = AutoExplore(leave_out=0.5), AutoExplore()
+    task = next(task for task in env.tasks("train") if task.id.startswith("d2/"))
+    everything = seen(whole, task, 0)
+    drawn = [seen(env, task, seed) for seed in range(40)]
+    assert drawn == [seen(env, task, seed) for seed in range(40)]
+    assert len(set(drawn)) > 30
+    assert all(entries < everything for entries in drawn)
+    needed = 2 + 1 + 2  # what leads to the answer, and the ways up
+    share = sum(len(everything - entries) for entries in drawn) / (40 * (len(everything) - needed))
+    assert share == pytest.approx(0.5, abs=0.1)
+
+
+def test_an_entry_that_is_left_out_stays_left_out_for_the_episode(shop):
+    env = AutoExplore(str(shop), leave_out=0.5)
+    begin(env, "people/leave/cairo.md")
+    first = env.observation.actions
+    play(env, "cd people", "cd leave", "cd ..", "cd ..")
+    assert env.observation.actions == first
+    assert len(first) < 9
+
+
+def test_nothing_is_left_out_where_nobody_knows_the_answer(shop):
+    env = AutoExplore(str(shop), leave_out=0.99)
+    assert len(begin(env, None)[1]["actions"]) == 9
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_environments_share_a_copy_but_not_a_working_directory(shop, copies):
+    first, second = AutoExplore(str(shop)), AutoExplore(str(shop), page=5)
+    begin(first, "people/leave/cairo.md")
+    begin(second, "people/leave/cairo.md")
+    play(first, "cd people", "cd leave")
+    second.step("cat athens.md")
+    assert (str(here(first)), str(here(second))) == ("people/leave", ".")
+    assert "cat athens.md" in first.observation.actions
+    assert len(list(copies.glob("*/copy"))) == 1
+    play(first, "id cairo.md")
+    assert (first.answer, second.answer) == ("people/leave/cairo.md", None)
+
+
+@pytest.mark.parametrize("action", ["cd leave", "cat cairo.md", "id cairo.md", "cd .."])
+def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_another(shop, copies, action):
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    env.step("cd people")
+    [copy] = copies.glob("*/copy")
+    shutil.rmtree(copy)
+    with pytest.raises(WorkFailed, match=f"'{action}' was not played: the copy .* has gone.*reset the environment"):
+        env.step(action)
+    begin(env, "people/cairo.md")
+    assert play_expert(env) == ["cd people", "id cairo.md"]
+    assert len(list(copies.glob("*/copy"))) == 1
+
+
+def test_a_copy_that_lost_the_file_is_an_error_in_words_and_the_next_episode_has_another(shop, copies):
+    """Whoever cleans the folder of temporary files may take the oldest ones first."""
+    env = AutoExplore(str(shop))
+    begin(env, "people/cairo.md")
+    [copy] = copies.glob("*/copy")
+    (copy / "people" / "cairo.md").unlink()
+    env.step("cd people")
+    with pytest.raises(WorkFailed, match="people/cairo.md has gone from the copy of the repository; reset"):
+        env.expert()
+    begin(env, "people/cairo.md")
+    assert play_expert(env) == ["cd people", "id cairo.md"]
+
+
+def test_a_repository_that_vanishes_with_its_copy_is_an_error_in_words(shop, copies):
+    env = AutoExplore(str(shop))
+    begin(env, "cairo.md")
+    shutil.rmtree(shop)
+    begin(env, "berlin.md")  # the copy is enough
+    shutil.rmtree(next(copies.glob("*/copy")))
+    with pytest.raises(InvalidInput, match="shop' does not exist; give the folder of a repository"):
+        begin(env, "cairo.md")
+
+
+@pytest.mark.parametrize("content", [{}, {"a.md": "# sick notes\n\nyes\n"}, {"a.bin": "\0"}, {".git/config": "x"}])
+def test_a_repository_with_too_few_questions_is_refused(tmp_path, content):
+    (tmp_path / "bare").mkdir()
+    for name, text in content.items():
+        (tmp_path / "bare" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bare" / name).write_text(text)
+    files = int("a.md" in content)
+    with pytest.raises(InvalidInput, match=f"clear questions were found for {files} files; a dataset needs three"):
+        AutoExplore(str(tmp_path / "bare"))
+
+
+def as_anybody(command):
+    """``command``, without the superuser's right to read everything."""
+    dropped = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={dropped}", *command] if os.geteuid() == 0 else command
+
+
+def run_elsewhere(code, folder, *arguments):
+    """Run ``code`` in a process of its own whose temporary files go to ``folder``."""
+    folder.mkdir()
+    command = as_anybody([sys.executable, "-c", code, *map(str, arguments)])
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_may_not_be_read_is_not_there(shop, tmp_path):
+    (shop / "secret.md").write_text("# secret sauce in Rome\n\nno\n")
+    (shop / "vault").mkdir()
+    (shop / "vault" / "key.md").write_text("# spare keys in Rome\n\nno\n")
+    (shop / "secret.md").chmod(0)
+    (shop / "vault").chmod(0)
+    code = (
+        "import sys; from reflectrl.core import check_env; from reflectrl.envs.auto_explore import AutoExplore\n"
+        "env = AutoExplore(sys.argv[1]); check_env(env); env.reset(seed=0); print(env.observation.text)\n"
+        "print(*(task.options['file'] for split in ('train', 'validation', 'test') for task in env.tasks(split)))"
+    )
+    done = run_elsewhere(code, tmp_path / "temporary", shop)
+    (shop / "vault").chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    assert "athens.md" in done.stdout
+    assert "secret" not in done.stdout
+    assert "vault" not in done.stdout
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "env.step('fly')"])
+def test_nothing_temporary_stays_behind(shop, tmp_path, end):
+    code = (
+        "import os, sys; from reflectrl.envs.auto_explore import AutoExplore\n"
+        "company, env = AutoExplore(), AutoExplore(sys.argv[1])\n"
+        "company.reset(seed=0); env.reset(seed=0); env.step(env.expert())\n"
+        f"print(len(os.listdir(os.environ['TMPDIR'])))\n{end}"
+    )
+    done = run_elsewhere(code, tmp_path / "temporary", shop)
+    assert int(done.stdout) >= 3  # the company, and two copies
+    assert (done.returncode == 0) == (end == "")
+    assert list((tmp_path / "temporary").iterdir()) == []
