@@ -53,6 +53,8 @@ PER_FILE, MOST = 2, 100
 PAGE = 10
 DEEPEST = 3
 """Depths from here on count as one."""
+TOO_LONG = "tokens without any history"
+"""What a prompt is refused with that does not fit its model."""
 PROMPT = PromptFormat()
 """Of players that read nothing but the menu."""
 
@@ -234,6 +236,8 @@ def play(
             )
             search = searched(trajectory)
         except InvalidInput as error:
+            if TOO_LONG not in str(error):
+                raise
             refused.append(f"{task.id}: {error}")
             search = Search(False, env.horizon, opened(env.snapshot().actions))
         games.append((depth(task), search))
@@ -244,8 +248,6 @@ def play_agent(env: AutoExplore, tasks: Sequence[Task], arm: Arm, seed: int) -> 
     """The trained policy of a run, with its reflector."""
     run = RunFolder(arm.folder(seed))
     cast = Cast(load_recipe(str(run / "recipe.yaml")), run)
-    if env.max_actions > len(cast.labels):
-        raise InvalidInput(f"{run.path} knows {len(cast.labels)} labels, menus have {env.max_actions}; lower PAGE.")
     lm, player = cast.lm_policy("policy")
     return play(env, tasks, seed, player(False), cast.reflector(lm), cast.layout)
 

@@ -28,11 +28,11 @@ MAY_IMPORT = {
     "rollout": {"players", "prompts", "core"},
     "config": {"prompts", "core"},
     "models": {"config", *BELOW_MODELS},
-    "data_gen": {"config", *BELOW_MODELS},
+    "data_gen": {"envs", "config", *BELOW_MODELS},
     "training": {"models", "config", *BELOW_MODELS},
     "evaluation": {"models", "config", *BELOW_MODELS},
     "report": {"config", *BELOW_MODELS},
-    "pipeline": BELOW_PIPELINE,
+    "pipeline": {"envs", *BELOW_PIPELINE},
     "cli": {"pipeline", *BELOW_PIPELINE},
 }
 ABOVE_MODELS = {"models", "training", "evaluation", "pipeline", "cli"}

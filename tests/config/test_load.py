@@ -174,6 +174,12 @@ def test_check_refuses_an_unknown_environment() -> None:
         check_recipe(load_recipe("dangerous_taxi/nano", ["env.name=dangerous_tax"]))
 
 
+def test_check_refuses_a_dataset_for_an_environment_that_brings_its_own_tasks() -> None:
+    recipe = load_recipe("dangerous_taxi/nano", ["dataset.repositories=[company:nano]"])
+    with pytest.raises(InvalidInput, match="dataset: environment 'dangerous_taxi' brings its own tasks"):
+        check_recipe(recipe)
+
+
 def test_check_tells_every_wrong_environment_option_at_once() -> None:
     overrides = [
         "env.options.stag=1",

@@ -228,6 +228,24 @@ def test_nothing_is_shown_before_the_first_reset(corridor, view):
         getattr(corridor(), view)
 
 
+def test_gymnasium_sees_the_task_with_the_state(corridor):
+    asked = Observation("Room 0.", ("right",), task="Find the exit.")
+    env = corridor(observe=lambda _: asked)
+    text, _ = env.reset(seed=0)
+    assert text == env.render() == "Find the exit.\nRoom 0."
+    assert env.step("right")[0] == text
+
+
+def test_steps_counts_the_actions_of_the_episode(corridor):
+    env = corridor()
+    start(env)
+    assert env.steps == 0
+    env.step("right")
+    assert env.steps == 1
+    env.reset()
+    assert env.steps == 0
+
+
 def test_render_is_the_text(corridor):
     env = corridor()
     text, _ = start(env)

@@ -25,6 +25,13 @@ def test_the_whole_of_both_prompts():
     )
 
 
+def test_the_task_stands_before_the_history_and_is_never_cut():
+    asked = Observation("A hall.", ("go", "wait"), task="Find the door.")
+    prompt = PromptFormat("Leave the house.", history=2).reflector(asked, ["go", "wait"])
+    assert prompt.text == "Leave the house.\nFind the door.\nPast: go\nPast: wait\nA hall.\nReflection:"
+    assert prompt.fit(lambda text: text.count("\n"), 3).text == "Leave the house.\nFind the door.\nA hall.\nReflection:"
+
+
 @pytest.mark.parametrize("past", [[], ["go"], ["go", "wait"]])
 @pytest.mark.parametrize("history", [0, 1, 20])
 @pytest.mark.parametrize("instructions", ["", "Rules."])

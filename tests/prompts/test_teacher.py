@@ -30,6 +30,12 @@ def test_the_teacher_sees_as_much_of_the_past_as_the_players() -> None:
     assert "go north" not in said(PROMPTS.reflect(HERE, ("go north", "go south")), "user")
 
 
+def test_the_teacher_reads_the_task_before_the_past() -> None:
+    asked = Observation("A hall.", ("go",), task="Find the door.")
+    chat = TeacherPrompts("", PromptFormat(history=1)).reflect(asked, ["go"])
+    assert chat[1]["content"].startswith("Find the door.\nPast: go\nA hall.\n")
+
+
 def test_the_choice_is_a_second_turn_of_the_same_chat() -> None:
     first = PROMPTS.reflect(HERE, ())
     chat = PROMPTS.choose(first, "East looks bright.", MENU)

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from reflectrl.core import WorkFailed
 from reflectrl.envs.auto_explore.sandbox import Sandbox
 from reflectrl.envs.auto_explore.walk import Walk
 
@@ -29,7 +30,7 @@ def shop(tmp_path):
 
 
 def walk(sandbox: Sandbox, **options) -> Walk:
-    return Walk("Where are sick notes?", sandbox.view(), **{"page": 20, "output": 200, "listing": True, **options})
+    return Walk(sandbox.view(), **{"page": 20, "output": 200, "listing": True, **options})
 
 
 def many(folder: Path, count: int) -> Path:
@@ -39,7 +40,7 @@ def many(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_the_text_holds_question_folder_entries_and_result(shop):
+def test_the_text_holds_folder_entries_and_result(shop):
     here = walk(shop)
     assert here.text == "Folder: /\nHere: people/ README.md"
     here.run("cat README.md")
@@ -57,6 +58,19 @@ def test_the_root_has_no_way_up_and_a_folder_has(shop):
     assert here.actions == ("id pay.csv", "cd leave", "cd ..", "cat pay.csv")
     here.run("cd ..")
     assert here.cwd == PurePosixPath(".")
+
+
+def test_the_commands_stand_in_one_order_whatever_there_is(tmp_path):
+    many(tmp_path / "shop", 3)
+    many(many(tmp_path / "shop" / "large", 3) / "inner", 1)
+    with Sandbox(tmp_path / "shop") as sandbox:
+        here = walk(sandbox, page=2)
+        assert here.actions == ("ls large..file00000.txt", "ls file00001.txt..file00002.txt")
+        assert here.text == "Folder: /\nHere: large..file00000.txt file00001.txt..file00002.txt"
+        for action in (here.actions[0], "cd large", "ls inner..file00000.txt"):
+            here.run(action)
+        assert here.actions == ("id file00000.txt", "cd inner", "cd ..", "ls", "cat file00000.txt")
+        assert here.text == "Folder: /large\nHere: inner/ file00000.txt"
 
 
 def test_a_file_is_read_once_and_can_still_be_named(shop):
@@ -159,3 +173,20 @@ def test_a_file_that_has_gone_gives_a_result_in_words(shop):
     here.run("cat README.md")
     assert "README.md" in here.result
     assert here.answer is None
+
+
+def test_the_way_to_a_file_that_has_gone_is_an_error_in_words(shop):
+    here = walk(shop)
+    here.run("cd people")
+    (shop.root / "README.md").unlink()
+    assert here.step_towards(PurePosixPath("README.md")) == "cd .."
+    here.run("cd ..")
+    with pytest.raises(WorkFailed, match="README.md has gone from the copy of the repository; reset the environment"):
+        here.step_towards(PurePosixPath("README.md"))
+
+
+def test_a_copy_that_has_gone_is_an_error_in_words(shop):
+    here = walk(shop)
+    shop.close()
+    with pytest.raises(WorkFailed, match="the copy of the repository has gone"):
+        here.run("cd people")

@@ -1,0 +1,187 @@
+"""The AutoExplore tables, from run folders whose episodes are known; the packages, from a dataset of small folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import auto_explore
+import pytest
+import tiny
+from arms import Arm
+from auto_explore import ARMS, REFLECT, Game, Line, by_depth, company, line, overview, package_tasks, play, play_agent
+from walkers import Search
+
+from reflectrl.config import dump_recipe, load_recipe
+from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.data_gen import generate
+from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.policy import LMPolicy
+from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.players import ExpertPolicy
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.results import summarise, write_results
+
+ROWS = (
+    ("random", "none"),
+    ("sft", "local"),
+    ("rlft", "local"),
+    ("rlft", "blank"),
+    ("rlft", "shuffled"),
+    ("rlft", "expert"),
+    ("expert", "none"),
+)
+
+
+def episode(depth: int, actions: Sequence[str], *, success: bool) -> Trajectory:
+    turns = tuple(
+        Turn(Observation("", (action,)), (action,), None, Decision(0, action, 0.0, 0.0), 0.0) for action in actions
+    )
+    return Trajectory(Task(f"d{depth}/shop/a#1"), 0, turns, success, not success, success)
+
+
+PLAYED = (
+    episode(1, ["cat README.md", "cd people", "cat README.md", "id README.md"], success=True),
+    episode(1, ["id README.md"], success=False),
+    episode(5, ["cd people"], success=False),
+)
+
+
+def write_run(arm: Arm, seed: int, dataset: Path, played: Sequence[Trajectory]) -> None:
+    """An evaluated run, in which everybody played the same."""
+    run = arm.folder(seed)
+    run.mkdir(parents=True)
+    header = Header("auto_explore", {}, PromptFormat())
+    for policy, reflections in ROWS:
+        write_trajectories(run / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, played)
+    write_results(run / "eval.jsonl", [summarise(*row, "sampled", "test", played) for row in ROWS])
+    (run / "stages.json").write_text(json.dumps({"sft": {"cpu_seconds": 60}, "rlft": {"cpu_seconds": 90 + 60 * seed}}))
+    (run / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_steps": 1234}\n')
+    (run / "recipe.yaml").write_text(dump_recipe(load_recipe("auto_explore/nano")))
+    shutil.copytree(dataset, run / "dataset")
+
+
+def games(*rows: tuple[int, bool, int, int]) -> list[Game]:
+    return [(depth, Search(success, steps, files)) for depth, success, steps, files in rows]
+
+
+def test_a_line_is_read_from_the_episodes_on_disk(dataset, tmp_path):
+    arm = replace(REFLECT, runs=tmp_path)
+    for seed in (0, 1):
+        write_run(arm, seed, dataset, PLAYED[seed:])
+    found = line("mine", arm, [0, 1], "rlft")
+    first = games((1, True, 4, 2), (1, False, 1, 0), (3, False, 1, 0))
+    assert found == Line("mine", [first, first[1:]], ("3.0", "1,234"))
+    assert line("mine", arm, [0], "rlft", "blank").cost == ("-", "-")
+
+
+def test_the_overview_tells_each_seed_all_depths_and_what_training_cost():
+    player = Line(
+        "mine", [games((1, True, 4, 2), (2, True, 6, 1)), games((1, True, 2, 0), (2, False, 4, 1))], ("3.0", "9")
+    )
+    fixed = Line("ranking", [games((1, True, 0, 7), (2, False, 0, 7))], walks=False)
+    assert overview([player, fixed], [0, 1], costs=True).splitlines() == [
+        "|  | s0 | s1 | success % | depth 1 % | depth 2 % | steps | files | minutes | env steps |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        "| mine | 100 | 50 | **75** ± 318 | 100 | 50 | 4.0 | 1.0 | 3.0 | 9 |",
+        "| ranking | - | - | 50 | 100 | 0 | - | 7.0 | - | - |",
+    ]
+    assert "minutes" not in overview([player], [0, 1], costs=False)
+
+
+def test_every_depth_has_a_table_and_deep_ones_share_one():
+    player = Line("mine", [games((1, True, 4, 2), (1, False, 2, 0), (3, True, 6, 1))])
+    assert by_depth([player], [7]).splitlines() == [
+        "### Depth 1",
+        "",
+        "|  | s7 | success % | steps | files |",
+        "|---|---|---|---|---|",
+        "| mine | 50 | 50 | 3.0 | 1.0 |",
+        "",
+        "### Depth 3 and more",
+        "",
+        "|  | s7 | success % | steps | files |",
+        "|---|---|---|---|---|",
+        "| mine | 100 | 100 | 6.0 | 1.0 |",
+    ]
+    assert auto_explore.depth(Task("d12/shop/a#1")) == 3
+
+
+def test_the_company_s_tables_hold_every_arm_and_the_walker_on_the_same_tasks(dataset, tmp_path):
+    tested = (episode(0, ["id f4.md"], success=True), episode(2, ["cd people"], success=False))
+    for arm in ARMS:
+        write_run(replace(arm, runs=tmp_path), 0, dataset, tested)
+    text, more = company([0], tmp_path)
+    rows = {cells[1].strip(): cells for cells in (row.split("|") for row in text.splitlines() if row.startswith("|"))}
+    assert len(rows) == 1 + 1 + 12
+    # of the two test questions, the walker answers the shelf's in 5 steps and the shop's in 11
+    assert [cell.strip() for cell in rows["breadth first, as many steps"][2:-1]] == [
+        *("100", "100", "100", "100", "8.0", "4.0", "-", "-")
+    ]
+    assert rows["**Reflect-RL**"][-3:-1] == [" 2.5 ", " 1,234 "]
+    assert more.count("### Depth") == 2
+
+
+def test_the_packages_questions_are_those_of_two_splits(dataset):
+    tasks = package_tasks(AutoExplore(dataset=str(dataset)))
+    assert sorted(str(task.options["file"]) for task in tasks) == [
+        *("f4.md", "people/leave/athens.md", "people/pay.md", "stock/green beans.md")
+    ]
+
+
+def test_the_expert_plays_each_task_once(dataset):
+    env = AutoExplore(dataset=str(dataset))
+    played, refused = play(env, package_tasks(env), 0, ExpertPolicy())
+    assert sorted(played, key=lambda game: game[0]) == games(
+        (0, True, 1, 0), (1, True, 2, 0), (1, True, 2, 0), (2, True, 3, 0)
+    )
+    assert refused == []
+
+
+def test_other_errors_than_a_prompt_s_length_are_no_failures_of_the_agent(dataset):
+    env = AutoExplore(dataset=str(dataset))
+    model = tiny.gpt2()
+    add_choice_head(model)
+    with pytest.raises(InvalidInput, match="a menu of 10 actions was given but the policy has 8 labels"):
+        play(env, package_tasks(env), 0, LMPolicy(model, tiny.encoder()), layout=tiny.LAYOUT)
+
+
+@pytest.fixture(scope="module")
+def untrained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Arm:
+    """An arm whose run of seed 0 has untrained players, so only the machinery is shown."""
+    arm = replace(REFLECT, runs=tmp_path_factory.mktemp("runs"))
+    run = RunFolder(arm.folder(0))
+    recipe = load_recipe("auto_explore/nano", ["data.samples=20"])
+    shutil.copytree(dataset, run / "dataset")
+    (run / "recipe.yaml").write_text(dump_recipe(recipe))
+    generate(recipe, run.path)
+    base = Cast(recipe, run).base("policy")
+    for player in ("policy", "reflector"):
+        shutil.copytree(base.name, run / player)
+    return arm
+
+
+def test_the_agent_of_a_run_plays_each_task_once_and_again_the_same(dataset, untrained):
+    env = AutoExplore(dataset=str(dataset), listing=False, output=40)
+    tasks = package_tasks(env)
+    played, refused = play_agent(env, tasks, untrained, 0)
+    assert sorted(depth for depth, _ in played) == [0, 1, 1, 2]
+    assert refused == []
+    assert play_agent(env, tasks, untrained, 0)[0] == played
+
+
+def test_a_prompt_that_is_too_long_is_a_failure_that_is_reported(dataset, untrained):
+    shutil.copytree(untrained.folder(0), untrained.folder(1))
+    short = dump_recipe(load_recipe("auto_explore/nano", ["data.samples=20", "model.max_length=30"]))
+    (untrained.folder(1) / "recipe.yaml").write_text(short)
+    env = AutoExplore(dataset=str(dataset), listing=False, output=40)
+    played, refused = play_agent(env, package_tasks(env), untrained, 1)
+    assert [search for _, search in played] == [Search(success=False, steps=15, files_opened=0)] * 4
+    assert len(refused) == 4
+    assert all("the model takes" in what for what in refused)
