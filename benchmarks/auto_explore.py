@@ -200,7 +200,7 @@ together; env steps are those RLFT played.
 
 
 def fetch_packages(folder: Path) -> Path:
-    """A dataset of questions about the packages."""
+    """A dataset of questions about the packages, in ``folder``."""
     repositories = fetch_all(PACKAGES, folder / "fetched")
     write_dataset(folder / DATASET, ask_about(repositories, write_questions, per_file=PER_FILE, seed=0))
     return folder / DATASET
@@ -252,9 +252,8 @@ def play_agent(env: AutoExplore, tasks: Sequence[Task], arm: Arm, seed: int) -> 
     return play(env, tasks, seed, player(False), cast.reflector(lm), cast.layout)
 
 
-def packages(seeds: Sequence[int], runs: Path, folder: Path) -> str:
-    """The tables of the packages, which are fetched into ``folder``."""
-    dataset = fetch_packages(folder)
+def packages(seeds: Sequence[int], runs: Path, dataset: Path) -> str:
+    """The tables of the packages."""
     env = AutoExplore(dataset=str(dataset), page=PAGE, output=40, listing=False)
     tasks = package_tasks(env)
     texts = texts_of(read_dataset(dataset).repositories)
@@ -308,7 +307,7 @@ def main() -> None:
     train_all([REFLECT] if arguments.packages else ARMS, seeds, arguments.jobs)
     if arguments.packages:
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
-            text = packages(seeds, RUNS, Path(folder))
+            text = packages(seeds, RUNS, fetch_packages(Path(folder)))
         print(text)
         if len(seeds) == 5:
             publish(HERE / "README.md", "auto_explore packages", text)

@@ -108,7 +108,7 @@ class AutoExplore(NatLangEnv):
         try:
             self._walk.run(action)
         except WorkFailed as error:
-            raise WorkFailed(f"{action!r} was not played: {error} Or reset the environment, which does so.") from error
+            raise WorkFailed(f"{action!r} was not played: {error} Reset the environment to play again.") from error
         answer = self._walk.answer
         success = answer is not None and self._file is not None and PurePosixPath(answer) == self._file
         over = answer is not None or self.steps >= self.horizon

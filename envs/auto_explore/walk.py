@@ -74,7 +74,8 @@ class Walk:
     def actions(self) -> tuple[str, ...]:
         """The commands that are legal now: ``id``, ``cd``, ``cd ..``, ``ls`` out of a range, and ``cat`` once a file.
 
-        A large folder has its ranges in place of ``id``, ``cd`` and ``cat``. What ``cat`` takes away stands last, so that no other command changes its label in a folder.
+        A large folder has its ranges in place of ``id``, ``cd`` and ``cat``. What ``cat`` takes away stands last, so
+        that no other command changes its label in a folder.
         """
         up = (UP,) if self.cwd != ROOT else ()
         whole = (WHOLE,) if self._shown is not self._entries else ()

@@ -12,7 +12,20 @@ import auto_explore
 import pytest
 import tiny
 from arms import Arm
-from auto_explore import ARMS, REFLECT, Game, Line, by_depth, company, line, overview, package_tasks, play, play_agent
+from auto_explore import (
+    ARMS,
+    REFLECT,
+    Game,
+    Line,
+    by_depth,
+    company,
+    line,
+    overview,
+    package_tasks,
+    packages,
+    play,
+    play_agent,
+)
 from walkers import Search
 
 from reflectrl.config import dump_recipe, load_recipe
@@ -67,6 +80,12 @@ def write_run(arm: Arm, seed: int, dataset: Path, played: Sequence[Trajectory]) 
     shutil.copytree(dataset, run / "dataset")
 
 
+def cells(text: str) -> dict[str, list[str]]:
+    """The lines of a table but its heads, by their first cell."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {first: rest for first, *rest in lines if "success %" not in rest}
+
+
 def games(*rows: tuple[int, bool, int, int]) -> list[Game]:
     return [(depth, Search(success, steps, files)) for depth, success, steps, files in rows]
 
@@ -118,13 +137,11 @@ def test_the_company_s_tables_hold_every_arm_and_the_walker_on_the_same_tasks(da
     for arm in ARMS:
         write_run(replace(arm, runs=tmp_path), 0, dataset, tested)
     text, more = company([0], tmp_path)
-    rows = {cells[1].strip(): cells for cells in (row.split("|") for row in text.splitlines() if row.startswith("|"))}
-    assert len(rows) == 1 + 1 + 12
+    rows = cells(text)
+    assert len(rows) == 12
     # of the two test questions, the walker answers the shelf's in 5 steps and the shop's in 11
-    assert [cell.strip() for cell in rows["breadth first, as many steps"][2:-1]] == [
-        *("100", "100", "100", "100", "8.0", "4.0", "-", "-")
-    ]
-    assert rows["**Reflect-RL**"][-3:-1] == [" 2.5 ", " 1,234 "]
+    assert rows["breadth first, as many steps"] == ["100", "100", "100", "100", "8.0", "4.0", "-", "-"]
+    assert rows["**Reflect-RL**"][-2:] == ["2.5", "1,234"]
     assert more.count("### Depth") == 2
 
 
@@ -185,3 +202,28 @@ def test_a_prompt_that_is_too_long_is_a_failure_that_is_reported(dataset, untrai
     assert [search for _, search in played] == [Search(success=False, steps=15, files_opened=0)] * 4
     assert len(refused) == 4
     assert all("the model takes" in what for what in refused)
+
+
+def test_the_packages_have_walkers_rankings_and_agents_on_the_same_tasks(dataset, untrained):
+    text = packages([0], untrained.runs, dataset)
+    assert "4 questions of the offline writer (shelf 1, shop 3)" in text
+    assert "failures after all steps:\n0 of 4." in text
+    overall, deepest = cells(text.partition("### ")[0]), cells(text.partition("### Depth 2")[2])
+    assert list(overall) == [
+        "random",
+        "breadth first, as many steps",
+        "BM25, top 1",
+        "BM25, top 5",
+        "**Reflect-RL**, trained on the company",
+        "expert",
+    ]
+    # the shelf has five files, as has the shop
+    assert overall["BM25, top 5"] == ["100", "100", "100", "100", "100", "-", "5.0"]
+    assert overall["expert"][-2:] == ["2.0", "0.0"]
+    assert deepest["breadth first, as many steps"] == ["100", "100", "11.0", "4.0"]
+
+
+def test_the_packages_can_be_played_without_agents(dataset, tmp_path):
+    text = packages([], tmp_path, dataset)
+    assert "Reflect-RL**" not in text
+    assert cells(text.partition("### ")[0])["expert"] == ["100", "100", "100", "100", "2.0", "0.0"]

@@ -559,7 +559,7 @@ def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_anot
     env.step("cd people")
     [copy] = copies.glob("*/copy")
     shutil.rmtree(copy)
-    with pytest.raises(WorkFailed, match=f"'{action}' was not played: the copy .* has gone.*reset the environment"):
+    with pytest.raises(WorkFailed, match=f"'{action}' was not played: the copy .* has gone.*Reset the environment"):
         env.step(action)
     begin(env, "people/cairo.md")
     assert play_expert(env) == ["cd people", "id cairo.md"]
