@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reflectrl.config import Recipe
@@ -14,7 +15,10 @@ from reflectrl.envs.auto_explore.dataset import ask_about, readable_files, write
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
 
+File = tuple[str, str]
+"""Path and text."""
 Pairs = Sequence[tuple[str, str]]
+"""Questions and answers."""
 
 
 def build_dataset(recipe: Recipe, run: Path) -> None:
@@ -31,10 +35,18 @@ def build_dataset(recipe: Recipe, run: Path) -> None:
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
             repositories = fetch_all(section.repositories, Path(fetched))
-            write: Callable[[str, str], Pairs] = write_questions
+            files = {name: _chosen(path, section.files, recipe.seed) for name, path in sorted(repositories.items())}
             if section.writer == "openai":
-                write = asyncio.run(_chat_writer(section, repositories, run))
-            write_dataset(folder, ask_about(repositories, write, per_file=section.per_file, seed=recipe.seed))
+                written = asyncio.run(_ask_chat(section, files, run))
+            else:
+                written = {file: write_questions(*file) for chosen in files.values() for file in chosen}
+            dataset = ask_about(
+                repositories,
+                lambda file, text: written.get((file, text), ()),
+                per_file=section.per_file,
+                seed=recipe.seed,
+            )
+            write_dataset(folder, dataset)
     for partial in run.glob(_partial("*")):
         partial.unlink()
 
@@ -44,18 +56,24 @@ def _partial(repository: str) -> str:
     return f"data/questions-{repository}.partial.jsonl"
 
 
-async def _chat_writer(
-    section: DatasetSection, repositories: Mapping[str, Path], run: Path
-) -> Callable[[str, str], Pairs]:
-    """What a chat model asks about each file, as a writer that looks it up."""
+def _chosen(repository: Path, count: int | None, seed: int) -> Sequence[File]:
+    """The files that are asked about."""
+    files = readable_files(repository).readable
+    if count is None or count >= len(files):
+        return files
+    return sorted(random.Random(f"{seed} files").sample(files, count))
+
+
+async def _ask_chat(section: DatasetSection, files: Mapping[str, Sequence[File]], run: Path) -> dict[File, Pairs]:
+    """What a chat model asks about each file."""
     from reflectrl.data_gen.questions import ask_chat, reply_tokens
     from reflectrl.players.chat import ChatClient, Endpoint
 
     enough = max(section.endpoint.max_tokens, reply_tokens(section.per_file))
     endpoint = Endpoint(**{**section.endpoint.model_dump(), "max_tokens": enough})
-    written: dict[tuple[str, str], Pairs] = {}
-    for name, folder in sorted(repositories.items()):
-        files = readable_files(folder).readable
-        asked = await ask_chat(ChatClient(endpoint), files, per_file=section.per_file, partial=run / _partial(name))
-        written |= {(file, text): asked[file] for file, text in files}
-    return lambda file, text: written[file, text]
+    written: dict[File, Pairs] = {}
+    for name, chosen in files.items():
+        client, partial = ChatClient(endpoint), run / _partial(name)
+        asked = await ask_chat(client, chosen, per_file=section.per_file, partial=partial)
+        written |= {(file, text): asked[file] for file, text in chosen}
+    return written

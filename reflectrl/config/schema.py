@@ -56,6 +56,8 @@ class DatasetSection(Section):
     """Folders, git URLs, ``pypi:NAME==VERSION`` (a package's source archive), ``company:nano`` or ``company:full``."""
     writer: Literal["extractive", "openai"] = "extractive"
     """Who writes the questions: the files' own headings, docstrings and columns, or a chat endpoint."""
+    files: Count | None = None
+    """Ask about so many files of each repository, drawn by the seed; absent: about all."""
     per_file: Count = 3
     """Questions kept a file, at most."""
     endpoint: EndpointSection = EndpointSection()

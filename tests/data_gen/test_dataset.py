@@ -104,6 +104,20 @@ def test_the_seed_of_the_recipe_splits_the_files(shop: Path, tmp_path: Path) -> 
     assert len(splits) > 1
 
 
+@pytest.mark.parametrize("writer", ["extractive", "openai"])
+def test_as_many_files_are_asked_about_as_wanted(
+    writer: str, endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = good
+    wanted = remote(endpoint, shop) if writer == "openai" else recipe(shop)
+    section = wanted.dataset.model_copy(update={"files": 3})
+    build_dataset(wanted.model_copy(update={"dataset": section}), tmp_path / "run")
+    dataset = read_dataset(tmp_path / "run" / "dataset")
+    assert len({question.file for split in SPLITS for question in dataset.questions[split]}) == 3
+    assert len(list((dataset.repositories["shop"] / "docs").iterdir())) == len(CITIES)
+    assert len(endpoint.requests) == (3 if writer == "openai" else 0)
+
+
 def test_an_environment_that_brings_its_own_tasks_gets_no_dataset(tmp_path: Path) -> None:
     build_dataset(Recipe.model_validate({"name": "test", "env": {"name": "number_line"}}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
