@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
-from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.core.types import SPLITS
+from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
 from reflectrl.data_gen.samples import Lesson, Sample, write_samples
@@ -25,10 +26,7 @@ from reflectrl.prompts import PromptFormat, TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
 
 if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
-    from reflectrl.players.chat import ChatClient
-
-Progress = Callable[[int, int], None]
-"""Told of (samples collected, samples wanted)."""
+    from reflectrl.players.chat import ChatClient, Usage
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,10 @@ class DataSummary:
     """Of the teacher's episodes."""
     reflection_words: float
     """Mean over the samples."""
+    questions: int = 0
+    """In the dataset that was made for the environment, all splits together; 0 where it brings its own tasks."""
     calls: int = 0
-    """Requests to the chat endpoint; 0 for the expert."""
+    """Requests to chat endpoints, of the questions' writer and of the teacher; 0 for the expert."""
     retries: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -64,7 +64,7 @@ def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> 
         WorkFailed: the endpoint cannot be used; finished episodes are kept and used by the next call.
 
     """
-    build_dataset(recipe, folder)
+    usages = build_dataset(recipe, folder, progress)
     env = recipe_env(recipe, folder)
     layout = prompt_format(recipe, env.instructions)
     client = _client(recipe)
@@ -82,7 +82,10 @@ def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> 
     _write(folder, Header(recipe.env.name, recipe.env.options, layout), collection)
     if unfinished:
         unfinished.close()
-    return _summary(collection, client)
+    if client:
+        usages.append(client.usage)
+    questions = sum(len(env.tasks(split)) for split in SPLITS) if recipe.dataset else 0
+    return _summary(collection, questions, usages)
 
 
 def _client(recipe: Recipe) -> ChatClient | None:
@@ -135,7 +138,7 @@ class _Collection:
             self.lessons.append(self._early.pop(len(self.lessons)))
             self._count += len(self.lessons[-1].samples)
         if self._progress is not None:
-            self._progress(min(self._count, self._wanted), self._wanted)
+            self._progress(min(self._count, self._wanted), self._wanted, "samples")
 
     def check_yield(self, tasks: int) -> None:
         """Refuse to go on for ever when a whole round of tasks taught nothing."""
@@ -192,23 +195,18 @@ def _write(folder: Path, header: Header, collection: _Collection) -> None:
         write_rows(folder / "sft" / f"{name}.jsonl", content)
 
 
-def _summary(collection: _Collection, client: ChatClient | None) -> DataSummary:
+def _summary(collection: _Collection, questions: int, usages: Sequence[Usage]) -> DataSummary:
     samples, lessons = collection.samples, collection.lessons
-    summary = DataSummary(
+    return DataSummary(
         episodes=len(lessons),
         samples=len(samples),
         negatives=sum(sample.negative for sample in samples),
         held_out=sum(lesson.held_out for lesson in lessons),
         success_rate=sum(lesson.trajectory.success for lesson in lessons) / len(lessons),
         reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
-    )
-    if client is None:
-        return summary
-    usage = client.usage
-    return replace(
-        summary,
-        calls=usage.calls,
-        retries=usage.retries,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
+        questions=questions,
+        calls=sum(usage.calls for usage in usages),
+        retries=sum(usage.retries for usage in usages),
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
     )

@@ -27,7 +27,8 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of at most ``vocabulary`` tokens for ``corpus``; every label is one token.
 
-    ``pieces`` is a key of ``PIECES``. Any text survives ``decode(encode(text))``. The same corpus gives the same tokenizer.
+    ``pieces`` is a key of ``PIECES``. Any text survives ``decode(encode(text))``. The same corpus gives the same
+    tokenizer.
     """
     long_labels = [label for label in labels if len(label) > 1]
     tokenizer = Tokenizer(models.BPE())

@@ -72,8 +72,10 @@ def _gen_data(recipe: Recipe, run: RunFolder, _: Sequence[str], reporter: Report
     from reflectrl.data_gen import generate
 
     with reporter.stage("gen-data") as advance:
-        summary = generate(recipe, run.path, lambda done, total: advance(done, total, ""))
-        advance(summary.samples, summary.samples, f"{summary.samples} samples, {summary.negatives} of them negative")
+        summary = generate(recipe, run.path, advance)
+        asked = f"{summary.questions} questions, " if summary.questions else ""
+        note = f"{asked}{summary.samples} samples, {summary.negatives} of them negative"
+        advance(summary.samples, summary.samples, note)
     return True
 
 

@@ -1,7 +1,7 @@
 """``PromptFormat``: the one layout of the prompts that local players are trained on and play with.
 
-What is stable over an episode comes first (instructions, task, history), what changes comes last (state, reflection, menu),
-and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
+What is stable over an episode comes first (instructions, task, history), what changes comes last (state, reflection,
+menu), and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class PromptFormat:
 
     def reflector(self, observation: Observation, past: Sequence[str], hints: Hints | None = None) -> Prompt:
         """``p(s)`` and the cue to analyse; the reflector never sees the menu."""
-        return Prompt(self._head(observation), self._history(past), f"{observation.text}\n{REFLECTION_CUE}", hints=hints)
+        tail = f"{observation.text}\n{REFLECTION_CUE}"
+        return Prompt(self._head(observation), self._history(past), tail, hints=hints)
 
     def policy(
         self,

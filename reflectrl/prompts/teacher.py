@@ -58,9 +58,10 @@ class TeacherPrompts:
         task = f"{observation.task}\n" if observation.task else ""
         history = "".join(self.layout.reflector(observation, past).history)
         note = f"{NOTE}: {spoiler}\n" if spoiler else ""
+        request = MISTAKEN if mistaken else REFLECT
         return [
             {"role": "system", "content": f"{role}\n\n{self.instructions}".rstrip()},
-            {"role": "user", "content": f"{task}{history}{observation.text}\n\n{note}{MISTAKEN if mistaken else REFLECT}"},
+            {"role": "user", "content": f"{task}{history}{observation.text}\n\n{note}{request}"},
         ]
 
     @staticmethod

@@ -54,7 +54,7 @@ def clever(chat: Chat) -> str:
 
 
 def test_the_expert_teaches_exactly_the_wanted_number_of_samples(tmp_path: Path) -> None:
-    counts: list[tuple[int, int]] = []
+    counts: list[tuple[int, int, str]] = []
     summary = generate(taxi({"samples": 50}), tmp_path, lambda *count: counts.append(count))
     assert set(contents(tmp_path)) == {
         "data/negatives.jsonl",
@@ -69,7 +69,7 @@ def test_the_expert_teaches_exactly_the_wanted_number_of_samples(tmp_path: Path)
     assert {len(found) for found in rows.values()} == {summary.samples} == {50}
     assert sum(row.negative for row in rows["policy"]) == summary.negatives == len(samples_of(tmp_path)) > 0
     assert summary.success_rate == 1.0
-    assert counts[-1] == (50, 50)
+    assert counts[-1] == (50, 50, "samples")
     assert counts == sorted(counts)
 
 

@@ -89,7 +89,8 @@ def test_two_processes_train_the_same_tokenizer(tmp_path):
     code = (
         "import sys; from pathlib import Path; from reflectrl.models.tokenizer import train_tokenizer\n"
         "text = Path(sys.argv[1]).read_text(encoding='utf-8')\n"
-        "train_tokenizer([text], ['0', '10'], pieces='phrases', vocabulary=400, max_length=64).save_pretrained(sys.argv[2])"
+        "tokenizer = train_tokenizer([text], ['0', '10'], pieces='phrases', vocabulary=400, max_length=64)\n"
+        "tokenizer.save_pretrained(sys.argv[2])"
     )
     source = tmp_path / "corpus.txt"
     source.write_text("\n".join(f"word{chr(97 + i % 26)} {chr(97 + i % 7)}ab north {i}" for i in range(300)), "utf-8")
