@@ -5,19 +5,43 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_environment_of_the_readme_passes_check_env_in_forty_lines():
-    (block,) = BLOCKS
-    assert "check_env(Vault())" in block
-    assert len([line for line in block.splitlines() if line.strip()]) <= 40
+def block_with(words: str) -> str:
+    (block,) = [block for block in BLOCKS if words in block]
+    return block
+
+
+def run(block: str) -> None:
     exec(compile(block, "README.md", "exec"), {})
 
 
-def test_the_measured_tables_are_the_benchmark_s_own():
-    shown = README.partition("<!-- dangerous_taxi -->\n")[2].partition("<!-- end -->")[0].strip()
+def test_the_environment_of_the_readme_passes_check_env_in_forty_lines():
+    block = block_with("check_env(Vault())")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 40
+    run(block)
+
+
+def test_the_sandbox_of_the_readme_shows_what_it_says(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    run(block_with("with Sandbox("))
+    head, changes = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
+    assert head.strip() == "\n".join((ROOT / "recipes/auto_explore/nano.yaml").read_text().splitlines()[:3])
+    assert f"# {changes};" in block_with("with Sandbox(")
+    assert not (ROOT / "recipes/auto_explore/notes.md").exists()
+
+
+def test_every_python_block_is_run():
+    assert len(BLOCKS) == 2
+
+
+@pytest.mark.parametrize("mark", ["dangerous_taxi", "auto_explore"])
+def test_the_measured_tables_are_the_benchmark_s_own(mark):
+    shown = README.partition(f"<!-- {mark} -->\n")[2].partition("<!-- end -->")[0].strip()
     assert shown
     assert shown in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
