@@ -49,6 +49,8 @@ def build_dataset(recipe: Recipe, run: Path, progress: Progress | None = None) -
         return usages
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
+            if progress is not None:
+                progress(0, len(section.repositories), "fetching repositories")
             repositories = fetch_all(section.repositories, Path(fetched))
             files = {name: _chosen(path, section.files, recipe.seed) for name, path in sorted(repositories.items())}
             if section.writer == "openai":
