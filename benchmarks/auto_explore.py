@@ -69,6 +69,8 @@ class Line:
     title: str
     games: Sequence[Sequence[Game]]
     """Those of each seed; one only where no seed matters."""
+    greedy: str = "-"
+    """Mean success in per cent with the most probable commands, where they were played."""
     cost: tuple[str, ...] = ("-", "-")
     """Minutes of training and environment steps, where they are told."""
     walks: bool = True
@@ -104,10 +106,13 @@ def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: s
         file = f"eval-{row.policy}-{row.reflections}-{row.mode}.jsonl"
         _, trajectories = read_trajectories(arm.folder(seed) / "trajectories" / file)
         games.append([(depth(trajectory.task), searched(trajectory)) for trajectory in trajectories])
-    if policy != "rlft" or reflections is not None:
+    if policy not in ("sft", "rlft") or reflections is not None:
         return Line(title, games)
+    greedy = f"{100 * fmean(find(arm, seed, policy, None, 'greedy').metrics.success for seed in seeds):.0f}"
+    if policy == "sft":
+        return Line(title, games, greedy)
     took, played = (fmean(number(arm, seed) for seed in seeds) for number in (minutes, env_steps))
-    return Line(title, games, (f"{took:.1f}", f"{played:,.0f}"))
+    return Line(title, games, greedy, (f"{took:.1f}", f"{played:,.0f}"))
 
 
 def walked(arm: Arm, seed: int) -> list[Game]:
@@ -128,11 +133,13 @@ def success(games: Sequence[Game], at: int | None = None) -> float:
 def overview(lines: Sequence[Line], seeds: Sequence[int], *, costs: bool) -> str:
     """All depths together, and the mean success at each."""
     depths = sorted({deep for deep, _ in lines[0].games[0]})
-    heads = [*_heads(seeds), *(f"{named(at)} %" for at in depths), "steps", "files"]
+    heads = [*_heads(seeds), *(f"{named(at)} %" for at in depths), *(["greedy %"] if costs else []), "steps", "files"]
     cells = []
     for player in lines:
         at_depths = (f"{100 * fmean(success(games, at) for games in player.games):.0f}" for at in depths)
-        cells.append([*_rates(player, seeds, None), *at_depths, *_means(player, None), *(player.cost if costs else ())])
+        greedy = [player.greedy] if costs else []
+        cost = player.cost if costs else ()
+        cells.append([*_rates(player, seeds, None), *at_depths, *greedy, *_means(player, None), *cost])
     return table([*heads, "minutes", "env steps"] if costs else heads, cells)
 
 
@@ -173,7 +180,7 @@ def company(seeds: Sequence[int], runs: Path) -> tuple[str, str]:
     lines = [
         line("random", reflect, seeds, "random"),
         Line("breadth first, as many steps", [walked(reflect, seed) for seed in seeds]),
-        line("RLFT only (no SFT, no reflection)", untaught, seeds, "rlft"),
+        line("RLFT only (no SFT, no reflection), 30 iterations", untaught, seeds, "rlft"),
         line("SFT, without reflection", plain, seeds, "sft"),
         line("SFT, with reflection", reflect, seeds, "sft"),
         line("SFT + RLFT without reflection", plain, seeds, "rlft"),
@@ -191,8 +198,8 @@ def company(seeds: Sequence[int], runs: Path) -> tuple[str, str]:
 splits the files anew, and no file of a test question is asked about in training; {rows[0].metrics.episodes} sampled
 episodes a seed over the {asked} test questions, which the walker plays once each. Columns s0.. are success in
 per cent for each seed; "success %" is the mean over seeds with a 95 % t interval over seeds; "depth" is the number of
-folders to enter; steps and files read are means over all episodes; minutes are processor minutes of SFT and RLFT
-together; env steps are those RLFT played.
+folders to enter; "greedy" plays each test question once with the most probable commands; steps and files read are means
+over all sampled episodes; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
 
 {overview(lines, seeds, costs=True)}
 """

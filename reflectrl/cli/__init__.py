@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from reflectrl.core import ReflectRLError
@@ -11,6 +12,8 @@ from reflectrl.core import ReflectRLError
 def main() -> None:
     """Run the command line; errors that the library raises on purpose become one sentence and an exit code."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # as an exception, so that temporary files are removed
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from reflectrl.cli.app import app
 
     try:

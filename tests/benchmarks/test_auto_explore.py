@@ -73,7 +73,8 @@ def write_run(arm: Arm, seed: int, dataset: Path, played: Sequence[Trajectory]) 
     header = Header("auto_explore", {}, PromptFormat())
     for policy, reflections in ROWS:
         write_trajectories(run / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, played)
-    write_results(run / "eval.jsonl", [summarise(*row, "sampled", "test", played) for row in ROWS])
+    modes = ("sampled", "greedy")
+    write_results(run / "eval.jsonl", [summarise(*row, mode, "test", played) for row in ROWS for mode in modes])
     (run / "stages.json").write_text(json.dumps({"sft": {"cpu_seconds": 60}, "rlft": {"cpu_seconds": 90 + 60 * seed}}))
     (run / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_steps": 1234}\n')
     (run / "recipe.yaml").write_text(dump_recipe(load_recipe("auto_explore/nano")))
@@ -96,20 +97,21 @@ def test_a_line_is_read_from_the_episodes_on_disk(dataset, tmp_path):
         write_run(arm, seed, dataset, PLAYED[seed:])
     found = line("mine", arm, [0, 1], "rlft")
     first = games((1, True, 4, 2), (1, False, 1, 0), (3, False, 1, 0))
-    assert found == Line("mine", [first, first[1:]], ("3.0", "1,234"))
+    assert found == Line("mine", [first, first[1:]], "17", ("3.0", "1,234"))
+    assert line("mine", arm, [0], "sft").greedy == "33"
     assert line("mine", arm, [0], "rlft", "blank").cost == ("-", "-")
 
 
 def test_the_overview_tells_each_seed_all_depths_and_what_training_cost():
     player = Line(
-        "mine", [games((1, True, 4, 2), (2, True, 6, 1)), games((1, True, 2, 0), (2, False, 4, 1))], ("3.0", "9")
+        "mine", [games((1, True, 4, 2), (2, True, 6, 1)), games((1, True, 2, 0), (2, False, 4, 1))], "80", ("3.0", "9")
     )
     fixed = Line("ranking", [games((1, True, 0, 7), (2, False, 0, 7))], walks=False)
     assert overview([player, fixed], [0, 1], costs=True).splitlines() == [
-        "|  | s0 | s1 | success % | depth 1 % | depth 2 % | steps | files | minutes | env steps |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        "| mine | 100 | 50 | **75** ± 318 | 100 | 50 | 4.0 | 1.0 | 3.0 | 9 |",
-        "| ranking | - | - | 50 | 100 | 0 | - | 7.0 | - | - |",
+        "|  | s0 | s1 | success % | depth 1 % | depth 2 % | greedy % | steps | files | minutes | env steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| mine | 100 | 50 | **75** ± 318 | 100 | 50 | 80 | 4.0 | 1.0 | 3.0 | 9 |",
+        "| ranking | - | - | 50 | 100 | 0 | - | - | 7.0 | - | - |",
     ]
     assert "minutes" not in overview([player], [0, 1], costs=False)
 

@@ -128,7 +128,13 @@ def test_a_person_may_leave(typed: str, repository: Path) -> None:
     assert "answer:" not in done.stdout
 
 
-def test_an_interrupt_leaves_nothing_behind(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stopped_by", "expected"),
+    [(signal.SIGINT, (130, "\nstopped; no file was named.\n")), (signal.SIGTERM, (143, ""))],
+)
+def test_a_signal_leaves_nothing_behind(
+    stopped_by: signal.Signals, expected: tuple[int, str], repository: Path, tmp_path: Path
+) -> None:
     (tmp_path / "tmp").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     with subprocess.Popen(
@@ -143,9 +149,9 @@ def test_an_interrupt_leaves_nothing_behind(repository: Path, tmp_path: Path) ->
         while playing.stdout.readline() != "Action:\n":
             assert playing.poll() is None
         assert list((tmp_path / "tmp").iterdir())
-        playing.send_signal(signal.SIGINT)
+        playing.send_signal(stopped_by)
         _, said = playing.communicate(timeout=30)
-    assert (playing.returncode, said) == (130, "\nstopped; no file was named.\n")
+    assert (playing.returncode, said) == expected
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
