@@ -142,7 +142,7 @@ def test_the_company_s_tables_hold_every_arm_and_the_walker_on_the_same_tasks(da
     rows = cells(text)
     assert len(rows) == 12
     # of the two test questions, the walker answers the shelf's in 5 steps and the shop's in 11
-    assert rows["breadth first, as many steps"] == ["100", "100", "100", "100", "8.0", "4.0", "-", "-"]
+    assert rows["breadth first, as many steps"] == ["100", "100", "100", "100", "-", "8.0", "4.0", "-", "-"]
     assert rows["**Reflect-RL**"][-2:] == ["2.5", "1,234"]
     assert more.count("### Depth") == 2
 

@@ -116,7 +116,7 @@ def damage(file: Path, line: int, change: str | dict[str, object]) -> None:
     ("line", "change", "sentence"),
     [
         (1, {"format": "other"}, "line 1 names the format 'other'; expected 'reflectrl-trajectories'"),
-        (1, {"version": 2}, "line 1 names version 2 of .*; expected 1"),
+        (1, {"version": 3}, "line 1 names version 3 of .*; expected 2"),
         (1, {"prompt": {}}, "line 1, prompt lacks field 'history'"),
         (1, "[]", "line 1 names the format None"),
         (2, "{cut", "line 2 is not JSON"),
