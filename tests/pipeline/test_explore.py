@@ -22,6 +22,7 @@ QUESTION = "Who opens the office?"
 SFT_ONLY = ("rlft=null", "eval.policies=[sft]", "eval.controls=[]")
 TINY = (
     "model.builtin={layers: 1, width: 16, heads: 2, vocabulary: 400, pieces: words}",
+    "model.max_length=384",
     "env.options={page: 4, output: 30, listing: false}",
     "eval.env={horizon: 9}",
     "prompt.history=3",
