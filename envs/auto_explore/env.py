@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
-from reflectrl.envs.auto_explore.library import Library, open_library
+from reflectrl.envs.auto_explore.libraries import Library, open_library
 from reflectrl.envs.auto_explore.walk import Walk, command
 
 STEP, FOUND = -1, 15

@@ -12,7 +12,7 @@ from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, Task, Turn
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.library import Library, folder_library
+from reflectrl.envs.auto_explore.libraries import Library, folder_library
 from reflectrl.envs.auto_explore.sandbox import quote
 from reflectrl.envs.auto_explore.sources import fetch
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Reflector

@@ -12,7 +12,7 @@ from reflectrl.cli.app import app
 from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput, Turn
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.library import folder_library
+from reflectrl.envs.auto_explore.libraries import folder_library
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import load_model, save_model
 from reflectrl.pipeline.explore import explore, trained

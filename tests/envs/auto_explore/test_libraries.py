@@ -11,7 +11,7 @@ import pytest
 from reflectrl.core import InvalidInput
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.dataset import ask_about, write_dataset
-from reflectrl.envs.auto_explore.library import QUESTIONS_PER_FILE, Library, folder_library, open_library
+from reflectrl.envs.auto_explore.libraries import QUESTIONS_PER_FILE, Library, folder_library, open_library
 from reflectrl.envs.auto_explore.questions import write_questions
 
 
