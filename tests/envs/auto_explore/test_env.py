@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import deque
 from pathlib import Path, PurePosixPath
 
@@ -38,15 +37,6 @@ def make_shop(folder: Path) -> Path:
 @pytest.fixture
 def shop(tmp_path):
     return make_shop(tmp_path / "shop")
-
-
-@pytest.fixture
-def copies(tmp_path, monkeypatch):
-    """The folder in which copies are made."""
-    folder = tmp_path / "copies"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 def every_task(env):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import PurePosixPath
 
 import pytest
@@ -30,15 +29,6 @@ def shop(tmp_path):
 @pytest.fixture
 def dataset(shop):
     return ask_about({"shop": shop}, write_questions, per_file=1, seed=0)
-
-
-@pytest.fixture
-def copies(tmp_path, monkeypatch):
-    """The folder in which copies are made."""
-    folder = tmp_path / "copies"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 def test_a_folder_is_asked_about(shop):
