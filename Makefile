@@ -19,9 +19,10 @@ help:
 
 install: $(INSTALLED)
 
+# The engine of ALFWorld is compiled, minutes, by a program called python, which not every system has outside of $(BIN).
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[alfworld,dev]"
 	touch $@
 
 # Both arms side by side, one core each; the one without reflection writes to a log.

@@ -238,9 +238,7 @@ def play(
         # one at a time, so that a prompt that is refused ends only its own search
         episode = Episode(task, derive_seed(seed, "packages", number))
         try:
-            (trajectory,) = evaluate(
-                lambda: env, [episode], policy=policy, reflector=reflector, layout=layout, batch_size=1
-            )
+            (trajectory,) = evaluate([env], [episode], policy=policy, reflector=reflector, layout=layout)
             search = searched(trajectory)
         except InvalidInput as error:
             if TOO_LONG not in str(error):

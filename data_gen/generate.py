@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.environment import recipe_env
+from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.types import SPLITS
@@ -65,9 +65,23 @@ def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> 
 
     """
     usages = build_dataset(recipe, folder, progress)
-    env = recipe_env(recipe, folder)
-    layout = prompt_format(recipe, env.instructions)
     client = _client(recipe)
+    with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
+        envs = source.make({}, 1 if client is None else recipe.data.concurrency)
+        return _generate(recipe, folder, envs, client, usages, progress)
+
+
+def _generate(
+    recipe: Recipe,
+    folder: Path,
+    envs: Sequence[NatLangEnv],
+    client: ChatClient | None,
+    usages: list[Usage],
+    progress: Progress | None,
+) -> DataSummary:
+    """Collect and write, a lesson at a time in each of ``envs``."""
+    env = envs[0]
+    layout = prompt_format(recipe, env.instructions)
     unfinished = UnfinishedRun(folder / "data" / "episodes.partial.jsonl", recipe) if client else None
     collection = _Collection(recipe.data.samples, progress)
     course = Course(
@@ -78,7 +92,7 @@ def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> 
         negatives=recipe.data.negatives,
         held_out=_held_out(env),
     )
-    asyncio.run(_collect(recipe, folder, course, _order(env, recipe.seed), collection, client, unfinished))
+    asyncio.run(_collect(envs, course, _order(env, recipe.seed), collection, client, unfinished))
     _write(folder, Header(recipe.env.name, recipe.env.options, layout), collection)
     if unfinished:
         unfinished.close()
@@ -150,8 +164,7 @@ class _Collection:
 
 
 async def _collect(
-    recipe: Recipe,
-    folder: Path,
+    envs: Sequence[NatLangEnv],
     course: Course,
     tasks: Sequence[Task],
     collection: _Collection,
@@ -163,8 +176,7 @@ async def _collect(
     for lesson in known.values():
         collection.add(lesson)
 
-    async def work(numbers: Iterator[int]) -> None:
-        env = recipe_env(recipe, folder)
+    async def work(env: NatLangEnv, numbers: Iterator[int]) -> None:
         while not collection.enough:
             collection.check_yield(len(tasks))
             number = next(numbers)
@@ -177,8 +189,7 @@ async def _collect(
     async with AsyncExitStack() as stack:
         if client is not None:
             await stack.enter_async_context(client)
-        workers = recipe.data.concurrency if client is not None else 1
-        await asyncio.gather(*(work(numbers) for _ in range(workers)))
+        await asyncio.gather(*(work(env, numbers) for env in envs))
 
 
 def _write(folder: Path, header: Header, collection: _Collection) -> None:

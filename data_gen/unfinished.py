@@ -30,7 +30,7 @@ class UnfinishedRun:
             "format": FORMAT,
             "version": VERSION,
             "seed": recipe.seed,
-            "env": recipe.env.model_dump(mode="json"),
+            "env": recipe.env.model_dump(mode="json", include={"name", "options"}),
             "prompt": recipe.prompt.model_dump(mode="json"),
             "data": recipe.data.model_dump(mode="json", exclude=NEUTRAL),  # type: ignore[arg-type]
         }

@@ -65,6 +65,7 @@ def run(
     reflector: Reflector | None = EXPERT,
     layout: PromptFormat = LAYOUT,
     dies_after: int | None = None,
+    env: type[NumberLine] = NumberLine,
     **options: Any,
 ) -> Run:
     """A run that is ready to train; the expert reflects unless somebody else does.
@@ -86,7 +87,7 @@ def run(
         config(folder, **options),
         tokenizer(),
         encoder=encoder(),
-        env_factory=lambda given: NumberLine(**given),
+        env_factory=lambda given, count: [env(**given) for _ in range(count)],
         layout=layout,
         reflector=reflector,
         on_iteration=listen,

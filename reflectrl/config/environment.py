@@ -1,13 +1,14 @@
-"""The environment that a recipe asks for."""
+"""The environments that a recipe asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
+from reflectrl.core.workers import WorkerPool
 
 DATASET = "dataset"
 """Folder of a run in which gen-data puts the dataset, and the option by which an environment takes it."""
@@ -15,5 +16,50 @@ DATASET = "dataset"
 
 def recipe_env(recipe: Recipe, run: Path, options: Mapping[str, Any] | None = None) -> NatLangEnv:
     """A new environment of ``recipe`` in the run folder ``run``; ``options`` override the recipe's."""
+    return make_env(recipe.env.name, **_options(recipe, run, options or {}))
+
+
+def _options(recipe: Recipe, run: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     own = {DATASET: str(run / DATASET)} if recipe.dataset else {}
-    return make_env(recipe.env.name, **{**recipe.env.options, **own, **(options or {})})
+    return {**recipe.env.options, **own, **options}
+
+
+class RecipeEnvs:
+    """Makes the environments that a recipe is played in: in this process, or in worker processes.
+
+    Args:
+        recipe: says which, and where.
+        run: the run folder.
+        on_failure: instead of the recipe's.
+
+    Use it as a context: worker processes end with it.
+    """
+
+    def __init__(self, recipe: Recipe, run: Path, *, on_failure: Literal["replay", "drop"] | None = None) -> None:
+        self._recipe = recipe
+        self._run = run
+        section = recipe.env
+        self._pool = section.workers and WorkerPool(
+            section.workers,
+            deadline_s=section.deadline_s,
+            on_failure=on_failure or section.on_failure,
+            max_failures=section.max_failures,
+        )
+
+    def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
+        """``count`` new environments; ``options`` override the recipe's."""
+        if not self._pool:
+            return [recipe_env(self._recipe, self._run, options) for _ in range(count)]
+        return self._pool.make(self._recipe.env.name, _options(self._recipe, self._run, options), count)
+
+    @property
+    def failures(self) -> int:
+        """Crashes and stalls so far; in this process the first would have been the last."""
+        return self._pool.failures if self._pool else 0
+
+    def __enter__(self) -> RecipeEnvs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.close()

@@ -24,6 +24,14 @@ class EnvSection(Section):
     """Registered name, see ``reflectrl check-env --list``."""
     options: dict[str, Any] = {}
     """The environment's constructor parameters, e.g. stage and horizon."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that environments are played in, at most one a core; 0 plays them in this process, unguarded."""
+    deadline_s: Positive = 60.0
+    """Seconds that one call of an environment in a worker process may take; one that takes longer is killed."""
+    on_failure: Literal["replay", "drop"] = "replay"
+    """After a crash or stall, play the episode again up to there; RLFT alone may leave it out (drop) instead."""
+    max_failures: Count = 20
+    """Crashes and stalls in a stage that are put up with."""
 
 
 class EndpointSection(Section):
@@ -88,8 +96,9 @@ class BuiltinSection(Section):
     """Attention heads; must divide the width."""
     vocabulary: Annotated[int, Field(ge=300)] = 768
     """Largest size of the tokenizer's vocabulary."""
-    pieces: Literal["phrases", "words"] = "phrases"
-    """The tokenizer's largest units: phrases for texts that repeat, words where a word must be recognised anywhere."""
+    pieces: Literal["phrases", "names", "words"] = "phrases"
+    """The tokenizer's largest units: phrases for texts that repeat, names for phrases that end with a number, words
+    where a word must be recognised anywhere."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> BuiltinSection:

@@ -2,7 +2,7 @@
 
 from reflectrl.core.check import check_env
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import InvalidInput, ReflectRLError, WorkFailed, nearest
+from reflectrl.core.errors import EpisodeFailed, InvalidInput, ReflectRLError, WorkFailed, nearest
 from reflectrl.core.registry import env_names, make_env, register_env, register_gym_ids
 from reflectrl.core.types import (
     Decision,
@@ -17,6 +17,7 @@ from reflectrl.core.types import (
 
 __all__ = [
     "Decision",
+    "EpisodeFailed",
     "Hints",
     "InvalidInput",
     "NatLangEnv",

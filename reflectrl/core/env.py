@@ -1,8 +1,8 @@
 """``NatLangEnv``: an environment whose observations and actions are text.
 
-An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write three more (``expert``,
-``reflection``, ``spoiler``). Everything that users get wrong is owned by this base: seeding, the horizon, terminated
-against truncated, legality of actions, ``info["success"]``, steps after the end, snapshots.
+An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write four more (``expert``,
+``reflection``, ``spoiler``, ``benchmark``). Everything that users get wrong is owned by this base: seeding, the
+horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end, snapshots.
 """
 
 from __future__ import annotations
@@ -123,6 +123,10 @@ class NatLangEnv(gymnasium.Env[str, str]):
         """Privileged facts about the present state, for a teaching model."""
         action = self.expert()
         return None if action is None else f"The best next action is: {action}"
+
+    def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - an environment with several task sets uses them
+        """What results on so many tasks of ``split`` must say of where they come from; "" where the name says it."""
+        return ""
 
     # ---- what the base owns ----------------------------------------------------------------------------------
 

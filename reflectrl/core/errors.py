@@ -3,6 +3,7 @@
     ReflectRLError
      +-- InvalidInput   what was given cannot be used: found before work starts, the command line exits with 2
      +-- WorkFailed     something broke while working (an endpoint, an environment): the command line exits with 1
+          +-- EpisodeFailed   an environment broke in one episode, which is to be left out
 
 Every message is a sentence: what was given, what was expected, what to do.
 """
@@ -27,6 +28,10 @@ class InvalidInput(ReflectRLError, ValueError):
 
 class WorkFailed(ReflectRLError, RuntimeError):
     """A failure during work that the input did not show beforehand."""
+
+
+class EpisodeFailed(WorkFailed):
+    """One episode cannot be played on; the others can, and whoever plays them leaves it out."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

@@ -1,6 +1,9 @@
 """Environments by name: built in, registered at run time, or brought by an installed package's entry point.
 
 An entry point of the group ``reflectrl.envs`` maps a name to ``module:Class``; nothing is imported before it is made.
+
+``NAME:REST`` stands for the environment ``NAME`` with the text ``REST`` as the first parameter of its constructor, so
+``textworld:games/house.z8`` is a whole name. It is understood wherever an environment is named.
 """
 
 from __future__ import annotations
@@ -16,15 +19,19 @@ from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import InvalidInput, nearest
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
+    "alfworld": "reflectrl.envs.alfworld:AlfWorld",
     "auto_explore": "reflectrl.envs.auto_explore:AutoExplore",
     "dangerous_taxi": "reflectrl.envs.dangerous_taxi:DangerousTaxi",
     "number_line": "reflectrl.envs.number_line:NumberLine",
+    "textworld": "reflectrl.envs.textworld_game:TextWorldGame",
 }
 
 
 def register_env(name: str, target: str | type[NatLangEnv]) -> None:
     """Make ``target`` (a class, or ``"module:Class"``) known as ``name``; a second, different owner is refused."""
-    if _TARGETS.get(name, target) != target:
+    if ":" in name:
+        raise InvalidInput(f"environment {name!r} was registered; expected a name without a colon, which ends a name.")
+    if _path(_TARGETS.get(name, target)) != _path(target):
         raise InvalidInput(f"environment {name!r} is registered as {_TARGETS[name]!r} already; choose another name.")
     _TARGETS[name] = target
     register_gym_ids()
@@ -40,12 +47,13 @@ def env_names() -> list[str]:
 
 
 def env_class(name: str) -> type[NatLangEnv]:
-    """Import the class behind ``name``.
+    """Import the class behind ``name``; of ``NAME:REST`` the one behind ``NAME``.
 
     Raises:
         InvalidInput: unknown name, a target that cannot be imported, or one that is no ``NatLangEnv``.
 
     """
+    name = name.partition(":")[0]
     target = _TARGETS.get(name) or _plugins().get(name)
     if target is None:
         raise InvalidInput(f"environment {name!r} is unknown; {nearest(name, env_names())}")
@@ -62,16 +70,59 @@ def env_class(name: str) -> type[NatLangEnv]:
     return target
 
 
+def env_path(name: str) -> str | None:
+    """``module:Class`` of what ``register_env`` made known, by which another process finds it; ``None`` for others.
+
+    Raises:
+        InvalidInput: a class that no other process can import.
+
+    """
+    target = _TARGETS.get(name.partition(":")[0])
+    if target is None or isinstance(target, str):
+        return target
+    if target.__module__ == "__main__" or "<locals>" in target.__qualname__:
+        raise InvalidInput(
+            f"environment {name!r} is {target!r}, which a worker process cannot import; move the class to the top "
+            "level of a module, or play without worker processes."
+        )
+    return _path(target)
+
+
+def _path(target: str | type[NatLangEnv]) -> str:
+    return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
+
+
 def make_env(name: str, **options: Any) -> NatLangEnv:
-    """Make the environment ``name``; ``options`` are its constructor's parameters, checked by name."""
+    """Make the environment ``name``; ``options`` are its constructor's parameters, checked by name.
+
+    Raises:
+        InvalidInput: unknown name or option, or one that is missing or given twice; whatever the class refuses.
+
+    """
     cls = env_class(name)
-    known = list(inspect.signature(cls).parameters)
+    signature = inspect.signature(cls)
+    known = list(signature.parameters)
     for option in options:
         if option not in known:
             raise InvalidInput(f"environment {name!r} has no option {option!r}; {nearest(option, known)}")
+    plain, colon, rest = name.partition(":")
+    if colon:
+        if not rest or not known:
+            raise InvalidInput(
+                f"environment {name!r} was given; expected {plain!r}, or its first option after the colon."
+            )
+        if known[0] in options:
+            raise InvalidInput(
+                f"environment {name!r} was given {known[0]}={options[known[0]]!r} besides; leave one out."
+            )
+        options = {known[0]: rest, **options}
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise InvalidInput(f"environment {name!r} cannot be made: {error}; give it as an option.") from error
     env = cls(**options)
     if not env.name:
-        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {name!r}.")
+        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {plain!r}.")
     return env
 
 

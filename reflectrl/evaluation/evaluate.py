@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reflectrl.core import NatLangEnv, Trajectory
+from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.seeds import derive_seed
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import PromptFormat
@@ -21,15 +21,26 @@ def fixed_episodes(
 
 
 def evaluate(
-    make: Callable[[], NatLangEnv],
+    envs: Sequence[NatLangEnv],
     episodes: Sequence[Episode],
     *,
     policy: Policy,
     reflector: Reflector | None,
     layout: PromptFormat,
-    batch_size: int,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Play ``episodes``, ``batch_size`` side by side."""
-    envs = [make() for _ in range(min(batch_size, len(episodes)))]
-    return rollout(envs, episodes, policy=policy, reflector=reflector, layout=layout, on_episode=on_episode)
+    """Play ``episodes``, as many side by side as there are ``envs``.
+
+    Raises:
+        WorkFailed: an episode was dropped; the numbers of those that are left would not compare with others.
+
+    """
+    played = rollout(envs, episodes, policy=policy, reflector=reflector, layout=layout, on_episode=on_episode)
+    if len(played) < len(episodes):
+        finished = {(trajectory.task.id, trajectory.seed) for trajectory in played}
+        dropped = [episode.task.id for episode in episodes if (episode.task.id, episode.seed) not in finished]
+        raise WorkFailed(
+            f"the environment failed in {len(dropped)} of {len(episodes)} episodes, of the tasks "
+            f"{', '.join(dict.fromkeys(dropped))}; an evaluation needs all: play with on_failure replay."
+        )
+    return played

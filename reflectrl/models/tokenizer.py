@@ -16,6 +16,8 @@ PAD, EOS = "<|pad|>", "<|eos|>"
 PIECES = {
     # phrases stay whole, so ". move south\n" can become one token
     "phrases": r"[.,:;]? ?[A-Za-z]{2,}(?: [A-Za-z]+)*[.,:;]?\n?|[\s\S]",
+    # and a name with its number, so "go to countertop 12" can
+    "names": r"[.,:;]? ?[A-Za-z]+(?: [A-Za-z]+)*(?: \d+)?[.,:;]?\n?|[\s\S]",
     # a word is the same token in a question, a file name and a reflection
     "words": r" ?[A-Za-z]{2,}|\.[a-z]+\n?|[\s\S]",
 }

@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput
 STAGES = ("gen-data", "sft", "rlft", "eval")
 
 _READS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("seed", "env", "dataset", "prompt", "data"),
+    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
     "sft": ("model", "reflector_model", "sft", "players.reflector"),
     "rlft": ("rlft", "players"),
     "eval": ("eval",),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from reflectrl.config import Recipe
+from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
 from reflectrl.evaluation import evaluate, fixed_episodes
 from reflectrl.pipeline.cast import Cast
@@ -21,18 +23,20 @@ _FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
 class _Judge:
     """Plays the episodes, keeps the rows and the trajectories."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, advance: Advance) -> None:
+    def __init__(self, recipe: Recipe, run: RunFolder, envs: RecipeEnvs, advance: Advance) -> None:
         self.recipe = recipe
         self.run = run
         self.cast = Cast(recipe, run)
         self.rows: list[EvalRow] = []
         self._advance = advance
         section = recipe.eval
-        env = self.cast.env(section.env)
+        self._env = env = self.cast.env(section.env)
         self._episodes = {
             mode: fixed_episodes(env, section.split, episodes=count, max_tasks=section.max_tasks, seed=recipe.seed)
             for mode, count in (("sampled", section.episodes), ("greedy", None))
         }
+        most = max(len(episodes) for episodes in self._episodes.values())
+        self._envs = envs.make(section.env, min(section.batch_size, most))
 
     def play(
         self, name: str, reflections: str, mode: str, policy: Policy, reflector: Reflector | None
@@ -49,15 +53,15 @@ class _Judge:
 
         section = self.recipe.eval
         trajectories = evaluate(
-            lambda: self.cast.env(section.env),
+            self._envs,
             episodes,
             policy=policy,
             reflector=reflector,
             layout=self.cast.layout,
-            batch_size=section.batch_size,
             on_episode=count,
         )
-        self.rows.append(summarise(name, reflections, mode, section.split, trajectories))
+        row = summarise(name, reflections, mode, section.split, trajectories)
+        self.rows.append(replace(row, benchmark=self._env.benchmark(row.split, row.tasks)))
         header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
         path = self.run / "trajectories" / f"eval-{name}-{reflections}-{mode}.jsonl"
         path.parent.mkdir(exist_ok=True)
@@ -86,12 +90,15 @@ def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
 
 def judge(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
     """Write ``eval.jsonl`` and the trajectories of every row."""
-    work = _Judge(recipe, run, advance)
-    for name in recipe.eval.policies:
-        if name in _FOLDERS:
-            work.model_rows(name)
-        else:
-            work.play(name, "none", "sampled", work.cast.plain_policy(name), None)
+    with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
+        work = _Judge(recipe, run, envs, advance)
+        for name in recipe.eval.policies:
+            if name in _FOLDERS:
+                work.model_rows(name)
+            else:
+                work.play(name, "none", "sampled", work.cast.plain_policy(name), None)
     write_results(run / "eval.jsonl", work.rows)
     best = max(work.rows, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
-    advance(1, 1, f"best {best.policy} ({best.mode}) {best.metrics.success:.0%} of {best.metrics.episodes} episodes")
+    where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
+    success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
+    advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")

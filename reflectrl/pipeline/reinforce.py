@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from reflectrl.config import Recipe
+from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.models.load import save_model
 from reflectrl.pipeline.cast import Cast
@@ -44,13 +45,21 @@ class _Records:
     """Appends what each iteration showed to the run folder, and tells the console."""
 
     def __init__(
-        self, recipe: Recipe, run: RunFolder, cast: Cast, reflector: Reflector | None, advance: Advance
+        self,
+        recipe: Recipe,
+        run: RunFolder,
+        cast: Cast,
+        reflector: Reflector | None,
+        envs: RecipeEnvs,
+        advance: Advance,
     ) -> None:
         self._header = Header(recipe.env.name, dict(recipe.env.options), cast.layout)
         self._keep = recipe.rlft.record_episodes if recipe.rlft else 0
         self._total = sum(stage.iterations for stage in recipe.rlft.stages) if recipe.rlft else 0
         self._run = run
         self._reflector = reflector
+        self._envs = envs
+        self._failures = 0
         self._advance = advance
         self._clock = time.monotonic()
 
@@ -72,8 +81,11 @@ class _Records:
             "iteration": done.iteration,
             "seconds": round(seconds, 4),
             "steps_per_second": round(steps / seconds, 1),
+            "reflection_hit_rate": round(hit_rate, 4),
+            "env_failures": self._envs.failures - self._failures,
         }
-        append_jsonl(self._run / "throughput.jsonl", [{**throughput, "reflection_hit_rate": round(hit_rate, 4)}])
+        self._failures = self._envs.failures
+        append_jsonl(self._run / "throughput.jsonl", [throughput])
         if self._keep:
             path = self._run / "trajectories" / f"rlft-{done.iteration:05d}.jsonl"
             path.parent.mkdir(exist_ok=True)
@@ -89,20 +101,21 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
     cast = Cast(recipe, run)
     lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
     reflector = cast.reflector(lm)
-    records = _Records(recipe, run, cast, reflector, advance)
-    trainer = ReflectRLTrainer(
-        lm.model,
-        training_config(recipe, str(run / "checkpoints" / "rlft")),
-        lm.tokenizer,
-        encoder=cast.encoder(lm),
-        env_factory=cast.env,
-        layout=cast.layout,
-        reflector=reflector,
-        on_iteration=records,
-    )
-    checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
-    if is_main_process():
-        records.rewind(0 if checkpoint is None else checkpoint_iteration(checkpoint))
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    with RecipeEnvs(recipe, run.path) as envs:
+        records = _Records(recipe, run, cast, reflector, envs, advance)
+        trainer = ReflectRLTrainer(
+            lm.model,
+            training_config(recipe, str(run / "checkpoints" / "rlft")),
+            lm.tokenizer,
+            encoder=cast.encoder(lm),
+            env_factory=envs.make,
+            layout=cast.layout,
+            reflector=reflector,
+            on_iteration=records,
+        )
+        checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
+        if is_main_process():
+            records.rewind(0 if checkpoint is None else checkpoint_iteration(checkpoint))
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if is_main_process():
         save_model(lm, run / "policy")

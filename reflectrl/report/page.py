@@ -12,7 +12,7 @@ from reflectrl.report.episodes import episodes
 from reflectrl.report.escape import escaped
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.style import STYLE
-from reflectrl.report.table import COLUMNS, SUCCESS, WORDS, cells, table_rows
+from reflectrl.report.table import COLUMNS, SUCCESS, WORDS, cells, played_on, table_rows
 from reflectrl.rollout.results import EvalRow
 
 # The content policy is a second lock behind the escaping: a browser runs no script in this page, whatever it holds.
@@ -85,7 +85,8 @@ def _table(runs: Sequence[Run]) -> str:
     head = "".join(f'<th scope="col"{_side(column)}>{name}</th>' for column, name in enumerate(COLUMNS))
     body = "".join(_table_row(run, row) for run, row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide" tabindex="0">{table}</div><p class="note">{_INTERVALS}</p>{waiting}'
+    where = "".join(f"<p>Played on {escaped(said)}.</p>" for said in played_on(runs))
+    return f'<div class="wide" tabindex="0">{table}</div>{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
 
 def _side(column: int) -> str:

@@ -38,6 +38,15 @@ def table_rows(runs: Sequence[Run]) -> list[tuple[str, EvalRow]]:
     return sorted(named, key=lambda pair: _UNTRAINED.get(pair[1].policy, 0))
 
 
+def played_on(runs: Sequence[Run]) -> list[str]:
+    """What the results say of their tasks, each once: with its split, and with the runs where not all are meant."""
+    named: dict[str, list[str]] = {}
+    for run in runs:
+        for said in dict.fromkeys(f"{row.benchmark}, split {row.split}" for row in run.rows if row.benchmark):
+            named.setdefault(said, []).append(run.name)
+    return [said if len(names) == len(runs) else f"{', '.join(names)}: {said}" for said, names in named.items()]
+
+
 def cells(run: str, row: EvalRow) -> tuple[str, ...]:
     """A row's words and numbers, one a column."""
     metrics = row.metrics
@@ -77,6 +86,8 @@ def print_table(runs: Sequence[Path]) -> None:
         console.width = 10_000  # a pipe has no width: nothing is wrapped or cut
     if table.row_count:
         console.print(table)
+    for said in played_on(read):
+        console.print(visible(f"Played on {said}."))
     for each in read:
         if not each.rows:
             console.print(visible(f"{each.name}: not evaluated yet; run `reflectrl eval` for it."))

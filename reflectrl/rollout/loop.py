@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
+from typing import Any
 
-from reflectrl.core import Decision, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.core.workers import WorkerEnv
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat
+
+Map = Callable[..., Iterator[bool]]
+"""``map``, or its like over threads."""
 
 
 @dataclass(frozen=True)
@@ -20,29 +28,38 @@ class Episode:
 
 
 class _Slot:
-    """One environment, and the episode it is in the middle of."""
+    """One environment, and the episode it is in the middle of; free before the first and after the last."""
 
-    def __init__(self, env: NatLangEnv, number: int, episode: Episode) -> None:
+    def __init__(self, env: NatLangEnv) -> None:
         self.env = env
-        self.number = number
-        self.episode = episode
-        self.rng = random.Random(episode.seed)
+        self.free = True
+
+    def begin(self, dealt: tuple[int, Episode]) -> None:
+        """Take an episode and its number."""
+        self.number, self.episode = dealt
+        self.rng = random.Random(self.episode.seed)
         self.turns: list[Turn] = []
-        env.reset(seed=episode.seed, options={"task": episode.task})
+        self.hints: Hints | None = None
+        self.trajectory: Trajectory | None = None
+        self.env.reset(seed=self.episode.seed, options={"task": self.episode.task})
+        self.free = False
 
     @property
     def past(self) -> tuple[str, ...]:
         return tuple(turn.decision.action for turn in self.turns)
 
-    def play(self, menu: Menu, reflection: str | None, decision: Decision) -> Trajectory | None:
-        """Play one decision; the finished trajectory, or ``None`` while the episode goes on."""
+    def ask(self) -> None:
+        """Ask the expert about the present state."""
+        self.hints = self.env.hints()
+
+    def play(self, menu: Menu, reflection: str | None, decision: Decision) -> None:
+        """Play one decision; there is a trajectory once it was the last."""
         observation: Observation = self.env.observation
         _, reward, terminated, truncated, info = self.env.step(decision.action)
         self.turns.append(Turn(observation, menu.actions, reflection, decision, reward, info["illegal"]))
-        if not (terminated or truncated):
-            return None
-        episode = self.episode
-        return Trajectory(episode.task, episode.seed, tuple(self.turns), terminated, truncated, info["success"])
+        if terminated or truncated:
+            task, seed, turns = self.episode.task, self.episode.seed, tuple(self.turns)
+            self.trajectory = Trajectory(task, seed, turns, terminated, truncated, info["success"])
 
 
 def rollout(
@@ -70,49 +87,74 @@ def rollout(
         on_turn: told of each step once it is played, not whose it is: to watch a single episode.
 
     Returns:
-        One trajectory an episode, in the order given.
+        One trajectory an episode, in the order given, less those that were dropped (``EpisodeFailed``).
 
     """
     done: dict[int, Trajectory] = {}
     queue = list(enumerate(episodes))[::-1]
-    slots = [_Slot(env, *queue.pop()) for env in envs[: len(queue)]]
-    while slots:
-        active: list[_Slot] = []
-        for slot, trajectory in zip(slots, _step(slots, policy, reflector, layout), strict=True):
-            if on_turn is not None:
-                on_turn(slot.turns[-1])
-            if trajectory is None:
-                active.append(slot)
-                continue
-            done[slot.number] = trajectory
-            if on_episode is not None:
-                on_episode(trajectory)
-            if queue:
-                active.append(_Slot(slot.env, *queue.pop()))
-        slots = active
-    return [done[number] for number in range(len(episodes))]
+    slots = [_Slot(env) for env in envs[: len(queue)]]
+    with _side_by_side(envs) as over:
+        while slots := _filled(slots, queue, over):
+            for slot in _step(slots, policy, reflector, layout, over):
+                if on_turn is not None:
+                    on_turn(slot.turns[-1])
+                if slot.trajectory is None:
+                    continue
+                slot.free = True
+                done[slot.number] = slot.trajectory
+                if on_episode is not None:
+                    on_episode(slot.trajectory)
+    return [done[number] for number in sorted(done)]
 
 
-def _hints(slot: _Slot, player: Policy | Reflector) -> Hints | None:
-    return slot.env.hints() if player.wants_hints else None
+@contextmanager
+def _side_by_side(envs: Sequence[NatLangEnv]) -> Iterator[Map]:
+    """A ``map`` that waits for all worker processes at the same time; elsewhere one environment follows another."""
+    if not (envs and all(isinstance(env, WorkerEnv) for env in envs)):
+        yield map
+        return
+    with ThreadPoolExecutor(len(envs)) as threads:
+        yield threads.map
+
+
+def _each(over: Map, method: Callable[..., None], slots: Sequence[_Slot], *arguments: Sequence[Any]) -> list[_Slot]:
+    """Call a method of each slot; returns the slots whose episode was not dropped at it."""
+
+    def succeeds(slot: _Slot, *given: Any) -> bool:
+        try:
+            method(slot, *given)
+        except EpisodeFailed:
+            slot.free = True
+            return False
+        return True
+
+    return list(compress(slots, over(succeeds, slots, *arguments)))
+
+
+def _filled(slots: Sequence[_Slot], queue: list[tuple[int, Episode]], over: Map) -> list[_Slot]:
+    """The slots that play, after free ones took what there is to play."""
+    while queue and (free := [slot for slot in slots if slot.free]):
+        _each(over, _Slot.begin, free, [queue.pop() for _ in free[: len(queue)]])
+    return [slot for slot in slots if not slot.free]
 
 
 def _step(
-    slots: Sequence[_Slot], policy: Policy, reflector: Reflector | None, layout: PromptFormat
-) -> list[Trajectory | None]:
-    """One step of every slot: reflect, act, play."""
+    slots: Sequence[_Slot], policy: Policy, reflector: Reflector | None, layout: PromptFormat, over: Map
+) -> list[_Slot]:
+    """One step of every slot: reflect, act, play; returns those that played."""
+    if policy.wants_hints or (reflector is not None and reflector.wants_hints):
+        slots = _each(over, _Slot.ask, slots)
+    if not slots:
+        return []
     draws = [(slot.rng.random(), slot.rng.random()) for slot in slots]
     reflections: list[str | None] = [None] * len(slots)
     if reflector is not None:
-        asked = [layout.reflector(s.env.observation, s.past, _hints(s, reflector)) for s in slots]
+        asked = [layout.reflector(s.env.observation, s.past, s.hints if reflector.wants_hints else None) for s in slots]
         reflections = [said.text for said in reflector.reflect(asked, [draw for draw, _ in draws])]
     menus = [layout.menu(slot.env.observation, slot.rng) for slot in slots]
     prompts = [
-        layout.policy(slot.env.observation, slot.past, reflection, menu, _hints(slot, policy))
-        for slot, reflection, menu in zip(slots, reflections, menus, strict=True)
+        layout.policy(s.env.observation, s.past, reflection, menu, s.hints if policy.wants_hints else None)
+        for s, reflection, menu in zip(slots, reflections, menus, strict=True)
     ]
     decisions = policy.act(prompts, [draw for _, draw in draws])
-    return [
-        slot.play(menu, reflection, decision)
-        for slot, menu, reflection, decision in zip(slots, menus, reflections, decisions, strict=True)
-    ]
+    return _each(over, _Slot.play, slots, menus, reflections, decisions)

@@ -24,13 +24,15 @@ class EvalRow:
     split: str
     tasks: int
     """Different tasks played."""
+    benchmark: str
+    """What the environment says these tasks are; empty where its name says it."""
     metrics: EpisodeMetrics
 
 
 def summarise(policy: str, reflections: str, mode: str, split: str, trajectories: Sequence[Trajectory]) -> EvalRow:
-    """The row of one policy's episodes."""
+    """The row of one policy's episodes, on tasks that need no name."""
     tasks = len({trajectory.task.id for trajectory in trajectories})
-    return EvalRow(policy, reflections, mode, split, tasks, episode_metrics(trajectories))
+    return EvalRow(policy, reflections, mode, split, tasks, "", episode_metrics(trajectories))
 
 
 def write_results(path: Path, rows: Sequence[EvalRow]) -> None:
@@ -47,4 +49,11 @@ def read_results(path: Path) -> list[EvalRow]:
     """
     if not path.is_file():
         raise InvalidInput(f"{path} does not exist; run `reflectrl eval` for that run first.")
-    return [decode(EvalRow, value, where) for where, value in read_jsonl(path)]
+    lines = list(read_jsonl(path))
+    try:
+        return [decode(EvalRow, value, where) for where, value in lines]
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{error} If another version wrote it, take 'eval' out of stages.json beside it and run `reflectrl eval` "
+            "for that run again."
+        ) from error

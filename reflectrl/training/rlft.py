@@ -89,7 +89,7 @@ class ReflectRLTrainer(_BaseTrainer):
         args: what to do.
         processing_class: its tokenizer.
         encoder: prompts to tokens, with the ids of the labels.
-        env_factory: makes an environment from the options of a stage.
+        env_factory: makes so many environments from the options of a stage; they are closed when the stage ends.
         layout: how prompts are written.
         reflector: who reflects; ``None`` for nobody. An ``LMReflector`` around ``model`` itself is the single player.
         on_iteration: told of each iteration and its fresh episodes; called on the main process only.
@@ -107,7 +107,7 @@ class ReflectRLTrainer(_BaseTrainer):
         processing_class: Any,
         *,
         encoder: PromptEncoder,
-        env_factory: Callable[[Mapping[str, Any]], NatLangEnv],
+        env_factory: Callable[[Mapping[str, Any], int], Sequence[NatLangEnv]],
         layout: PromptFormat,
         reflector: Reflector | None,
         on_iteration: Callable[[Iteration, Sequence[Trajectory]], None] | None = None,
@@ -123,7 +123,7 @@ class ReflectRLTrainer(_BaseTrainer):
         self._layout = layout
         self._reflector = reflector
         self._env_factory = env_factory
-        self._envs: list[NatLangEnv] = []
+        self._envs: Sequence[NatLangEnv] = ()
         self._on_iteration = on_iteration
         self._queue: list[list[StepSample]] = []
         self._fresh: list[Trajectory] = []
@@ -144,9 +144,14 @@ class ReflectRLTrainer(_BaseTrainer):
     # ---- rollout ----------------------------------------------------------------------------------------------
 
     def _play(self, stage: Stage) -> list[Trajectory]:
-        """One batch of fresh episodes of ``stage``."""
+        """One batch of fresh episodes of ``stage``.
+
+        Raises:
+            WorkFailed: the environment failed in all of them.
+
+        """
         if not self._envs:
-            self._envs = [self._env_factory(stage.env) for _ in range(self.args.episodes)]
+            self._envs = self._env_factory(stage.env, self.args.episodes)
         rank = self.args.process_index
         rng = random.Random(derive_seed(self.args.seed, "tasks", self.iteration, rank))
         choices = stage.choose(self._envs[0])
@@ -156,7 +161,13 @@ class ReflectRLTrainer(_BaseTrainer):
             Episode(task, derive_seed(self.args.seed, "episode", self.iteration, rank, number))
             for number, task in enumerate(tasks)
         ]
-        return rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
+        played = rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
+        if not played:
+            raise WorkFailed(
+                f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
+                "nothing to learn from: mend the environment, then go on from the last checkpoint (the same command)."
+            )
+        return played
 
     def _collect(self) -> list[list[StepSample]]:
         """Play, and turn the episodes into the minibatches of this iteration."""
@@ -259,7 +270,9 @@ class ReflectRLTrainer(_BaseTrainer):
             **means,
         )
         if self.curriculum.advance(done.success):
-            self._envs = []
+            for env in self._envs:
+                env.close()
+            self._envs = ()
         self.iteration += 1
         self._losses = []
         if self._on_iteration is not None and self.is_world_process_zero():

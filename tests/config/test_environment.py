@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from reflectrl.config import load_recipe
-from reflectrl.config.environment import recipe_env
+from reflectrl.config.environment import RecipeEnvs, recipe_env
 from reflectrl.core import InvalidInput
+from reflectrl.core.workers import WorkerEnv
 
 
 def test_the_recipe_s_options_are_overridden_by_a_stage_s(tmp_path: Path) -> None:
@@ -18,3 +19,30 @@ def test_a_recipe_with_a_dataset_plays_the_one_of_its_run(tmp_path: Path) -> Non
     recipe = load_recipe("auto_explore/nano")
     with pytest.raises(InvalidInput, match="dataset"):
         recipe_env(recipe, tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_environments_of_a_recipe_are_played_here_or_in_workers(tmp_path: Path, workers: int) -> None:
+    recipe = load_recipe("dangerous_taxi/nano", [f"env.workers={workers}"])
+    with RecipeEnvs(recipe, tmp_path) as source:
+        envs = source.make({"horizon": 3}, 2)
+        assert [(env.name, env.horizon, isinstance(env, WorkerEnv)) for env in envs] == [
+            ("dangerous_taxi", 3, workers == 1)
+        ] * 2
+        text, _ = envs[0].reset(seed=0, options={"task": envs[0].tasks("train")[0]})
+        assert text == envs[1].reset(seed=0, options={"task": envs[1].tasks("train")[0]})[0]
+        assert source.failures == 0
+    if workers:
+        with pytest.raises(InvalidInput, match="closed"):
+            envs[0].reset(seed=0)
+
+
+def test_a_recipe_says_how_failures_are_met(tmp_path: Path) -> None:
+    settings = ["env.workers=1", "env.deadline_s=7", "env.on_failure=drop", "env.max_failures=3"]
+    recipe = load_recipe("number_line/nano", settings)
+    for instead, expected in ((None, "drop"), ("replay", "replay")):
+        with RecipeEnvs(recipe, tmp_path, on_failure=instead) as source:
+            (env,) = source.make({}, 1)
+            assert isinstance(env, WorkerEnv)
+            pool = env.pool
+            assert (pool.deadline_s, pool.on_failure, pool.max_failures) == (7, expected, 3)

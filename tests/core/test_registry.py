@@ -41,6 +41,44 @@ def test_an_unknown_option_is_refused_with_the_nearest():
         make_env("dangerous_taxi", stages="pickup")
 
 
+def test_what_follows_a_colon_is_the_first_option():
+    env = make_env("dangerous_taxi:dropoff", horizon=7)
+    assert (env.name, env.stage, env.horizon) == ("dangerous_taxi", "dropoff", 7)
+
+
+@pytest.mark.usefixtures("table")
+def test_only_the_first_colon_counts():
+    class Place(NumberLine):
+        def __init__(self, path):
+            super().__init__()
+            self.path = path
+
+    register_env("place", Place)
+    assert make_env("place:C:/games/a b:2.z8").path == "C:/games/a b:2.z8"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("dangerous_taxy:full", {}, r"environment 'dangerous_taxy' is unknown; did you mean 'dangerous_taxi'\?"),
+        ("dangerous_taxi:ful", {}, r"stage 'ful' of 'dangerous_taxi' is unknown; did you mean 'full'\?"),
+        ("dangerous_taxi:", {}, r"'dangerous_taxi:' was given; expected 'dangerous_taxi', or its first option after"),
+        ("dangerous_taxi:full", {"stage": "pickup"}, r"'dangerous_taxi:full' was given stage='pickup' besides; leave"),
+        ("number_line:7", {}, r"size='7' was given to 'number_line'; expected 4 or more numbers"),
+        ("textworld", {}, r"'textworld' cannot be made: missing a required argument: 'games'; give it as an option"),
+    ],
+)
+def test_a_name_with_a_colon_that_cannot_be_made_is_refused(name, options, sentence):
+    with pytest.raises(InvalidInput, match=sentence):
+        make_env(name, **options)
+
+
+@pytest.mark.usefixtures("table")
+def test_a_name_with_a_colon_is_not_registered():
+    with pytest.raises(InvalidInput, match="'line:mine' was registered; expected a name without a colon"):
+        register_env("line:mine", NumberLine)
+
+
 @pytest.mark.usefixtures("table")
 def test_a_registered_class_is_made():
     register_env("class_of_mine", NumberLine)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from reflectrl.core import InvalidInput, make_env
+from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed, make_env
+from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.evaluation import evaluate, fixed_episodes
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
@@ -34,12 +35,25 @@ def test_the_numbers_do_not_depend_on_the_batch_size(batch_size):
 
     def run(size):
         return evaluate(
-            lambda: make_env("dangerous_taxi"),
+            [make_env("dangerous_taxi") for _ in range(size)],
             episodes,
             policy=RandomPolicy(),
             reflector=None,
             layout=PromptFormat(),
-            batch_size=size,
         )
 
     assert run(batch_size) == run(1)
+
+
+def test_an_evaluation_with_dropped_episodes_is_refused_and_names_their_tasks():
+    episodes = fixed_episodes(make_env("dangerous_taxi"), "test", episodes=5, max_tasks=3, seed=0)
+    lost = episodes[1].task.id
+
+    class Breaking(DangerousTaxi):
+        def start(self, task):
+            if task.id == lost:
+                raise EpisodeFailed("broken")
+            super().start(task)
+
+    with pytest.raises(WorkFailed, match=f"failed in 2 of 5 episodes, of the tasks {lost}; .*on_failure replay"):
+        evaluate([Breaking()], episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())

@@ -96,6 +96,22 @@ def test_done_stages_are_skipped(finished):
     assert bytes_of(finished, *RESULTS) == before
 
 
+def test_a_run_in_worker_processes_is_the_same_to_the_byte(finished, tmp_path):
+    workers = recipe("env.workers=2", "env.max_failures=1")
+    run_stages(workers, tmp_path / "run", STAGES, reporter=Reporter(Console(file=io.StringIO())))
+    assert bytes_of(tmp_path / "run", *RESULTS) == bytes_of(finished, *RESULTS)
+    paces = (tmp_path / "run" / "throughput.jsonl").read_text().splitlines()
+    assert {json.loads(pace)["env_failures"] for pace in paces} == {0}
+
+
+def test_where_the_environment_is_played_is_no_input_of_a_stage(finished, tmp_path):
+    said, run = io.StringIO(), tmp_path / "run"
+    shutil.copytree(finished, run)
+    elsewhere = recipe("env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9")
+    run_stages(elsewhere, run, STAGES, reporter=Reporter(Console(file=said)))
+    assert said.getvalue().count("skipped") == 4
+
+
 def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
     with pytest.raises(InvalidInput, match=r"rlft\.learning_rate: 0\.001 -> 0\.5"):
         run_stages(recipe("rlft.learning_rate=0.5"), finished, ("rlft",))

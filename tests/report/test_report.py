@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -39,14 +40,15 @@ def iteration(number, **changed):
     return {**line, "env_steps": 10 * (number + 1), **changed}
 
 
-def make_run(path, played=None, metrics=(), training=()):
+def make_run(path, played=None, metrics=(), training=(), benchmark=""):
     """A run folder; ``played`` has the evaluated episodes of each policy, ``training`` those of each iteration."""
     path.mkdir(parents=True)
     (path / "recipe.yaml").write_text("name: nano\nenv:\n  name: corridor\n", encoding="utf-8")
     header, rows = Header("corridor", {}, PromptFormat()), []
     for policy, episodes in (played or {}).items():
         reflections = "none" if policy in ("random", "expert") else "local"
-        rows.append(summarise(policy, reflections, "sampled", "test", episodes))
+        row = summarise(policy, reflections, "sampled", "test", episodes)
+        rows.append(replace(row, benchmark=benchmark))
         write_trajectories(path / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, episodes)
     if rows:
         write_results(path / "eval.jsonl", rows)
@@ -166,6 +168,26 @@ def test_a_run_that_is_given_twice_is_shown_once(run, monkeypatch):
 def test_a_run_without_an_evaluation_says_so(tmp_path, capsys):
     print_table([make_run(tmp_path / "nano")])
     assert capsys.readouterr().out == "nano: not evaluated yet; run `reflectrl eval` for it.\n"
+
+
+def test_what_the_tasks_are_is_said_once_below_the_table_with_the_split(tmp_path, capsys):
+    played = {"random": half_won(), "rlft": half_won()}
+    runs = [make_run(tmp_path / name, played, benchmark="ALFWorld <valid_seen>") for name in ("a", "b")]
+    print_table(runs)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[4] == "Played on ALFWorld <valid_seen>, split test."
+    assert page_of(*runs).count("<p>Played on ALFWorld &lt;valid_seen&gt;, split test.</p>") == 1
+
+
+def test_runs_on_different_tasks_are_named_and_those_without_words_are_not(tmp_path, capsys):
+    played = {"rlft": half_won()}
+    words = {"a": "12 of 134 games", "b": "140 games", "c": "140 games", "d": ""}
+    print_table([make_run(tmp_path / name, played, benchmark=said) for name, said in words.items()])
+    assert capsys.readouterr().out.splitlines()[5:] == [
+        "Played on a: 12 of 134 games, split test.",
+        "Played on b, c: 140 games, split test.",
+    ]
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -339,7 +361,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
         ("metrics.jsonl", "[]", "metrics.jsonl, line 1 is \\[\\]; expected an object"),
         ("metrics.jsonl", "{", "metrics.jsonl, line 1 is not JSON"),
         ("throughput.jsonl", '{"seconds": NaN, "reflection_hit_rate": 0}', "line 1 holds a number that is not finite"),
-        ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
+        ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'benchmark'"),
         ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),
     ],
 )

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from reflectrl.core import Utterance, make_env
+from reflectrl.core import EpisodeFailed, Utterance, make_env
+from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -128,3 +129,45 @@ def test_a_reflector_without_an_expert_in_the_environment_is_a_sentence(corridor
 def corridor_without_expert():
     cls = type(make_env("number_line"))
     return type("Unadvised", (cls,), {"expert": lambda _: None, "reflection": lambda _: None})()
+
+
+class Breaking(DangerousTaxi):
+    """Breaks in every fifth episode."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def breaks(self, where):
+        if where == self.where and self._seed % 5 == 2:
+            raise EpisodeFailed("broken")
+
+    def start(self, task):
+        self.breaks("start")
+        super().start(task)
+
+    def act(self, action):
+        self.breaks("act")
+        return super().act(action)
+
+    def hints(self):
+        self.breaks("hints")
+        return super().hints()
+
+
+@pytest.mark.parametrize("where", ["start", "act", "hints"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_episode_that_cannot_be_played_on_is_left_out_and_the_others_are_as_ever(where, batch):
+    envs, finished = [Breaking(where) for _ in range(batch)], []
+    options = {"policy": RandomPolicy(), "reflector": ExpertReflector(), "layout": LAYOUT}
+    played = rollout(envs, episodes(23), **options, on_episode=finished.append)
+    whole = rollout([make_env("dangerous_taxi")], episodes(23), **options)
+    assert played == [trajectory for trajectory in whole if trajectory.seed % 5 != 2]
+    assert sorted(finished, key=lambda trajectory: trajectory.seed) == played
+
+
+@pytest.mark.parametrize("where", ["start", "act", "hints"])
+def test_nothing_comes_back_when_every_episode_breaks(where):
+    options = {"policy": RandomPolicy(), "reflector": ExpertReflector(), "layout": LAYOUT}
+    broken = [Episode(episode.task, 2) for episode in episodes(4)]
+    assert rollout([Breaking(where) for _ in range(2)], broken, **options) == []

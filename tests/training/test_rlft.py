@@ -12,7 +12,8 @@ from tiny_rlft import Killed, config, run
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from reflectrl.config.schema import LoraSection
-from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 from reflectrl.rollout import episode_metrics
@@ -245,6 +246,45 @@ def test_stages_end_by_their_thresholds_and_training_with_the_last(tmp_path):
 def test_a_stage_without_tasks_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="asks for tasks that start with"):
         run(tmp_path, stages=[stage(1, tasks=("nowhere",))]).train()
+
+
+def test_the_environments_of_a_stage_are_closed_when_it_ends(tmp_path):
+    told = []
+
+    class Counted(NumberLine):
+        def __init__(self, size):
+            super().__init__(size)
+            told.append(("made", size))
+
+        def close(self):
+            told.append(("closed", self.size))
+
+    stages = [Stage("near", 2, env={"size": 4}), Stage("far", 1, env={"size": 9})]
+    run(tmp_path, stages=stages, episodes=2, env=Counted).train()
+    assert told == [(what, size) for size in (4, 9) for what in ("made", "closed") for _ in range(2)]
+
+
+class Breaking(NumberLine):
+    """Breaks in every episode that does not begin on an even number."""
+
+    def start(self, task):
+        if task.options["start"] % 2:
+            raise EpisodeFailed("broken")
+        super().start(task)
+
+
+def test_the_policy_learns_from_the_episodes_that_were_not_dropped(tmp_path):
+    done = run(tmp_path, env=Breaking, episodes=8).train()
+    assert len(done.iterations) == 2
+    for iteration, episodes in zip(done.iterations, done.episodes, strict=True):
+        assert 0 < len(episodes) < 8
+        assert all(episode.task.options["start"] % 2 == 0 for episode in episodes)
+        assert iteration.success == episode_metrics(episodes).success
+
+
+def test_an_iteration_whose_episodes_all_broke_is_an_error(tmp_path):
+    with pytest.raises(WorkFailed, match="failed in all 4 episodes of iteration 0, so there is nothing to learn from"):
+        run(tmp_path, env=Breaking, stages=[stage(1, tasks=("1-", "3-", "5-"))]).train()
 
 
 # ---- what an iteration shows -----------------------------------------------------------------------------------------

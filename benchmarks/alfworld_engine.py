@@ -1,0 +1,222 @@
+"""The ALFWorld table of ``benchmarks/README.md``: the engine beside the stack that everyone else plays on.
+
+    python benchmarks/alfworld_engine.py                          # some minutes, rewrites the table
+    python benchmarks/alfworld_engine.py --games 6 --episodes 60  # a quick look, on stdout
+
+Both play the same games and the same commands in one process, in turns, and processor time is counted, so what else the
+machine does matters to neither. Every text and every list of commands is compared as well; the first difference ends
+the benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from arms import HERE, made_by, publish, table
+
+from reflectrl.core import Task, WorkFailed
+from reflectrl.envs.alfworld import AlfWorld
+from reflectrl.envs.alfworld.engine import Engine, Reply
+from reflectrl.envs.alfworld.games import FAMILIES, Game, make_games
+from reflectrl.envs.alfworld.translation import translate
+
+GAMES, REPEATS, STEPS = 24, 2, 15
+"""Of the race: different games, how often each is played, commands each time."""
+EPISODES, DIFFERENT = 1000, 100
+"""Of the walk that watches memory: all of its games are played once between two looks."""
+
+FIRST = "a game for the first time in a process: load and reset"
+NEXT = "a game that was played before: load and reset"
+SAME = "the same game again: reset"
+STEP = "a step of random play"
+
+
+@dataclass
+class Times:
+    """Processor seconds that each took, by what was done."""
+
+    stock: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ours: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the process held after some episodes."""
+
+    episodes: int
+    megabytes: float
+    processes: int
+    files: int
+
+
+def stock_stack() -> Any:
+    """TextWorld's environment in ALFWorld's wrappers. Importing alfworld makes the folder that ALFWORLD_DATA names."""
+    before = os.environ.get("ALFWORLD_DATA")
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
+        os.environ["ALFWORLD_DATA"] = folder
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
+        from textworld.envs import PddlEnv
+    os.environ.pop("ALFWORLD_DATA")
+    if before is not None:
+        os.environ["ALFWORLD_DATA"] = before
+    infos = textworld.EnvInfos(won=True, admissible_commands=True)
+    return AlfredInfos(AlfredDemangler(PddlEnv(infos), shuffle=False))
+
+
+def race(games: Sequence[Game], repeats: int, steps: int) -> Times:
+    """Play the same with both and compare what they say.
+
+    Raises:
+        WorkFailed: they do not say the same.
+
+    """
+    stock, engine, times, rng = stock_stack(), Engine(), Times(), random.Random(0)
+    for game in [game for _ in range(repeats) for game in games]:
+        run(game, stock, engine, times, rng, steps)
+    return times
+
+
+def run(game: Game, stock: Any, engine: Engine, times: Times, rng: random.Random, steps: int) -> None:
+    """One game of the race."""
+    data = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
+    state = timed(times.stock[NEXT], lambda: (stock.load(data), stock.reset())[1])
+    times.stock[FIRST].append(times.stock[NEXT][-1])
+    translate.cache_clear()
+    for what in (FIRST, NEXT):
+        compare(game, "load", timed(times.ours[what], lambda: engine.load(game)), state)
+    state = timed(times.stock[SAME], stock.reset)
+    compare(game, "reset", timed(times.ours[SAME], engine.reset), state)
+    for _ in range(steps):
+        command = rng.choice(engine.snapshot().reply.commands)
+        state, _, _ = timed(times.stock[STEP], partial(stock.step, command))
+        compare(game, command, timed(times.ours[STEP], partial(engine.step, command)), state)
+
+
+def timed(times: list[float], call: Callable[[], Any]) -> Any:
+    """What ``call`` gives; what it took is added to ``times``."""
+    start = time.process_time()
+    answer = call()
+    times.append(time.process_time() - start)
+    return answer
+
+
+def compare(game: Game, command: str, reply: Reply, state: Any) -> None:
+    """Texts, commands and wins are the same to the byte.
+
+    Raises:
+        WorkFailed: they are not.
+
+    """
+    stock = state.feedback, state["admissible_commands"], state["won"]
+    ours = reply.text, list(reply.commands), reply.won
+    if ours != stock:
+        raise WorkFailed(f"{game.name} after {command!r}: the stock stack says {stock!r}, ours {ours!r}.")
+
+
+def watch_environment(env: AlfWorld, tasks: Sequence[Task], steps: int) -> Times:
+    """What the stock stack does not have, or takes a planner for: the expert, and coming back to a state."""
+    times, rng = Times(), random.Random(0)
+    for task in tasks:
+        env.reset(options={"task": task})
+        for _ in range(steps):
+            timed(times.ours["the expert's command"], env.expert)
+            here = timed(times.ours["a snapshot"], env.snapshot)
+            env.step(rng.choice(env.observation.actions))
+            timed(times.ours["back to it"], partial(env.restore, here))
+            if env.step(rng.choice(env.observation.actions))[2]:
+                break
+    return times
+
+
+def watch_memory(env: AlfWorld, tasks: Sequence[Task], episodes: int, every: int) -> Iterator[Look]:
+    """Look after every so many episodes: a reset to the next of the games, and 5 to 15 random steps."""
+    rng = random.Random(0)
+    yield look(0)
+    for episode in range(1, episodes + 1):
+        env.reset(options={"task": tasks[episode % len(tasks)]})
+        for _ in range(rng.randint(5, 15)):
+            _, _, terminated, truncated, _ = env.step(rng.choice(env.observation.actions))
+            if terminated or truncated:
+                break
+        if episode % every == 0:
+            yield look(episode)
+
+
+def look(episodes: int) -> Look:
+    """The process and its children, as Linux counts them."""
+    me = Path("/proc/self")
+    children = [child for task in me.glob("task/*/children") for child in task.read_text(encoding="ascii").split()]
+    counts = (Path(f"/proc/{id}/statm").read_text(encoding="ascii").split() for id in ("self", *children))
+    megabytes = sum(int(resident) for _, resident, *_ in counts) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return Look(episodes, megabytes, 1 + len(children), len(list((me / "fd").iterdir())))
+
+
+def report(race: Times, own: Times, looks: Sequence[Look], games: int) -> str:
+    """The table, and what memory did."""
+    lines = [
+        [what, thousandths(race.stock[what]), thousandths(race.ours[what]), faster(race, what)]
+        for what in (FIRST, NEXT, SAME, STEP)
+    ]
+    lines += [[f"{what} (environment)", "-", thousandths(seconds), "-"] for what, seconds in own.ours.items()]
+    heads = ["processor milliseconds: median (middle half)", "stock", "ours", "times as fast"]
+    megabytes = ", ".join(f"{now.megabytes:.0f}" for now in looks)
+    first, second, *_, last = looks
+    return (
+        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process\n"
+        f"and in turns: {games} games of the six families, each played {REPEATS} times. After each of the\n"
+        f"{len(race.ours[STEP]):,} random steps both said the same text and offered the same commands.\n\n"
+        f"{table(heads, lines)}\n\n"
+        f"Resident megabytes before {last.episodes:,} episodes (a reset to the next of {DIFFERENT} games and 5 to 15\n"
+        f"random steps) and after each {second.episodes}: {megabytes}.\n"
+        f"Processes: {first.processes} before and {last.processes} after; open files: {first.files} and {last.files}.\n"
+    )
+
+
+def thousandths(seconds: Sequence[float]) -> str:
+    """Median and quartiles in milliseconds."""
+    low, middle, high = (number(1e3 * part) for part in quantiles(seconds, n=4, method="inclusive"))
+    return f"{middle} ({low} to {high})"
+
+
+def faster(times: Times, what: str) -> str:
+    """How many times, by the medians."""
+    return f"**{number(median(times.stock[what]) / median(times.ours[what]))}**"
+
+
+def number(value: float) -> str:
+    """Two digits or more."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def main() -> None:
+    """Race, watch, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--games", type=int, default=GAMES, help=f"of the race, in turn of {len(FAMILIES)} families")
+    parser.add_argument("--episodes", type=int, default=EPISODES)
+    arguments = parser.parse_args()
+    times = race(make_games("all", "train", arguments.games), REPEATS, STEPS)
+    env = AlfWorld("alfworld:all", count=DIFFERENT)
+    tasks = env.tasks("train")
+    own = watch_environment(env, tasks[: arguments.games], STEPS)
+    every = min(DIFFERENT, max(1, arguments.episodes // 10))
+    looks = list(watch_memory(env, tasks, arguments.episodes, every))
+    text = report(times, own, looks, arguments.games)
+    print(text)
+    if (arguments.games, arguments.episodes) == (GAMES, EPISODES):
+        publish(HERE / "README.md", "alfworld_engine", text)
+
+
+if __name__ == "__main__":
+    main()

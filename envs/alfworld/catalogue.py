@@ -1,0 +1,141 @@
+"""``Catalogue``: the games that an environment plays, by split, shared by a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from math import ceil
+from pathlib import Path
+
+from reflectrl.core import InvalidInput, Task, nearest
+from reflectrl.core.types import SPLITS
+from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_games, read_game
+from reflectrl.envs.alfworld.published import FOLDER, label, published_games
+
+OWN = "alfworld:"
+"""Begins the names of the datasets that need no files of the user's."""
+PUBLISHED = "published"
+
+
+class Catalogue:
+    """Lists the games of a split when they are first asked for; reads a file when its game is first played.
+
+    Args:
+        dataset: ``alfworld:tomato`` or ``alfworld:all`` (games made here), ``alfworld:published`` (those that
+            ALFWORLD_DATA points at), or a folder: ``json_2.1.1``, the one it is in, or one with games in train/,
+            validation/ and test/.
+        count: games to make for the training split; the other two get a quarter of it each.
+        seed: of the games to make.
+        families: the task types to play.
+
+    """
+
+    def __init__(self, dataset: str, count: int, seed: int, families: tuple[str, ...]) -> None:
+        self.dataset = dataset
+        self._count = count
+        self._seed = seed
+        self._families = families
+        self._tasks: dict[str, tuple[Task, ...]] = {}
+        self._games: dict[str, Callable[[], Game]] = {}
+
+    def tasks(self, split: str) -> tuple[Task, ...]:
+        """The tasks of a split, named after their games; ids begin with the family.
+
+        Raises:
+            InvalidInput: a dataset that is not there, is no dataset, or has no such games.
+
+        """
+        if split not in self._tasks:
+            games = self._list(split)
+            self._games.update(games)
+            self._tasks[split] = tuple(Task(name) for name in games)
+        return self._tasks[split]
+
+    def game(self, task: Task) -> Game:
+        """The game of a task.
+
+        Raises:
+            InvalidInput: the dataset has no such task, or its file cannot be used.
+
+        """
+        if task.id not in self._games:
+            known = {other.id for split in SPLITS for other in self.tasks(split)}
+            if task.id not in known:
+                raise InvalidInput(f"task {task.id!r} is not in dataset {self.dataset!r}; use env.tasks(split).")
+        return self._games[task.id]()
+
+    def benchmark(self, split: str, games: int) -> str:
+        """What results on so many games of a split must say about themselves."""
+        return label(split, games) if self._published else LABEL
+
+    @property
+    def _published(self) -> bool:
+        folder = Path(self.dataset)
+        own = self.dataset.startswith(OWN)
+        return self.dataset == OWN + PUBLISHED if own else FOLDER in (folder.name, *_folders(folder))
+
+    def _list(self, split: str) -> dict[str, Callable[[], Game]]:
+        if self.dataset.startswith(OWN) and self.dataset != OWN + PUBLISHED:
+            return {game.name: partial(_same, game) for game in self._made(split)}
+        if self._published:
+            folder = None if self.dataset == OWN + PUBLISHED else self.dataset
+            found = {game.name: game.path for game in published_games(split, folder) if game.family in self._families}
+        else:
+            paths = sorted((Path(self.dataset) / split).glob("**/game.tw-pddl"))
+            games = {path: _read(path) for path in paths}
+            found = {game.name: path for path, game in games.items() if game.family in self._families}
+        if not found:
+            raise InvalidInput(
+                f"dataset {self.dataset!r} has no {split} games of {', '.join(self._families)}; expected a folder with "
+                f"game.tw-pddl files below {', '.join(SPLITS)}, or the published {FOLDER}."
+            )
+        return {name: partial(_read, path) for name, path in found.items()}
+
+    def _made(self, split: str) -> tuple[Game, ...]:
+        """As many as were asked for, of the families that were asked for: they come in turn."""
+        kind = self.dataset.removeprefix(OWN)
+        offered = FAMILIES[:1] if kind == "tomato" else FAMILIES
+        if not set(offered) & set(self._families):
+            raise InvalidInput(f"dataset {self.dataset!r} has games of {offered[0]!r} only; leave families out.")
+        families = [family for family in offered if family in self._families]
+        count = self._count if split == "train" else max(len(families), self._count // 4)
+        rounds = ceil(count / len(families))
+        games = make_games(kind, split, rounds * len(offered), self._seed)
+        return tuple(game for game in games if game.family in families)[:count]
+
+
+@cache
+def open_catalogue(dataset: str, count: int, seed: int, families: tuple[str, ...]) -> Catalogue:
+    """The library of these arguments, one in a process.
+
+    Raises:
+        InvalidInput: an unknown dataset or family.
+
+    """
+    for family in families:
+        if family not in FAMILIES:
+            raise InvalidInput(f"family {family!r} is unknown; {nearest(family, FAMILIES)}")
+    kind = dataset.removeprefix(OWN)
+    if dataset.startswith(OWN):
+        if kind not in (*KINDS, PUBLISHED):
+            raise InvalidInput(
+                f"dataset {dataset!r} is unknown; {nearest(dataset, [OWN + kind for kind in (*KINDS, PUBLISHED)])}"
+            )
+    elif not Path(dataset).is_dir():
+        raise InvalidInput(
+            f"dataset {dataset!r} is no folder; expected one with games, or {OWN}tomato, {OWN}all or {OWN}{PUBLISHED}."
+        )
+    return Catalogue(dataset, count, seed, families)
+
+
+def _folders(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_dir()]
+
+
+def _same(game: Game) -> Game:
+    return game
+
+
+@lru_cache(maxsize=512)
+def _read(path: Path) -> Game:
+    return read_game(path)

@@ -1,0 +1,257 @@
+"""``Engine``: one ALFWorld game at a time on Fast Downward, with the texts and commands of the stock stack.
+
+The stock stack (TextWorld's ``PddlEnv`` in ALFWorld's wrappers) translates a problem twice at each reset and parses its
+grammar at each step. Here a problem is translated once, what was parsed is kept, and a state that was reached can be
+returned to: Fast Downward keeps every state of a loaded game in a registry of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import fast_downward
+
+from reflectrl.core import InvalidInput
+from reflectrl.envs.alfworld.games import Game
+from reflectrl.envs.alfworld.grammar import Grammar, Sentences, World
+from reflectrl.envs.alfworld.translation import translate
+
+NOTHING = "Nothing happens."
+"""The answer to everything that is not admissible."""
+
+_GOAL = "UNKNOWN GOAL"
+_PLAIN = re.compile(r"[\w ,.'-]+")
+"""Goals that mean nothing to a grammar; people who describe a task may write anything."""
+_LIBRARIES: list[Any] = []
+"""Those of engines that are gone: closing one breaks the interpreter's exit, so they are used again."""
+_LOADS = itertools.count()
+
+Rows = frozenset[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the engine answers."""
+
+    text: str
+    commands: tuple[str, ...]
+    """Admissible now, sorted."""
+    won: bool
+
+
+@dataclass(frozen=True)
+class Move:
+    """An admissible command, as Fast Downward knows it."""
+
+    operator: int
+    name: str
+    """The action and its arguments."""
+    effects: int
+    """Atoms that it may change."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A state of a loaded game, to come back to."""
+
+    load: int
+    """In which load of a game the state was reached; no other knows of it."""
+    state: int
+    """Its number in Fast Downward's registry."""
+    facts: Mapping[str, Rows]
+    """Predicate to the arguments for which it is true."""
+    moves: Mapping[str, Move]
+    """By command."""
+    reply: Reply
+
+
+class Engine:
+    """A player of games. Not for several threads; several engines in one process are independent.
+
+    Args:
+        states: how many different states of a game are remembered, about 100 bytes each, before a reset loads it anew.
+
+    """
+
+    def __init__(self, states: int = 50_000) -> None:
+        self._states = states
+        self._library = _LIBRARIES.pop() if _LIBRARIES else fast_downward.load_lib()
+        weakref.finalize(self, _LIBRARIES.append, self._library)
+        self._start: Position | None = None
+
+    def load(self, game: Game) -> Reply:
+        """Load a game and begin it.
+
+        Raises:
+            InvalidInput: PDDL or a grammar that cannot be used; the engine has no game then.
+
+        """
+        self._start = None
+        translation = translate(game.domain, game.problem)
+        plain = _PLAIN.fullmatch(game.goal) is not None
+        goal, blank = f"is to: {game.goal}.", f"is to: {_GOAL}."
+        self._grammar = _grammar(game.grammar.replace(goal, blank) if plain else game.grammar)
+        self._parameters = translation.parameters
+        self._commands: dict[str, str] = {}
+        self._load = next(_LOADS)
+        self._newest = 0
+        self._library.load_sas(translation.sas)
+        facts: dict[str, set[tuple[str, ...]]] = {}
+        for predicate, arguments in (*translation.facts, *self._atoms()):
+            facts.setdefault(predicate, set()).add(arguments)
+        frozen = {predicate: frozenset(rows) for predicate, rows in facts.items()}
+        self._kinds = translation.kinds
+        self.names = names(itertools.chain.from_iterable(itertools.chain.from_iterable(frozen.values())))
+        intro = self._grammar.write("#intro#", self._world(frozen), {}).replace(_GOAL, game.goal)
+        self._game = game
+        self._start = self._position = self._look(frozen, intro)
+        return self._position.reply
+
+    def reset(self) -> Reply:
+        """Begin the loaded game anew."""
+        if self._start is None:
+            raise InvalidInput("the engine was reset without a game; call load first.")
+        if self._newest > self._states:
+            return self.load(self._game)
+        return self.restore(self._start)
+
+    def step(self, command: str) -> Reply:
+        """Do what ``command`` says; what is not admissible changes nothing.
+
+        Raises:
+            InvalidInput: the game's grammar has no words for what happens, which then has not happened.
+
+        """
+        before = self.snapshot()
+        move = before.moves.get(command.strip())
+        if move is None:
+            self._position = replace(before, reply=replace(before.reply, text=NOTHING))
+            return self._position.reply
+        effects = (fast_downward.Atom * move.effects)()
+        self._library.set_state_id(before.state)  # a grammar that had no words for the last step has left it elsewhere
+        self._library.apply_operator(move.operator, effects)
+        facts = _changed(before.facts, (_atom(effect.name) for effect in effects))
+        sentences, binding = self._bind(move.name)
+        text = self._grammar.write(sentences.feedback, self._world(facts), binding)
+        self._position = self._look(facts, text)
+        return self._position.reply
+
+    def snapshot(self) -> Position:
+        """Where the game stands. Costs nothing: what a position holds is never changed."""
+        if self._start is None:
+            raise InvalidInput("the engine was played without a game; call load first.")
+        return self._position
+
+    def knows(self, position: Position) -> bool:
+        """Can ``restore`` come back to it? Not after another game was loaded."""
+        return self._start is not None and position.load == self._load
+
+    def restore(self, position: Position) -> Reply:
+        """Come back to a state of the loaded game.
+
+        Raises:
+            InvalidInput: a state of another load.
+
+        """
+        if not self.knows(position):
+            raise InvalidInput("a state was restored into an engine that has loaded a game since; play it again.")
+        self._library.set_state_id(position.state)
+        self._position = position
+        return position.reply
+
+    @property
+    def facts(self) -> Mapping[str, Rows]:
+        """Everything that is true now: predicate to arguments. Privileged: no player may read it."""
+        return self.snapshot().facts
+
+    def _look(self, facts: Mapping[str, Rows], text: str) -> Position:
+        """The present state with what can be done in it."""
+        moves = self._moves(facts)
+        won = bool(self._library.check_goal())
+        reply = Reply(text, tuple(sorted(moves)), won)
+        state = self._library.get_state_id()
+        self._newest = max(self._newest, state)  # a state that was reached before has the number it had then
+        return Position(self._load, state, facts, moves, reply)
+
+    def _moves(self, facts: Mapping[str, Rows]) -> dict[str, Move]:
+        operators = (fast_downward.Operator * self._library.get_applicable_operators_count())()
+        self._library.get_applicable_operators(operators)
+        moves: dict[str, Move] = {}
+        for operator in operators:
+            name = operator.name
+            command = self._commands.get(name)
+            if command is None:
+                sentences, binding = self._bind(name)
+                # kept, since names and places of furniture, all that a command tells, stay as they are
+                command = self._commands[name] = self._grammar.write(sentences.command, self._world(facts), binding)
+            moves.setdefault(command, Move(operator.id, name, operator.nb_effect_atoms))
+        return moves
+
+    def _bind(self, name: str) -> tuple[Sentences, dict[str, str]]:
+        action, *arguments = name.split()
+        sentences = self._grammar.actions.get(action)
+        if sentences is None:
+            raise InvalidInput(f"the grammar of a game has no action {action!r}, which its domain has; add it.")
+        # the translator adds parameters for what a precondition leaves open; an operator's name does not tell them
+        return sentences, dict(zip(self._parameters[action], arguments, strict=False))
+
+    def _world(self, facts: Mapping[str, Rows]) -> World:
+        return World(facts, self.names, self._kinds)
+
+    def _atoms(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        atoms = (fast_downward.Atom * self._library.get_state_size())()
+        self._library.get_state(atoms)
+        return (fact for atom in atoms if not (fact := _atom(atom.name))[0].startswith("not_"))
+
+
+@lru_cache(maxsize=16)
+def _grammar(text: str) -> Grammar:
+    """Parsed once: without the goal, the grammars of all games of a version are one."""
+    return Grammar(text)
+
+
+def _atom(name: str) -> tuple[str, tuple[str, ...]]:
+    """``Atom inreceptacle(tomato_1, fridge_1)``, or with NegatedAtom what is no longer true."""
+    sign, _, rest = name.partition(" ")
+    predicate, _, arguments = rest.removesuffix(")").partition("(")
+    return ("not_" if sign == "NegatedAtom" else "") + predicate, tuple(filter(None, arguments.split(", ")))
+
+
+def _changed(facts: Mapping[str, Rows], effects: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, Rows]:
+    """The facts after the effects; grammars ask for what is not true by ``not_inreceptacle``."""
+    after = dict(facts)
+    for predicate, arguments in effects:
+        opposite = predicate.removeprefix("not_") if predicate.startswith("not_") else f"not_{predicate}"
+        after[opposite] = after.get(opposite, frozenset()) - {arguments}
+        after[predicate] = after.get(predicate, frozenset()) | {arguments}
+    return after
+
+
+def names(ids: Iterable[str]) -> dict[str, str]:
+    """What the player reads for an id: ``tomato 2``. ALFWorld numbers the ids of a kind in reverse order.
+
+    As ``alfworld.agents.utils.misc.Demangler`` has it, down to the space after a name without a number.
+    """
+    kinds = {id: _kind(id) for id in sorted(set(ids))}
+    left = Counter(kind for id, kind in kinds.items() if "_bar_" in id)
+    found = {}
+    for id, kind in kinds.items():
+        found[id] = f"{kind} {left[kind]}" if "_bar_" in id else f"{kind} "
+        left[kind] -= 1
+    return found
+
+
+def _kind(id: str) -> str:
+    kind, separator, _ = id.partition("_bar_")
+    if not separator:
+        for mangled, sign in (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
+            kind = kind.replace(mangled, sign)
+        return kind
+    return f"{kind}basin" if "basin" in id else kind

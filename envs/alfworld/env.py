@@ -1,0 +1,205 @@
+"""``AlfWorld``: find, clean, heat, cool and place things in a house made of text (section 5 and appendix D.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core.env import Snapshot
+from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
+from reflectrl.envs.alfworld.expert import Plan, best_plan
+from reflectrl.envs.alfworld.games import FAMILIES, Game
+from reflectrl.envs.alfworld.reflection import Moment, Seen, reflect
+from reflectrl.envs.alfworld.scenes import INSTALL
+
+if TYPE_CHECKING:
+    from reflectrl.envs.alfworld.engine import Engine
+
+NOISE = ("examine", "help", "inventory", "look")
+"""Verbs that change nothing and tell what was told already."""
+
+NOTHING_YET = "You have done nothing yet."
+
+
+@dataclass(frozen=True)
+class Told:
+    """A past step as the player reads it."""
+
+    command: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Standing(Snapshot):
+    """Where an episode stands, with the engine's own way back to it."""
+
+    now: Moment
+    before: Moment | None
+    path: tuple[Told, ...]
+    ended: bool
+
+
+class AlfWorld(NatLangEnv):
+    """Fulfil a household task with the commands of the real ALFWorld engine.
+
+    The reward is the engine's score: 1 when the task is done, which ends the episode, else 0. Ids of tasks begin with
+    the task's family, so a curriculum stage selects families by ``tasks: [pick_heat]``.
+
+    Args:
+        dataset: ``alfworld:tomato`` (put a tomato in the microwave, as in the paper) or ``alfworld:all`` (six
+            families), made here; ``alfworld:published`` (the downloaded ones that ALFWORLD_DATA points at); or a
+            folder of games.
+        count: games to make for training; validation and test get a quarter of it each.
+        seed: of the games to make.
+        families: the families to play; all that the dataset has when it is left out.
+        horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
+        noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
+        path: past steps shown in the text, newest last; ``None`` is all of them, as in the paper.
+
+    """
+
+    name = "alfworld"
+    max_actions = 150
+    instructions = (
+        "You are in a house and fulfil a task with your hands. Go to furniture to see what is there, open what is "
+        "closed, and take one thing at a time. A thing is cleaned at a sinkbasin, heated at a microwave and cooled at "
+        "a fridge while you hold it, and seen in the light of a lamp that is on. The task is done when everything is "
+        "as it says; use as few steps as you can."
+    )
+
+    def __init__(
+        self,
+        dataset: str = OWN + "tomato",
+        count: int = 200,
+        seed: int = 0,
+        families: Sequence[str] | None = None,
+        horizon: int | None = None,
+        noise: bool = False,
+        path: int | None = None,
+    ) -> None:
+        super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
+        if not isinstance(dataset, str):
+            raise InvalidInput(f"dataset={dataset!r} was given to {self.name!r}; expected a folder or name, as text.")
+        for option, value, least in (("count", count, 1), ("seed", seed, 0), ("path", path, 0)):
+            if (option, value) != ("path", None) and (not isinstance(value, int) or value < least):
+                raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
+        if isinstance(families, str):
+            raise InvalidInput(f"families={families!r} was given to {self.name!r}; expected a list of names.")
+        self._engine = _new_engine()
+        self._library = open_catalogue(dataset, count, seed, tuple(families or FAMILIES))
+        self._noise = noise
+        self._shown = path
+        self._game: Game | None = None
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The games of a split."""
+        return self._library.tasks(split)
+
+    def benchmark(self, split: str, tasks: int) -> str:
+        """ALFWorld's name of the split for its published games; that they are self-generated for all others."""
+        return self._library.benchmark(split, tasks)
+
+    def start(self, task: Task) -> None:
+        """Load the game, or begin it anew when it was the last one.
+
+        Raises:
+            InvalidInput: a task of another dataset, a game that the engine cannot use.
+
+        """
+        game = self._library.game(task)
+        if game is self._game:
+            reply = self._engine.reset()
+        else:
+            self._game = None
+            reply = self._engine.load(game)
+            self._game = game
+        self._room = _room(reply.text)
+        self._reply = reply
+        self._seen = Seen().read(self._room)
+        self._before: Moment | None = None
+        self._path: list[Told] = []
+
+    def observe(self) -> Observation:
+        """The path so far, below the task and the room; the engine's admissible commands."""
+        past = len(self._path)
+        shown = self._path[past - min(past, self._shown) :] if self._shown is not None else self._path
+        steps = [f"> {told.command}\n{told.answer}" for told in shown]
+        commands = self._reply.commands
+        if not self._noise:
+            commands = tuple(command for command in commands if command.split()[0] not in NOISE)
+        stable = f"Your task is to: {self._playing.goal}.\n{self._room}"
+        return Observation("\n".join(steps) or NOTHING_YET, commands, stable)
+
+    def act(self, action: str) -> Outcome:
+        """Send a command to the engine."""
+        self._before = self._now
+        self._reply = self._engine.step(action)
+        self._seen = self._seen.read(self._reply.text)
+        self._path.append(Told(action, " ".join(self._reply.text.split())))
+        return Outcome(float(self._reply.won), ended=self._reply.won, success=self._reply.won)
+
+    def snapshot(self) -> Snapshot:
+        """Where the episode stands."""
+        plain = super().snapshot()
+        return Standing(plain.task, plain.seed, plain.actions, self._now, self._before, tuple(self._path), self._ended)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Come back to a snapshot: at once while the engine has not loaded another game, else by playing again."""
+        self._begin(snapshot.task, snapshot.seed)
+        if not isinstance(snapshot, Standing) or not self._engine.knows(snapshot.now.position):
+            super().restore(snapshot)
+            return
+        self._reply = self._engine.restore(snapshot.now.position)
+        self._seen = snapshot.now.seen
+        self._before = snapshot.before
+        self._path = list(snapshot.path)
+        self._actions.extend(snapshot.actions)
+        self._ended = snapshot.ended
+        self._observe()
+
+    def expert(self) -> str | None:
+        """The first command of a shortest way to the win; ``None`` once the task is done."""
+        plan = self._plan()
+        return plan.commands[0] if plan else None
+
+    def reflection(self) -> str | None:
+        """Did the last command bring the win nearer, why not, and where things stand, by what the texts have told."""
+        return reflect(self._playing, self._engine, self._now, self.last_action, self._before)
+
+    def spoiler(self) -> str | None:
+        """The next command, where things stand, and how long it takes at best."""
+        plan = self._plan()
+        return f"{super().spoiler()}. {plan.standing} Actions left at best: {len(plan.commands)}." if plan else None
+
+    @property
+    def _playing(self) -> Game:
+        if self._game is None:
+            raise InvalidInput(f"{self.name!r} has no game to play; call reset first.")
+        return self._game
+
+    @property
+    def _now(self) -> Moment:
+        return Moment(self._engine.snapshot(), self._seen)
+
+    def _plan(self) -> Plan | None:
+        return best_plan(self._playing, self._engine, self._engine.snapshot())
+
+
+def _new_engine() -> Engine:
+    """Import what the extra brings, and say how to get it when it is not there."""
+    try:
+        from reflectrl.envs.alfworld.engine import Engine
+    except ImportError as error:
+        raise InvalidInput(
+            f"environment 'alfworld' needs packages that are not installed ({error}); run {INSTALL}, which compiles "
+            "two of them: where g++ or make is missing, run apt-get install build-essential first."
+        ) from error
+    return Engine()
+
+
+def _room(intro: str) -> str:
+    """The engine's first text without its banner and the task, which is shown apart."""
+    _, _, rest = intro.partition("\n\n")
+    return rest.partition("\n\n")[0] or intro

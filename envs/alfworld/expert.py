@@ -1,0 +1,255 @@
+"""``best_plan``: the shortest way to win a game from any state, and where things stand on that way.
+
+Reads privileged facts, of which a player sees a part only. ALFWorld's own experts do not do here: the planner searches
+blindly and takes a minute for two things, the handcoded one explores and does not answer from a state it is put into.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reflectrl.envs.alfworld.games import Game
+
+if TYPE_CHECKING:
+    from reflectrl.envs.alfworld.engine import Engine, Position
+
+_SERVICES: Mapping[str, tuple[str, str, str, str]] = {
+    "pick_clean_then_place_in_recep": ("clean", "sinkbasin", "isclean", "clean"),
+    "pick_heat_then_place_in_recep": ("heat", "microwave", "ishot", "hot"),
+    "pick_cool_then_place_in_recep": ("cool", "fridge", "iscool", "cool"),
+}
+"""Verb, furniture that does it, predicate, and what the thing is afterwards."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """Something to do at one place."""
+
+    place: str
+    """Id of the receptacle."""
+    command: str
+    """What is done there; empty when being there is all."""
+    fact: str
+    """How things stand before it, less where the place is."""
+    inside: bool = False
+    """Must the place be open for it?"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A shortest way to win."""
+
+    commands: tuple[str, ...]
+    """All of them, to the win."""
+    standing: str
+    """What the first command is about, as a fact that names no command."""
+
+
+class State:
+    """One state of a game, indexed by what a plan asks for."""
+
+    def __init__(
+        self,
+        facts: Mapping[str, Iterable[tuple[str, ...]]],
+        names: Mapping[str, str],
+        seen: Collection[str] | None = None,
+    ) -> None:
+        def column(predicate: str) -> set[str]:
+            return {row[0] for row in facts.get(predicate, ())}
+
+        def pairs(predicate: str) -> list[tuple[str, str]]:
+            return [(row[0], row[1]) for row in sorted(facts.get(predicate, ()))]
+
+        self.names = names
+        self.kind = {**dict(pairs("objecttype")), **dict(pairs("receptacletype"))}
+        self.location = dict(pairs("receptacleatlocation"))
+        self.within = {
+            thing: place
+            for thing, place in pairs("inreceptacle")
+            if place in self.location and (seen is None or names[thing] in seen)
+        }
+        self.here = next((location for _, location in pairs("atlocation")), "")
+        self.held = next((thing for _, thing in pairs("holds")), None)
+        self.openable = column("openable")
+        self.closed = self.openable - column("opened")
+        self.toggled = column("istoggled")
+        self.holds = set(pairs("cancontain"))
+        self.pickable = column("pickupable")
+        self._facts = facts
+
+    def of(self, kind: str, among: Iterable[str]) -> list[str]:
+        """Those of a kind, in the order of their numbers."""
+        wanted = f"{kind.lower()}type"
+        return sorted((id for id in among if self.kind.get(id) == wanted), key=self.number)
+
+    def true(self, predicate: str, id: str) -> bool:
+        """Is it true of this one?"""
+        return (id,) in self._facts.get(predicate, ())
+
+    def takes(self, place: str, thing: str) -> bool:
+        """May the thing be put there?"""
+        return (self.kind[place], self.kind[thing]) in self.holds
+
+    def unlike(self, places: Iterable[str], special: set[str]) -> list[str]:
+        """One of each sort of places that a plan cannot tell apart, and all that are special to it."""
+        near = {self.here, *(self.location[place] for place in special)}
+        found: dict[tuple[str, str, bool], str] = {}
+        for place in sorted(places, key=self.number):
+            location = self.location[place]
+            key = (place if place in special else "", location if location in near else "", place in self.closed)
+            found.setdefault(key, place)
+        return list(found.values())
+
+    def commands(self, errands: Iterable[Errand]) -> list[str]:
+        """All commands that the errands take from here."""
+        here, opened = self.here, set()
+        found = []
+        for errand in errands:
+            place = errand.place
+            if self.location[place] != here:
+                found.append(f"go to {self.names[place]}")
+                here = self.location[place]
+            if errand.inside and place in self.closed and place not in opened:
+                found.append(f"open {self.names[place]}")
+                opened.add(place)
+            if errand.command:
+                found.append(errand.command)
+        return found
+
+    def standing(self, errand: Errand) -> str:
+        """The errand's fact, and where its place is: ``tomato 1 is in fridge 1, which is here and closed``."""
+        if self.location[errand.place] != self.here:
+            return f"{errand.fact}, which is elsewhere."
+        return f"{errand.fact}, which is here{' and closed' * (errand.inside and errand.place in self.closed)}."
+
+    def number(self, id: str) -> tuple[str, int, str]:
+        """Kind and number in its name, to sort by."""
+        kind, _, number = self.names[id].strip().rpartition(" ")
+        return kind, int(number) if number.isdigit() else 0, id
+
+
+def best_plan(game: Game, engine: Engine, position: Position, seen: Collection[str] | None = None) -> Plan | None:
+    """A shortest plan from a position; ``None`` where the game is won, or cannot be.
+
+    Args:
+        game: the one that the engine has loaded.
+        engine: knows what things are called.
+        position: where to start.
+        seen: names of the things that may be planned with; ``None`` is all that there are. With one thing of two, the
+            plan is to bring that one.
+
+    """
+    if position.reply.won:
+        return None
+    state = State(position.facts, engine.names, seen)
+    best: tuple[list[str], Errand] | None = None
+    for errands in _ways(game, state):
+        commands = state.commands(errands)
+        if commands and (best is None or len(commands) < len(best[0])):
+            best = commands, errands[0]
+    return best and Plan(tuple(best[0]), state.standing(best[1]))
+
+
+def _ways(game: Game, state: State) -> Iterator[tuple[Errand, ...]]:
+    """Ways to win, as errands; among them a shortest one."""
+    thing = game.targets["object_target"]
+    wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]
+    if game.family == "pick_two_obj_and_place":
+        yield from _two(game, state, wanted)
+        return
+    for one in wanted:
+        if game.family == "look_at_obj_in_light":
+            ends = list(_lights(game, state, one)) or [()]  # a thing can be fetched before a lamp is known
+        else:
+            ends = list(_services(game, state, one))
+        for end in ends:
+            special = {errand.place for errand in end} | {state.within[one] for one in wanted if one in state.within}
+            for begin in _in_hand(game, state, one, special):
+                yield (*begin, *end)
+
+
+def _in_hand(game: Game, state: State, one: str, special: set[str]) -> Iterator[tuple[Errand, ...]]:
+    """Ways to get hold of a thing: another one that is held has to go somewhere first."""
+    if one == state.held:
+        yield ()
+        return
+    if one not in state.within or one not in state.pickable:
+        return
+    if state.held is None:
+        yield (_take(state, one),)
+        return
+    held = state.held
+    for place in state.unlike((place for place in state.location if state.takes(place, held)), special):
+        away = Errand(
+            place,
+            game.put(state.names[held], state.names[place]),
+            f"{state.names[held]} is in hand but not wanted now; there is room {_in(state, place)}",
+            inside=True,
+        )
+        yield away, _take(state, one)
+
+
+def _services(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]]:
+    """Clean, heat or cool it if it has to be, then put it down."""
+    name = state.names[one]
+    washing: list[tuple[Errand, ...]] = [()]
+    if game.family in _SERVICES:
+        verb, furniture, predicate, result = _SERVICES[game.family]
+        if not state.true(predicate, one):
+            fact = f"{name} is in hand but not {result}; there is "
+            places = [(place, state.names[place]) for place in state.of(furniture, state.location)]
+            washing = [(Errand(place, f"{verb} {name} with {tool}", fact + tool),) for place, tool in places]
+    special = {errand.place for way in washing for errand in way} | set(filter(None, [state.within.get(one)]))
+    for way in washing:
+        for place in state.unlike(_targets(game, state), special):
+            yield (*way, _put(game, state, one, place))
+
+
+def _lights(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]]:
+    """Be where a lamp is that was switched; switch it if need be."""
+    for lamp in state.of(game.targets["toggle_target"], state.within):
+        place = state.within[lamp]
+        fact = f"{state.names[one]} is in hand; {state.names[lamp]} is {_in(state, place)}"
+        yield (Errand(place, "" if lamp in state.toggled else f"use {state.names[lamp]}", fact),)
+
+
+def _two(game: Game, state: State, wanted: list[str]) -> Iterator[tuple[Errand, ...]]:
+    """Both have to end in the same receptacle; one alone, where no other is known, in any."""
+    targets = _targets(game, state)
+    if len(wanted) == 1 and state.within.get(wanted[0]) in targets:
+        return
+    special = {state.within[one] for one in wanted if one in state.within}
+    for place in state.unlike(targets, special):
+        out = [one for one in wanted if state.within.get(one) != place]
+        missing = min(len(out), max(0, 2 - (len(wanted) - len(out))))
+        if not missing:
+            continue
+        for chosen in itertools.permutations(out, missing):
+            if state.held in out and chosen[0] != state.held:
+                continue  # what is in hand already goes first
+            first, *others = chosen
+            rest = [errand for one in others for errand in (_take(state, one), _put(game, state, one, place))]
+            for begin in _in_hand(game, state, first, {*special, place}):
+                yield (*begin, _put(game, state, first, place), *rest)
+
+
+def _targets(game: Game, state: State) -> list[str]:
+    return state.of(game.targets["parent_target"], state.location)
+
+
+def _take(state: State, one: str) -> Errand:
+    place, name = state.within[one], state.names[one]
+    return Errand(place, f"take {name} from {state.names[place]}", f"{name} is {_in(state, place)}", inside=True)
+
+
+def _put(game: Game, state: State, one: str, place: str) -> Errand:
+    name = state.names[one]
+    fact = f"{name} is in hand and belongs {_in(state, place)}"
+    return Errand(place, game.put(name, state.names[place]), fact, inside=True)
+
+
+def _in(state: State, place: str) -> str:
+    return f"{'in' if place in state.openable else 'on'} {state.names[place]}"

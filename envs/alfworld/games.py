@@ -1,0 +1,266 @@
+"""Games of ALFWorld, written by ourselves over the engine's own domain, grammar, goals and floor plans.
+
+The published games need a download and a licence of their own; these need neither. What lies where is ours, so results
+on them are results on self-generated games and never on ALFWorld's splits (see ``published``).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.seeds import derive_seed
+from reflectrl.core.types import SPLITS
+from reflectrl.envs.alfworld.problem import goals_in, write_problem
+from reflectrl.envs.alfworld.scenes import FAMILIES, PLANS, ROOMS, Scene, rules, scene
+
+__all__ = ["DIALECTS", "FAMILIES", "KINDS", "LABEL", "Game", "make_game", "make_games", "read_game", "write_game"]
+
+LABEL = "ALFWorld engine, self-generated games"
+"""What a result on these games has to say about itself."""
+
+DIALECTS: Mapping[str, str] = {"move": "move {o} to {r}", "put": "put {o} in/on {r}"}
+"""How things are put down: since alfworld 0.4, and before it."""
+
+KINDS = ("tomato", "all")
+"""Tomato to microwave, as in the paper; or the six families in turn."""
+
+_FLOOR_PLANS: Mapping[str, range] = {"train": range(11, 31), "validation": range(7, 11), "test": range(1, 7)}
+"""Of each kind of room: the test has ALFWorld's unseen ones, so no floor plan is in two splits."""
+
+_PUT = re.compile(r'action PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
+_GOAL = re.compile(r"Your task is to: (.*?)\.\"")
+_TARGETS = ("object_target", "parent_target", "toggle_target")
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game, complete: nothing else is needed to play it."""
+
+    name: str
+    """``TASK/TRIAL``, as ALFWorld calls its folders; begins with the family."""
+    family: str
+    problem: str
+    """In PDDL."""
+    goal: str
+    """In words, as the player reads it."""
+    targets: Mapping[str, str]
+    """``object_target``, ``parent_target`` and ``toggle_target``: kinds, empty where the family has none."""
+    scene: str
+    """``FloorPlan7``."""
+    domain: str
+    grammar: str
+
+    @property
+    def dialect(self) -> str:
+        """One of ``DIALECTS``: the engine speaks as the game's own grammar does, so older games keep their verb.
+
+        Raises:
+            InvalidInput: a grammar that speaks otherwise.
+
+        """
+        return _dialect(self.grammar, f"game {self.name!r}")
+
+    def put(self, thing: str, receptacle: str) -> str:
+        """The command that puts ``tomato 1`` into ``microwave 1``."""
+        return DIALECTS[self.dialect].format(o=thing, r=receptacle)
+
+
+def make_game(
+    family: str, seed: int, *, object: str | None = None, receptacle: str | None = None, scene: int | None = None
+) -> Game:
+    """Make a game; equal arguments make equal games, and every game can be won.
+
+    Args:
+        family: one of ``FAMILIES``.
+        seed: of everything that is drawn: what is not given, what lies where, the start, the wording of the goal.
+        object: the kind of thing that the goal is about.
+        receptacle: the kind of furniture that gets it, or the lamp of ``look_at_obj_in_light``.
+        scene: number of the floor plan.
+
+    Raises:
+        InvalidInput: an unknown family or floor plan, a goal that cannot be had there, or no alfworld.
+
+    """
+    if family not in FAMILIES:
+        raise InvalidInput(f"family {family!r} is unknown; {nearest(str(family), FAMILIES)}")
+    if not isinstance(seed, int):
+        raise InvalidInput(f"seed={seed!r} was given for a game; expected a whole number.")
+    rng = random.Random(f"{family} {seed}")
+    found = rng.choice(_scenes(family, [scene] if scene is not None else _plans(), object, receptacle))
+    goals = _goals(family, found, object, receptacle)
+    # First the thing, then its target: drawn as pairs, what fits everywhere would be drawn most.
+    thing = rng.choice(sorted({thing for thing, _ in goals}))
+    target = rng.choice([target for other, target in goals if other == thing])
+    lit = family == "look_at_obj_in_light"
+    words = rng.choice(rules().templates[family]).format(obj=thing.lower(), recep=target.lower(), toggle=target.lower())
+    task = f"{family}-{thing}-None-{target}-{found.number}"
+    return Game(
+        name=f"{task}/seed-{seed}",
+        family=family,
+        problem=write_problem(family, found, thing, target, rng, f"plan_{seed}".replace("-", "_")),
+        goal=words,
+        targets=dict(zip(_TARGETS, (thing, "" if lit else target, target if lit else ""), strict=True)),
+        scene=found.name,
+        domain=rules().domain,
+        grammar=rules().grammar.replace("UNKNOWN GOAL", words),
+    )
+
+
+def make_games(kind: str, split: str, count: int, seed: int = 0) -> tuple[Game, ...]:
+    """Games of a split, which shares no floor plan and no name with another split.
+
+    Raises:
+        InvalidInput: an unknown kind or split, a count below 1, or no alfworld.
+
+    """
+    if kind not in KINDS:
+        raise InvalidInput(f"kind {kind!r} of games is unknown; {nearest(str(kind), KINDS)}")
+    if split not in SPLITS:
+        raise InvalidInput(f"split {split!r} is unknown; {nearest(str(split), SPLITS)}")
+    if not isinstance(count, int) or count < 1:
+        raise InvalidInput(f"{count!r} games were asked for; expected 1 or more.")
+    thing, target = ("Tomato", "Microwave") if kind == "tomato" else (None, None)
+    families = FAMILIES[:1] if kind == "tomato" else FAMILIES
+    plans = [first + number for first in ROOMS.values() for number in _FLOOR_PLANS[split]]
+    possible = {family: _scenes(family, plans, thing, target) for family in families}
+    games: dict[str, Game] = {}
+    number = 0
+    while len(games) < count:
+        family = families[len(games) % len(families)]
+        own = derive_seed("alfworld", kind, split, seed, number)
+        place = random.Random(own).choice(possible[family]).number
+        game = make_game(family, own, object=thing, receptacle=target, scene=place)
+        games[game.name] = game
+        number += 1
+    return tuple(games.values())
+
+
+def write_game(folder: Path, game: Game) -> Path:
+    """Write ``game.tw-pddl`` and ``traj_data.json``, which ALFWorld's own code reads; returns the first one's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {
+        "pddl_domain": game.domain,
+        "grammar": game.grammar,
+        "pddl_problem": game.problem,
+        "solvable": True,
+        "walkthrough": None,
+    }
+    trajectory = {
+        "name": game.name,
+        "task_type": game.family,
+        "scene": {"floor_plan": game.scene},
+        "pddl_params": {**game.targets, "mrecep_target": "", "object_sliced": False},
+    }
+    path = folder / "game.tw-pddl"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    (folder / "traj_data.json").write_text(json.dumps(trajectory), encoding="utf-8")
+    return path
+
+
+def read_game(path: Path) -> Game:
+    """Read a ``game.tw-pddl`` and the ``traj_data.json`` beside it: ours, or one of ALFWorld's releases.
+
+    Raises:
+        InvalidInput: a missing file, one that is no JSON, of another version, or without a whole problem in it.
+
+    """
+    data = read_json(path)
+    trajectory = read_json(path.with_name("traj_data.json"))
+    for key in ("pddl_domain", "grammar", "pddl_problem"):
+        if not isinstance(data.get(key), str):
+            raise InvalidInput(f"{path} has no text {key!r}; expected a game of ALFWorld: see alfworld-generate.")
+    _check_problem(data["pddl_problem"], path)
+    family, parameters = trajectory.get("task_type"), trajectory.get("pddl_params")
+    if family not in FAMILIES or not isinstance(parameters, dict):
+        raise InvalidInput(
+            f"{path.with_name('traj_data.json')} has task_type {family!r} and pddl_params {parameters!r}; expected one "
+            f"of {', '.join(FAMILIES)} and an object: text games show no other tasks."
+        )
+    goal = _GOAL.search(data["grammar"])
+    if goal is None:
+        raise InvalidInput(f"the grammar in {path} names no task; expected a game of alfworld 0.2 to 0.4.")
+    _dialect(data["grammar"], str(path))
+    trial = path.resolve().parent
+    plan = trajectory.get("scene")
+    return Game(
+        name=str(trajectory.get("name", f"{trial.parent.name}/{trial.name}")),
+        family=family,
+        problem=data["pddl_problem"],
+        goal=goal[1],
+        targets={key: str(parameters.get(key) or "") for key in _TARGETS},
+        scene=str(plan["floor_plan"]) if isinstance(plan, dict) and "floor_plan" in plan else "",
+        domain=data["pddl_domain"],
+        grammar=data["grammar"],
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of JSON.
+
+    Raises:
+        InvalidInput: a missing file, or something else in it.
+
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path} cannot be read ({error}); expected a file of JSON.") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{path} holds a {type(value).__name__}; expected an object of JSON.")
+    return value
+
+
+def _plans() -> list[int]:
+    return [first + number for first in ROOMS.values() for number in range(1, PLANS + 1)]
+
+
+def _scenes(family: str, plans: list[int], thing: str | None, target: str | None) -> list[Scene]:
+    """Where the goal can be had."""
+    found = [scene(number) for number in plans if _goals(family, scene(number), thing, target)]
+    if not found:
+        where = f"floor plan {plans[0]}" if len(plans) == 1 else "any floor plan"
+        raise InvalidInput(
+            f"a game of {family!r} with object {thing or 'any'} and receptacle {target or 'any'} cannot be made in "
+            f"{where}; {_what_can(family, plans, thing, target)}"
+        )
+    return found
+
+
+def _what_can(family: str, plans: list[int], thing: str | None, target: str | None) -> str:
+    goals = {goal for number in plans for goal in goals_in(family, scene(number))}
+    things = {other for other, _ in goals}
+    if thing is not None and thing not in things:
+        return nearest(thing, things)
+    return nearest(str(target), {place for other, place in goals if thing in (None, other)})
+
+
+def _goals(family: str, place: Scene, thing: str | None, target: str | None) -> list[tuple[str, str]]:
+    return [goal for goal in goals_in(family, place) if thing in (None, goal[0]) and target in (None, goal[1])]
+
+
+def _dialect(grammar: str, where: str) -> str:
+    found = _PUT.search(grammar)
+    known = {template: name for name, template in DIALECTS.items()}
+    if found is None or found[1] not in known:
+        said = f"says {found[1]!r}" if found else "has no action PutObject"
+        raise InvalidInput(
+            f"{where} has the grammar of another version, which {said}; expected {' or '.join(map(repr, known))}, as "
+            "in alfworld 0.2 to 0.4."
+        )
+    return known[found[1]]
+
+
+def _check_problem(text: str, path: Path) -> None:
+    """Whole enough to be worth an engine: the translator of the engine answers a torn problem with a traceback."""
+    code = re.sub(r";.*", "", text)
+    missing = [part for part in ("(define", "(:domain", "(:objects", "(:init", "(:goal") if part not in code.lower()]
+    if missing or code.count("(") != code.count(")"):
+        fault = f"lacks {', '.join(missing)}" if missing else "has unequal numbers of '(' and ')'"
+        raise InvalidInput(f"the problem in {path} {fault}; expected whole PDDL: write or download the game anew.")

@@ -1,0 +1,204 @@
+"""``Grammar``: what a game says, from the text grammar inside its file.
+
+TextWorld's own parsers read the grammar; a small deriver writes the sentences. TextWorld's deriver writes the same ones
+(the tests compare them), but copies all names at every symbol, parses every condition anew, and hands expressions of
+the file to ``eval``: game files are downloaded, so here they can only name, join and choose.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from textworld.envs.pddl import textgen
+from textworld.envs.pddl.logic import GameLogic
+from textworld.logic import Rule
+
+from reflectrl.core import InvalidInput
+
+Facts = Mapping[str, Collection[tuple[str, ...]]]
+"""Predicate to the arguments for which it is true."""
+Binding = dict[str, str]
+"""Placeholder of a sentence to the id of the entity it stands for."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What sentences speak of."""
+
+    facts: Facts
+    names: Mapping[str, str]
+    """Id of an entity to what the player reads."""
+    kinds: Mapping[str, Collection[str]]
+    """Id of an entity to its type and all types above."""
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """How an action is written and answered."""
+
+    command: str
+    feedback: str
+
+
+class Grammar:
+    """The rules of one grammar text; see TextWorld's ``ContextSensitiveGrammar`` for the language.
+
+    Args:
+        text: of a grammar file, ``alfred.twl2`` with the goal filled in.
+
+    Raises:
+        InvalidInput: TextWorld's parser refuses the text.
+
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            logic = GameLogic(domain="", grammar=text)
+        except Exception as error:  # noqa: BLE001 - a torn text breaks parser, JSON or converter, each in its own way
+            raise InvalidInput(
+                f"the grammar of a game cannot be parsed: {_first_line(error)}; expected the one of alfworld."
+            ) from error
+        self._rules: Mapping[str, Sequence[Any]] = logic.grammar._rules
+        self.actions: Mapping[str, Sentences] = {
+            name: Sentences(action.template, action.feedback_rule) for name, action in logic.actions.items()
+        }
+        """By the domain's name of the action, in lower case."""
+
+    def write(self, pattern: str, world: World, binding: Binding) -> str:
+        """The text of a pattern such as ``#look.feedback#`` or ``take {o} from {r}``.
+
+        Raises:
+            InvalidInput: a grammar that lacks what the pattern names, or never ends.
+
+        """
+        try:
+            return "".join(self._derive(_symbols(pattern), world, binding))
+        except RecursionError as error:
+            raise InvalidInput(f"the grammar of a game never ends to tell {pattern!r}; break the circle.") from error
+
+    def _derive(self, symbols: Sequence[Any], world: World, binding: Binding) -> Iterator[str]:
+        for symbol in symbols:
+            if isinstance(symbol, textgen.TerminalSymbol):
+                yield symbol.symbol
+            elif isinstance(symbol, textgen.NonterminalSymbol):
+                yield from self._derive(self._choose(symbol.symbol, world, binding), world, binding)
+            elif isinstance(symbol, textgen.EvalSymbol):
+                yield str(_value(_expression(symbol.expression), world, binding))
+            elif isinstance(symbol, textgen.ConditionalSymbol):
+                yield from self._each(symbol, world, binding)
+            else:
+                yield from self._list(list(self._each(symbol.symbol, world, binding)), world, binding)
+
+    def _choose(self, name: str, world: World, binding: Binding) -> Sequence[Any]:
+        """The first rule of that name whose condition holds."""
+        for rule in self._rules.get(name, ()):
+            if not rule.condition or next(_matches(_query(str(rule.condition)), world, binding), None) is not None:
+                return rule.rhs  # type: ignore[no-any-return]
+        raise InvalidInput(f"the grammar of a game says nothing for {name!r} here; expected the one of alfworld.")
+
+    def _each(self, symbol: Any, world: World, binding: Binding) -> Iterator[str]:
+        """One text for each way in which the condition holds."""
+        found = list(_matches(_query(symbol.given), world, binding)) if symbol.given else [binding]
+        for match in found:
+            yield "".join(self._derive([symbol.expression], world, match))
+
+    def _list(self, texts: list[str], world: World, binding: Binding) -> Iterator[str]:
+        if not texts:
+            yield from self._derive(self._choose("list_empty", world, binding), world, binding)
+            return
+        last = len(texts) - 1
+        for number, text in enumerate(texts):
+            if number:
+                name = "list_last_separator" if number == last else "list_separator"
+                yield from self._derive(self._choose(name, world, binding), world, binding)
+            yield text
+
+
+@dataclass(frozen=True)
+class _Predicate:
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+    """Placeholder and type."""
+
+
+@lru_cache(maxsize=1024)
+def _symbols(pattern: str) -> tuple[Any, ...]:
+    return tuple(textgen._parse_and_convert(pattern, rule_name="symbols"))
+
+
+@lru_cache(maxsize=1024)
+def _query(condition: str) -> tuple[_Predicate, ...]:
+    """``openable(r:receptacle) & opened(r:receptacle)``."""
+    try:
+        found = Rule.parse_conjunctive_query(condition).preconditions
+    except Exception as error:  # noqa: BLE001 - parser and converter, each in its own way
+        raise InvalidInput(
+            f"the grammar of a game has the condition {condition!r}, which cannot be parsed; expected predicates "
+            "joined by '&'."
+        ) from error
+    return tuple(
+        _Predicate(predicate.name, tuple((parameter.name, parameter.type) for parameter in predicate.parameters))
+        for predicate in found
+    )
+
+
+def _matches(query: Sequence[_Predicate], world: World, binding: Binding) -> Iterator[Binding]:
+    """Every way to complete ``binding`` so that the query holds; two placeholders never share an entity."""
+    if not query:
+        yield binding
+        return
+    first, rest = query[0], query[1:]
+    taken = set(binding.values())
+    for arguments in sorted(world.facts.get(first.name, ())):
+        if len(arguments) != len(first.parameters):
+            continue
+        new: Binding = {}
+        for (placeholder, kind), entity in zip(first.parameters, arguments, strict=True):
+            bound = binding.get(placeholder) or new.get(placeholder)
+            if kind not in world.kinds[entity] or (bound is not None and bound != entity):
+                break
+            if bound is None:
+                if entity in taken or entity in new.values():
+                    break
+                new[placeholder] = entity
+        else:
+            yield from _matches(rest, world, {**binding, **new})
+
+
+@lru_cache(maxsize=1024)
+def _expression(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise InvalidInput(f"the grammar of a game holds {text!r}, which is no expression.") from error
+
+
+def _value(node: ast.expr, world: World, binding: Binding) -> str:
+    """``o.indefinite + ' ' + o.name``, ``r.name or r.id``: all that ALFWorld's grammars use."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=placeholder) if placeholder in binding:
+            return world.names[binding[placeholder]]
+        case ast.Attribute(value=ast.Name(id=placeholder), attr=attribute) if placeholder in binding:
+            entity = binding[placeholder]
+            known = {"id": entity, "name": world.names[entity], "definite": "the", "indefinite": "a"}
+            if attribute in known:
+                return known[attribute]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _value(left, world, binding) + _value(right, world, binding)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            texts = [_value(value, world, binding) for value in values]
+            return next(filter(None, texts), texts[-1])
+    raise InvalidInput(
+        f"the grammar of a game holds the expression {ast.unparse(node)!r}; expected names of entities, joined by '+' "
+        "or 'or', as in alfworld's."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,151 @@
+"""A problem in PDDL: a floor plan with things in it, a start and a goal that can be reached."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reflectrl.envs.alfworld.scenes import LAMP, LAMP_STANDS, Receptacle, Scene, point, rules
+
+_TOOLS = {
+    "pick_clean_then_place_in_recep": ("SinkBasin", "cleanable"),
+    "pick_heat_then_place_in_recep": ("Microwave", "heatable"),
+    "pick_cool_then_place_in_recep": ("Fridge", "coolable"),
+}
+"""The furniture that does it, and the property that a thing needs for it."""
+_KINDS = (8, 16)
+"""Fewest and most kinds of things beside the goal's own."""
+_COPIES = 3
+"""Most things of one kind."""
+
+_MANGLED = {"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_"}
+
+
+@dataclass(frozen=True)
+class Thing:
+    """What lies somewhere."""
+
+    id: str
+    kind: str
+    place: Receptacle
+
+
+def goals_in(family: str, scene: Scene) -> tuple[tuple[str, str], ...]:
+    """Every thing and target of which a solvable game can be made: (thing, furniture), or (thing, lamp)."""
+    known = rules()
+    if scene.room not in known.rooms[family]:
+        return ()
+    if family == "look_at_obj_in_light":
+        return tuple((thing, LAMP) for thing in scene.things) if scene.lamp else ()
+    tool, needed = _TOOLS.get(family, (None, None))
+    if tool is not None and tool not in scene.kinds:
+        return ()
+    return tuple(
+        (thing, target)
+        for thing in scene.things
+        if needed is None or thing in known.properties[needed]
+        for target in sorted(scene.kinds - {tool})
+        if thing in known.holds[target] and _places(scene, thing, target)
+    )
+
+
+def write_problem(family: str, scene: Scene, thing: str, target: str, rng: random.Random, name: str) -> str:
+    """The problem's text. It is solvable: the agent can go everywhere and no door is locked.
+
+    Args:
+        family: of the task.
+        scene: where it is set.
+        thing: the kind that the goal is about; none of it lies on ``target`` at the start.
+        target: the kind of furniture that gets it, or the lamp.
+        rng: draws what lies where, and the start.
+        name: of the problem, one word.
+
+    """
+    things = _things(family, scene, thing, target, rng)
+    taken = {receptacle.location for receptacle in scene.receptacles}
+    start = next(location for location in _locations(rng) if location not in taken)
+    goal = rules().goals[family].format(obj=thing, recep=target, toggle=target)
+    lines = [
+        f"(define (problem {name})",
+        "(:domain alfred)",
+        "(:objects",
+        *_objects(scene, things, [*sorted(taken), start]),
+        ")",
+        "(:init",
+        *_facts(scene, things, start),
+        ")",
+        goal.strip(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _places(scene: Scene, thing: str, target: str) -> list[Receptacle]:
+    """Where a thing may lie at the start."""
+    holds = rules().holds
+    return [place for place in scene.receptacles if thing in holds[place.kind] and place.kind != target]
+
+
+def _things(family: str, scene: Scene, thing: str, target: str, rng: random.Random) -> list[Thing]:
+    others = [kind for kind in scene.things if kind != thing]
+    kinds = rng.sample(others, min(len(others), rng.randint(*_KINDS)))
+    copies = {kind: rng.randint(1, _COPIES) for kind in kinds}
+    copies[thing] = rng.randint(2 if family == "pick_two_obj_and_place" else 1, _COPIES)
+    found: dict[str, Thing] = {}
+    for kind, count in copies.items():
+        places = _places(scene, kind, target if kind == thing else "")
+        for _ in range(count):
+            _add(found, kind, rng.choice(places), rng)
+    if scene.lamp:
+        _add(found, LAMP, rng.choice([place for place in scene.receptacles if place.kind in LAMP_STANDS]), rng)
+    return [found[id] for id in sorted(found)]
+
+
+def _add(found: dict[str, Thing], kind: str, place: Receptacle, rng: random.Random) -> None:
+    id = f"{kind}|{point(rng)}"
+    while id in found:
+        id = f"{kind}|{point(rng)}"
+    found[id] = Thing(id, kind, place)
+
+
+def _locations(rng: random.Random) -> Iterator[str]:
+    while True:
+        yield f"loc|{rng.randint(-12, 12)}|{rng.randint(-12, 12)}|{rng.choice((0, 90, 180, 270))}|30"
+
+
+def _objects(scene: Scene, things: list[Thing], locations: list[str]) -> Iterator[str]:
+    yield "agent1 - agent"
+    yield from (f"{kind}Type - otype" for kind in sorted({thing.kind for thing in things}))
+    yield from (f"{kind}Type - rtype" for kind in sorted(scene.kinds))
+    yield from (f"{mangled(thing.id)} - object" for thing in things)
+    yield from (f"{mangled(receptacle.id)} - receptacle" for receptacle in scene.receptacles)
+    yield from (f"{mangled(location)} - location" for location in locations)
+
+
+def _facts(scene: Scene, things: list[Thing], start: str) -> Iterator[str]:
+    known = rules()
+    for receptacle in scene.receptacles:
+        id = mangled(receptacle.id)
+        yield f"(receptacleType {id} {receptacle.kind}Type)"
+        yield f"(receptacleAtLocation {id} {mangled(receptacle.location)})"
+        if receptacle.kind in known.openable:
+            yield f"(openable {id})"
+    for thing in things:
+        id = mangled(thing.id)
+        yield f"(objectType {id} {thing.kind}Type)"
+        yield f"(inReceptacle {id} {mangled(thing.place.id)})"
+        yield f"(objectAtLocation {id} {mangled(thing.place.location)})"
+        if thing.kind != LAMP:
+            yield f"(pickupable {id})"
+        if thing.kind in known.containers:
+            yield f"(isReceptacleObject {id})"
+        yield from (f"({name} {id})" for name, kinds in known.properties.items() if thing.kind in kinds)
+    for kind in sorted(scene.kinds):
+        for held in sorted({thing.kind for thing in things} & known.holds[kind]):
+            yield f"(canContain {kind}Type {held}Type)"
+    yield f"(atLocation agent1 {mangled(start)})"
+
+
+def mangled(id: str) -> str:
+    """An id as PDDL can write it, and as the engine's own tables expect it."""
+    return "".join(_MANGLED.get(letter, letter) for letter in id)

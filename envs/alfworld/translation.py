@@ -1,0 +1,105 @@
+"""``translate``: a problem in PDDL becomes what the planner's engine loads. Slow, so it is remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import fast_downward
+
+from reflectrl.core import InvalidInput
+
+KEPT = 512
+"""Translations remembered in a process, about 50 kB each."""
+
+_UNREACHABLE = "Atom dummy(val1)"
+"""What the translator writes instead of a task whose goal not even a world without side effects would reach."""
+_LONGEST = 1023
+"""Letters of an action with its arguments: the engine writes on where the memory for them ends."""
+_LOCK = threading.Lock()
+"""The translator works on ``sys.argv`` and ``sys.stdout``, which a process has once."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A problem as the engine takes it, and what the texts need to know of it."""
+
+    packed: bytes
+    """The task in Fast Downward's SAS format, compressed."""
+    kinds: Mapping[str, frozenset[str]]
+    """Every entity with its type and all types above."""
+    facts: tuple[tuple[str, tuple[str, ...]], ...]
+    """What the problem says is true at the start: predicate and arguments."""
+    parameters: Mapping[str, tuple[str, ...]]
+    """Of each action, in the order in which the engine names its arguments."""
+
+    @property
+    def sas(self) -> bytes:
+        """The task in Fast Downward's SAS format."""
+        return zlib.decompress(self.packed)
+
+
+@lru_cache(maxsize=KEPT)
+def translate(domain: str, problem: str) -> Translation:
+    """Translate with Fast Downward's own translator, without its replanning task, which only its planner needs.
+
+    Raises:
+        InvalidInput: PDDL that it cannot read, or a goal that no state can fulfil.
+
+    """
+    try:
+        with _LOCK, _untouched():
+            task, sas = fast_downward.pddl2sas(domain, problem, verbose=False)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it answers bad PDDL with asserts, exits and its own errors
+        raise InvalidInput(
+            f"a game's problem cannot be translated: {_sentence(error)}; expected PDDL over alfworld's domain."
+        ) from error
+    if _UNREACHABLE in sas:
+        raise InvalidInput("a game's goal cannot be reached, whatever is done; expected a game that can be won.")
+    if "\0" in sas or max(map(len, sas.split("\n"))) > _LONGEST:
+        raise InvalidInput(
+            f"a game's names hold a zero byte or are too long; expected up to {_LONGEST} letters for what can be done."
+        )
+    above = {kind.name: frozenset((kind.name, *kind.supertype_names)) for kind in task.types}
+    kinds = {sys.intern(entity.name): above[entity.type_name] for entity in task.objects}
+    facts = tuple(_facts(task.init))
+    unknown = sorted({entity for _, arguments in facts for entity in arguments} - kinds.keys())
+    if unknown:
+        raise InvalidInput(f"a game's problem speaks of {unknown[0]!r}, which is not among its objects; leave it out.")
+    return Translation(
+        packed=zlib.compress(sas.encode()),
+        kinds=kinds,
+        facts=facts,
+        parameters={
+            action.name: tuple(parameter.name.strip("?") for parameter in action.parameters) for action in task.actions
+        },
+    )
+
+
+def _facts(init: list[Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The atoms, of which each word is kept once; costs are no facts, nor is that everything equals itself."""
+    for atom in init:
+        if isinstance(atom, fast_downward.translate.pddl.conditions.Atom) and atom.predicate != "=":
+            yield sys.intern(atom.predicate), tuple(map(sys.intern, atom.args))
+
+
+@contextlib.contextmanager
+def _untouched() -> Iterator[None]:
+    """Give back ``sys.argv``, which the translator overwrites, and keep what it says off our own output."""
+    arguments = sys.argv
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        sys.argv = arguments
+
+
+def _sentence(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,248 @@
+"""``TextWorldGame``: games of TextWorld from files, those of its generator and any world described in PDDL."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import re
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core.types import SPLITS
+
+INSTALL = "pip install 'reflectrl[alfworld]'"
+PDDL = ".tw-pddl"
+KINDS = (".z8", PDDL)
+"""What TextWorld 1.7 can play and describe: Inform games with their ``.json`` beside them, worlds in PDDL."""
+START = "The game begins."
+
+_PROMPT = re.compile(r"\n>[^\n]*\s*\Z")
+"""Where a game waits for a command, with its status line, which counts the turns."""
+_HEADER = 64
+"""Bytes of a story before those that its checksum covers."""
+_UNREACHABLE = "val1"
+"""Of the empty task that the translator of PDDL makes where not even a world without side effects has a way."""
+_IDLE: list[Any] = []
+"""Engines of worlds in PDDL that nobody plays with: their library is never unloaded, so they are used again."""
+
+
+class TextWorldGame(NatLangEnv):
+    """Play a game with the engine's admissible commands. ``textworld:PATH`` names it wherever an environment is named.
+
+    Rewards: what the game's score rises by, divided by its highest score, so a game that is won brings 1. One game is
+    one task. The games of a folder are split 7:2:1; fewer than three of them, or a single one, are training tasks only.
+
+    Args:
+        games: a game (``.z8`` with its ``.json`` beside it, or ``.tw-pddl``), or a folder in which they are.
+        horizon: steps of an episode.
+        menu: the longest menu; a game that offers more commands is refused, because cutting could take the right one.
+        expert: follow the game's own winning policy. In PDDL that is a planner, which may take minutes a step in
+            worlds larger than a few rooms: leave it out there.
+
+    """
+
+    name = "textworld"
+    instructions = (
+        "You play a text adventure. Each step plays one of the commands that are possible here. Do what the task asks "
+        "in as few commands as you can."
+    )
+
+    def __init__(self, games: str, horizon: int = 50, menu: int = 40, expert: bool = True) -> None:
+        super().__init__(horizon)
+        if not isinstance(menu, int) or menu < 2:
+            raise InvalidInput(f"menu={menu!r} was given to {self.name!r}; expected 2 or more commands.")
+        self.max_actions = menu
+        self._folder, files = _find(games)
+        self._tasks = _split([Task(file, {"game": file}) for file in files])
+        self._expert = expert
+        self._engine: Any = None
+        self._file: str | None = None
+        self._put_away: Callable[[], object] = _nothing
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The games of a split, shuffled once and for all; ids are paths."""
+        return self._tasks[split]
+
+    def start(self, task: Task) -> None:
+        """Load the game, unless it was played last, and begin it.
+
+        Raises:
+            InvalidInput: a task of other games, or a file that is not the game it should be.
+
+        """
+        if task not in [known for tasks in self._tasks.values() for known in tasks]:
+            raise InvalidInput(f"task {task.id!r} is not among the games in {self._folder}; use env.tasks(split).")
+        file = task.options["game"]
+        with _engine_at_work(self._folder / file):
+            if self._file != file:
+                self.close()
+                self._engine = _open(self._folder / file, self._expert)
+                # an environment that is dropped without close puts its engine away too
+                self._put_away = weakref.finalize(self, _close, self._engine, file.endswith(PDDL))
+                self._file = file
+            self._state = self._engine.reset()
+        self._highest = self._state.get("max_score") or 1
+        self._score = 0
+        self._about = _about(self._state)
+        self._last = START
+
+    def observe(self) -> Observation:
+        """What the last command did, then room and belongings as far as the game tells them.
+
+        Raises:
+            InvalidInput: more commands than a menu may have.
+
+        """
+        commands = tuple(self._state["admissible_commands"])
+        if len(commands) > self.max_actions:
+            raise InvalidInput(
+                f"{self.task.id!r} offers {len(commands)} commands here, but menu={self.max_actions}; "
+                f"give {self.name!r} the option menu={len(commands)} or more."
+            )
+        told = [_tidy(self._state.get(part)) for part in ("description", "inventory")]
+        # a room that was just entered, and what was just asked for, are in the answer already
+        lines = [self._last, *(line for line in told if line not in self._last)]
+        return Observation("\n".join(lines), commands, f"Task: {self._about}")
+
+    def act(self, action: str) -> Outcome:
+        """Send the command to the engine."""
+        with _engine_at_work(self._folder / self.task.id):
+            self._state, score, ended = self._engine.step(action)
+        gained = (score or 0) - self._score
+        self._score += gained
+        self._last = _tidy(self._state["feedback"])
+        return Outcome(gained / self._highest, ended=bool(ended), success=bool(self._state["won"]))
+
+    def expert(self) -> str | None:
+        """The first command of the game's own way to win from here; ``None`` if it knows none."""
+        policy = self._state.get("policy_commands")
+        return policy[0] if policy else None
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._put_away()
+        self._engine = self._file = None
+        self._put_away = _nothing
+
+
+def _find(games: str) -> tuple[Path, list[str]]:
+    """The folder, and the games below it by name."""
+    path = Path(games).expanduser()
+    if path.is_dir():
+        files = sorted(file.relative_to(path).as_posix() for kind in KINDS for file in path.rglob(f"*{kind}"))
+        if not files:
+            raise InvalidInput(f"{path} has no games; expected files that end with {' or '.join(KINDS)}.")
+        return path, files
+    if path.suffix == ".ulx":
+        raise InvalidInput(
+            f"{path} is a Glulx game, which TextWorld plays no longer since 1.7; compile the .json beside it as .z8 "
+            "with textworld.generator.compile_game."
+        )
+    if path.suffix == ".json":
+        raise InvalidInput(f"{path} describes a game that has no text yet; compile it, then give its .z8 file.")
+    if path.suffix not in KINDS or not path.is_file():
+        raise InvalidInput(f"game {str(path)!r} is missing or of another kind; expected a file {' or '.join(KINDS)}.")
+    return path.parent, [path.name]
+
+
+def _split(tasks: list[Task]) -> Mapping[str, Sequence[Task]]:
+    order = random.Random(0).sample(tasks, len(tasks))
+    count = len(order)
+    test, validation = (0, 0) if count < 3 else (max(1, (count + 5) // 10), max(1, (2 * count + 5) // 10))
+    parts = (order[test + validation :], order[test : test + validation], order[:test])
+    return dict(zip(SPLITS, parts, strict=True))
+
+
+def _open(path: Path, expert: bool) -> Any:
+    if importlib.util.find_spec("textworld") is None:
+        raise InvalidInput(f"games of TextWorld need the package textworld, which is not installed; run {INSTALL}.")
+    import textworld
+    from textworld.envs import PddlEnv
+
+    infos = textworld.EnvInfos(
+        admissible_commands=True,
+        description=True,
+        inventory=True,
+        max_score=True,
+        objective=True,
+        policy_commands=expert,
+        score=True,
+        won=True,
+    )
+    if path.suffix == PDDL:
+        engine = _IDLE.pop() if _IDLE else PddlEnv()
+        engine.request_infos = infos
+        try:
+            # as data: given a path, the engine leaves the file open
+            engine.load(json.loads(path.read_text(encoding="utf-8")))
+        except KeyError as error:
+            if error.args == (_UNREACHABLE,):
+                raise ValueError("its goal cannot be reached, whatever is done") from error
+            raise
+        return engine
+    if not path.with_suffix(".json").is_file():
+        raise InvalidInput(
+            f"{path} has no {path.stem}.json beside it; expected a game that TextWorld made, because the engine knows "
+            "the admissible commands of no other."
+        )
+    _check_story(path)
+    from jericho import UnsupportedGameWarning
+
+    with warnings.catch_warnings():
+        # says that Jericho does not know this game: score and end come from what TextWorld's own games tell of them
+        warnings.simplefilter("ignore", UnsupportedGameWarning)
+        engine = textworld.start(str(path), infos)
+    engine.seed(1)
+    return engine
+
+
+def _check_story(path: Path) -> None:
+    """Is it whole? The interpreter would answer a torn story by ending the process."""
+    story = path.read_bytes()
+    words = [int.from_bytes(story[place : place + 2], "big") for place in (0x1A, 0x1C)]
+    size, checksum = words[0] * 8, words[1]
+    if story[:1] != b"\x08" or not _HEADER <= size <= len(story) or sum(story[_HEADER:size]) % 2**16 != checksum:
+        raise ValueError("length or checksum differ from those in its header")
+
+
+def _close(engine: Any, again: bool) -> None:
+    if again:
+        _IDLE.append(engine)
+    else:
+        engine.close()
+
+
+def _nothing() -> None:
+    """What there is to put away before a game is loaded."""
+
+
+@contextmanager
+def _engine_at_work(path: Path) -> Iterator[None]:
+    """Say which game broke the engine; keep the command line's arguments, which the translator of PDDL overwrites."""
+    arguments = sys.argv
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - bad PDDL is answered with asserts, exits, errors of parsers
+        said = (str(error).strip().splitlines() or ["no reason was given"])[0]
+        raise InvalidInput(f"{path} cannot be played ({type(error).__name__}: {said}); make the game anew.") from error
+    finally:
+        sys.argv = arguments
+
+
+def _about(state: Mapping[str, Any]) -> str:
+    """The objective; a world in PDDL says it in its first words."""
+    return _tidy(state.get("objective") or state["feedback"])
+
+
+def _tidy(text: str | None) -> str:
+    """One line of it, without the prompt."""
+    return " ".join(_PROMPT.sub("", text or "").split())

@@ -1,0 +1,178 @@
+"""The inside of a worker process: environments by number, and the answers to what is asked of them.
+
+The requests and replies are records that travel through a pipe. The process ends when the pipe is closed, and at once,
+whatever an environment is doing, when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from reflectrl.core.env import NatLangEnv
+from reflectrl.core.errors import InvalidInput
+from reflectrl.core.registry import make_env, register_env
+from reflectrl.core.types import Observation, Outcome, Task
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something asked of one environment."""
+
+    number: int
+    """The environment's, unique among those of a process."""
+
+
+@dataclass(frozen=True)
+class Make(Request):
+    """Make the environment, in place of one with the same number; answered by ``Made``."""
+
+    name: str
+    options: Mapping[str, Any]
+    path: str | None
+    """``module:Class``, where the name was registered at run time."""
+
+
+@dataclass(frozen=True)
+class ListTasks(Request):
+    """Answered by a tuple of ``Task``."""
+
+    split: str
+
+
+@dataclass(frozen=True)
+class Reset(Request):
+    """Begin an episode; answered by the first observation."""
+
+    task: Task
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class Step(Request):
+    """Play an action; answered by ``Played``."""
+
+    action: str
+
+
+@dataclass(frozen=True)
+class AskHints(Request):
+    """Answered by ``Hints``."""
+
+
+@dataclass(frozen=True)
+class Close(Request):
+    """Forget the environment; answered by ``None``."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an environment says of itself."""
+
+    name: str
+    instructions: str
+    max_actions: int
+    horizon: int
+
+
+@dataclass(frozen=True)
+class Played:
+    """What an action did, and what came of it."""
+
+    outcome: Outcome
+    observation: Observation
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The reply to a request that went well."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The reply to a request that cannot be met: an ``InvalidInput``."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The reply to a request at which the environment broke down."""
+
+    what: str
+
+
+def serve(handle: int) -> None:
+    """Answer the requests that come through the pipe ``handle`` until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process decides
+    _end_with_parent()
+    envs: dict[int, NatLangEnv] = {}
+    with Connection(handle) as pipe:
+        while True:
+            try:
+                request = pipe.recv()
+            except EOFError:
+                break
+            reply = _reply(envs, request)
+            try:
+                pipe.send(reply)
+            except OSError:
+                break
+            except Exception as error:  # noqa: BLE001 - an answer that cannot travel, before any of it has left
+                pipe.send(Raised(_told(error)))
+    for env in envs.values():
+        env.close()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process, and those it starts, when the other end of its standard input is closed.
+
+    A thread that waits for it would not get its turn while a library holds the interpreter.
+    """
+    fcntl.fcntl(sys.stdin, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(sys.stdin, fcntl.F_SETFL, fcntl.fcntl(sys.stdin, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _reply(envs: dict[int, NatLangEnv], request: Request) -> Answer | Refused | Raised:
+    try:
+        return Answer(_answer(envs, request))
+    except InvalidInput as error:
+        return Refused(str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
+        return Raised(_told(error))
+
+
+def _answer(envs: dict[int, NatLangEnv], request: Request) -> Any:
+    if isinstance(request, Make):
+        if request.path is not None:
+            register_env(request.name.partition(":")[0], request.path)
+        env = envs[request.number] = make_env(request.name, **request.options)
+        return Made(env.name, env.instructions, env.max_actions, env.horizon)
+    env = envs[request.number]
+    match request:
+        case ListTasks(split=split):
+            return tuple(env.tasks(split))
+        case Reset(task=task, seed=seed):
+            env.reset(seed=seed, options={"task": task})
+            return env.observation
+        case Step(action=action):
+            _, reward, ended, _, info = env.step(action)
+            return Played(Outcome(reward, ended, info["success"], info["illegal"]), env.observation)
+        case AskHints():
+            return env.hints()
+    del envs[request.number]
+    env.close()
+    return None
+
+
+def _told(error: Exception) -> str:
+    first, *_ = [*str(error).splitlines(), ""]
+    return f"raised {type(error).__name__}: {first}".rstrip(" .:")

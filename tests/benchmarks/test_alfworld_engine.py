@@ -1,0 +1,75 @@
+"""The ALFWorld table: a race that compares what it times, and looks at a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from alfworld_engine import FIRST, NEXT, SAME, STEP, Times, compare, look, race, report, watch_environment, watch_memory
+
+from reflectrl.core import WorkFailed
+from reflectrl.envs.alfworld import AlfWorld
+from reflectrl.envs.alfworld.engine import Reply
+from reflectrl.envs.alfworld.games import make_game
+
+
+@pytest.fixture(scope="module")
+def env():
+    return AlfWorld("alfworld:all", count=6)
+
+
+def test_a_race_times_both_at_the_same_things():
+    game = make_game("look_at_obj_in_light", 304, scene=304)
+    times = race([game], repeats=1, steps=2)
+    for seconds in (times.stock, times.ours):
+        assert {what: len(taken) for what, taken in seconds.items()} == {FIRST: 1, NEXT: 1, SAME: 1, STEP: 2}
+    assert times.ours[NEXT][0] < times.ours[FIRST][0], "what was translated once is not translated again"
+    assert times.stock[NEXT] == times.stock[FIRST], "which the stock stack does each time"
+
+
+@pytest.mark.parametrize("change", [{"text": "You see"}, {"commands": ("look",)}, {"won": True}])
+def test_the_first_difference_ends_it(change):
+    class State(dict):
+        feedback = "You see nothing."
+
+    game = SimpleNamespace(name="game")
+    reply, state = (
+        Reply("You see nothing.", ("help", "look"), False),
+        State(admissible_commands=["help", "look"], won=False),
+    )
+    compare(game, "look", reply, state)
+    with pytest.raises(WorkFailed, match="game after 'look': the stock stack says"):
+        compare(game, "look", replace(reply, **change), state)
+
+
+def test_memory_is_looked_at_before_and_after_each_so_many_episodes(env):
+    looks = list(watch_memory(env, env.tasks("train"), episodes=4, every=2))
+    assert [now.episodes for now in looks] == [0, 2, 4]
+    assert all(now.megabytes > 10 for now in looks)
+    assert looks[0].files == looks[-1].files
+
+
+def test_children_and_open_files_count(tmp_path):
+    before = look(0)
+    with (
+        (tmp_path / "open").open("w"),
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one,
+    ):
+        during = look(1)
+        one.communicate(b"\n")
+    assert during.processes == before.processes + 1
+    assert during.files == before.files + 2
+    assert look(2) == replace(before, episodes=2, megabytes=look(2).megabytes)
+
+
+def test_the_table_says_how_many_times_as_fast(env):
+    times = Times()
+    for what in (FIRST, NEXT, SAME, STEP):
+        times.stock[what], times.ours[what] = [0.2, 0.1, 0.3], [0.001, 0.002, 0.004]
+    own = watch_environment(env, env.tasks("train")[:1], steps=2)
+    text = report(times, own, [look(0), look(100), look(200)], games=3)
+    assert "| a step of random play | 200 (150 to 250) | 2 (1.5 to 3) | **100** |" in text
+    assert [line.count("|") for line in text.splitlines() if line.startswith("|")] == [5] * 9

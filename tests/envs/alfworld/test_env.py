@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from reflectrl.core import InvalidInput, Task, check_env, env_names, make_env
+from reflectrl.core.env import Snapshot
+from reflectrl.core.types import SPLITS
+from reflectrl.envs.alfworld import AlfWorld
+from reflectrl.envs.alfworld.engine import Engine
+from reflectrl.envs.alfworld.games import DIALECTS, FAMILIES, make_game, write_game
+
+QUIET = ("examine", "help", "inventory", "look")
+
+
+@pytest.fixture(scope="module")
+def env():
+    return AlfWorld("alfworld:all", count=6)
+
+
+def begin(env, family):
+    task = next(task for task in env.tasks("train") if task.id.startswith(family))
+    return env.reset(seed=0, options={"task": task})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of games, two a split."""
+    root = tmp_path_factory.mktemp("games")
+    for number, split in enumerate(SPLITS):
+        for family in FAMILIES[:2]:
+            game = make_game(family, 10 + number)
+            write_game(root / split / game.name, game)
+    return root
+
+
+# ---- contract --------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_known_by_its_name():
+    assert "alfworld" in env_names()
+    assert isinstance(make_env("alfworld", count=1), AlfWorld)
+
+
+def test_it_keeps_the_promises_of_an_environment():
+    check_env(AlfWorld("alfworld:tomato", count=4, horizon=6), episodes=1)
+
+
+def test_it_keeps_them_with_noise_and_all_families():
+    check_env(AlfWorld("alfworld:all", count=6, families=FAMILIES[1:3], horizon=4, noise=True), episodes=1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_expert_wins_every_family_from_the_start_and_after_random_steps(family, env):
+    for detour in (0, 6):
+        rng = random.Random(family)
+        _, info = begin(env, family)
+        total = 0.0
+        for _ in range(detour):
+            total += env.step(rng.choice(info["actions"]))[1]
+            info = {"actions": env.observation.actions}
+        terminated = False
+        while not terminated:
+            text, reward, terminated, truncated, info = env.step(env.expert())
+            total += reward
+            assert not truncated
+        assert info["success"]
+        assert total == 1.0
+        assert env.expert() is None
+        assert env.spoiler() is None
+        assert env.reflection() == "Good. Everything is as it should be."
+
+
+def test_the_horizon_is_the_papers_for_the_tomato_and_alfworlds_for_all():
+    assert AlfWorld().horizon == 15
+    assert AlfWorld("alfworld:all").horizon == 50
+    assert AlfWorld("alfworld:all", horizon=30).horizon == 30
+
+
+def test_wandering_ends_at_the_horizon_without_success():
+    env = AlfWorld(count=1, horizon=2)
+    _, info = env.reset(seed=0)
+    env.step(info["actions"][0])
+    _, reward, terminated, truncated, info = env.step(env.observation.actions[0])
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_is_the_task_the_room_and_the_path_so_far(env):
+    text, _ = begin(env, "pick_and_place_simple")
+    game = env._game
+    task, room = text.split("\n")
+    assert task == f"Your task is to: {game.goal}."
+    assert room.startswith("You are in the middle of a room. Looking quickly around you, you see ")
+    first = env.expert()
+    text = env.step(first)[0]
+    told = text.split("\n")
+    assert told[:3] == [task, room, f"> {first}"]
+    assert told[3].startswith("You arrive at ")
+    assert len(told) == 4
+
+
+@pytest.mark.parametrize(("path", "steps"), [(None, 3), (0, 0), (1, 1), (2, 2), (4, 3), (9, 3)])
+def test_the_path_can_be_cut_to_its_end(path, steps):
+    env = AlfWorld(count=1, path=path)
+    env.reset(seed=0)
+    played = []
+    for _ in range(3):
+        played.append(env.expert())
+        env.step(env.expert())
+    shown = [line.removeprefix("> ") for line in env.observation.text.split("\n") if line.startswith("> ")]
+    assert shown == played[3 - steps :]
+
+
+def test_noise_keeps_all_of_the_engines_commands_on_the_menu(env):
+    _, info = begin(env, "pick_heat_then_place_in_recep")
+    task = env.task
+    noisy = AlfWorld("alfworld:all", count=6, noise=True)
+    _, all_of_them = noisy.reset(seed=0, options={"task": task})
+    assert all_of_them["actions"] == noisy._engine.snapshot().reply.commands
+    assert {"help", "inventory", "look"} == set(all_of_them["actions"]) - set(info["actions"])
+
+
+def test_the_older_dialect_says_put(tmp_path):
+    game = make_game("pick_and_place_simple", 5)
+    old = replace(game, grammar=game.grammar.replace(DIALECTS["move"], DIALECTS["put"]))
+    for split in SPLITS:
+        write_game(tmp_path / split / "game", replace(old, name=f"{split}/{game.name}"))
+    env = AlfWorld(str(tmp_path))
+    env.reset(seed=0)
+    commands = []
+    while (command := env.expert()) is not None:
+        commands.append(command)
+        env.step(command)
+    assert commands[-1].startswith("put ")
+    assert " in/on " in commands[-1]
+
+
+# ---- hints -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reflection_judges_the_last_command_says_why_and_where_things_stand(env):
+    begin(env, "pick_heat_then_place_in_recep")
+    assert not env.reflection().startswith(("Good", "Mistake"))
+    best = env.expert()
+    env.step(best)
+    assert env.reflection().startswith("Good. ")
+    place = next(action for action in env.observation.actions if action.startswith("go to ") and action != env.expert())
+    env.step(place)
+    assert env.reflection().startswith(f"Mistake: {place.removeprefix('go to ')} is of no use now. ")
+
+
+def test_a_reflection_never_names_a_command_of_the_menu():
+    env = AlfWorld("alfworld:all", count=6, noise=True)
+    rng = random.Random(0)
+    for task in env.tasks("train"):
+        _, info = env.reset(options={"task": task})
+        for _ in range(12):
+            _, _, terminated, _, info = env.step(env.expert() if rng.random() < 0.6 else rng.choice(info["actions"]))
+            said = env.reflection()
+            assert not [action for action in info["actions"] if action in said]
+            if terminated:
+                break
+
+
+def test_the_spoiler_names_the_best_command_and_what_is_left(env):
+    begin(env, "look_at_obj_in_light")
+    best = env.expert()
+    said = env.spoiler()
+    assert said.startswith(f"The best next action is: {best}. bowl 1 is on shelf 2, which is elsewhere. ")
+    assert said.endswith("Actions left at best: 3.")
+
+
+# ---- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def test_a_negative_example_can_be_made_and_unmade(env):
+    begin(env, "pick_and_place_simple")
+    env.step(env.expert())
+    here, observation, hints = env.snapshot(), env.observation, env.hints()
+    env.step(env.observation.actions[0])
+    env.restore(here)
+    assert (env.observation, env.hints(), env.steps) == (observation, hints, 1)
+    while (action := env.expert()) is not None:
+        *_, info = env.step(action)
+    assert info["success"]
+
+
+def test_a_snapshot_outlives_another_game_and_another_environment(env):
+    begin(env, "pick_and_place_simple")
+    env.step(env.expert())
+    env.step(env.observation.actions[1])
+    here, observation, hints = env.snapshot(), env.observation, env.hints()
+    begin(env, "look_at_obj_in_light")
+    env.restore(here)
+    assert (env.observation, env.hints()) == (observation, hints)
+    other = AlfWorld("alfworld:all", count=6)
+    other.restore(here)
+    assert (other.observation, other.hints()) == (observation, hints)
+    other.restore(Snapshot(here.task, here.seed, here.actions))
+    assert (other.observation, other.hints()) == (observation, hints)
+
+
+def test_a_snapshot_outlives_an_engine_that_forgot_its_states():
+    env = AlfWorld(count=1)
+    env._engine = Engine(states=5)
+    env.reset(seed=0)
+    env.step(env.expert())
+    here, observation, hints = env.snapshot(), env.observation, env.hints()
+    for _ in range(8):
+        env.step(env.observation.actions[0])
+    env.restore(here)
+    assert not env._engine.knows(here.position)
+    assert (env.observation, env.hints()) == (observation, hints)
+
+
+def test_a_restored_end_is_an_end(env):
+    begin(env, "pick_and_place_simple")
+    while (action := env.expert()) is not None:
+        env.step(action)
+    here = env.snapshot()
+    begin(env, "pick_and_place_simple")
+    env.restore(here)
+    with pytest.raises(InvalidInput, match="had ended"):
+        env.step(env.observation.actions[0])
+
+
+# ---- datasets --------------------------------------------------------------------------------------------------------
+
+
+def test_the_games_of_a_split_come_in_turn_and_a_seed_makes_others():
+    env = AlfWorld("alfworld:all", count=24, families=[FAMILIES[4], FAMILIES[1]])
+    families = [task.id.split("-")[0] for task in env.tasks("train")]
+    assert families == [FAMILIES[1], FAMILIES[4]] * 12
+    assert len(env.tasks("validation")) == len(env.tasks("test")) == 6
+    other = AlfWorld("alfworld:all", count=24, families=[FAMILIES[4], FAMILIES[1]], seed=1)
+    assert not {task.id for task in env.tasks("train")} & {task.id for task in other.tasks("train")}
+
+
+def test_a_folder_of_games_is_played_as_it_lies(folder):
+    env = AlfWorld(str(folder), families=[FAMILIES[1]])
+    assert env.horizon == 50
+    assert [len(env.tasks(split)) for split in SPLITS] == [1, 1, 1]
+    env.reset(seed=0, options={"task": env.tasks("test")[0]})
+    assert env.observation.task.startswith("Your task is to: ")
+    assert env.expert() in env.observation.actions
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dataset": "alfworld:tomatoes"}, "did you mean 'alfworld:tomato'?"),
+        ({"dataset": "no/such/folder"}, "is no folder; expected one with games, or alfworld:tomato"),
+        ({"dataset": 7}, "dataset=7 was given"),
+        ({"count": 0}, "count=0 was given to 'alfworld'; expected 1 or more"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": None}, "seed=None"),
+        ({"path": -1}, "path=-1"),
+        ({"horizon": 0}, "horizon=0"),
+        ({"families": "pick_heat"}, "expected a list of names"),
+        (
+            {"families": ["pick_heat_then_place"]},
+            "family 'pick_heat_then_place' is unknown; did you mean 'pick_heat_then",
+        ),
+    ],
+)
+def test_bad_options_are_refused_at_once(options, sentence):
+    with pytest.raises(InvalidInput, match=sentence.replace("?", r"\?")):
+        AlfWorld(**options)
+
+
+def test_a_dataset_without_the_games_asked_for_says_so(folder, tmp_path):
+    with pytest.raises(InvalidInput, match="has no train games of pick_two_obj_and_place"):
+        AlfWorld(str(folder), families=["pick_two_obj_and_place"]).tasks("train")
+    with pytest.raises(InvalidInput, match="has no test games"):
+        AlfWorld(str(tmp_path)).tasks("test")
+    with pytest.raises(InvalidInput, match="has games of 'pick_and_place_simple' only"):
+        AlfWorld(families=["look_at_obj_in_light"]).tasks("train")
+
+
+def test_a_task_of_another_dataset_is_refused():
+    with pytest.raises(InvalidInput, match="task 'elsewhere' is not in dataset 'alfworld:tomato'"):
+        AlfWorld(count=1).reset(options={"task": Task("elsewhere")})
+
+
+def test_a_game_that_cannot_be_used_leaves_the_environment_usable(tmp_path):
+    game = make_game("pick_and_place_simple", 6)
+    write_game(tmp_path / "train" / "a", game)
+    moon = game.problem.replace("(:init", "(:init (openable moon)")
+    write_game(tmp_path / "train" / "b", replace(game, name="bad", problem=moon))
+    env = AlfWorld(str(tmp_path))
+    good, bad = env.tasks("train")
+    env.reset(options={"task": good})
+    with pytest.raises(InvalidInput, match="speaks of 'moon'"):
+        env.reset(options={"task": bad})
+    env.reset(options={"task": good})
+    assert env.expert() in env.observation.actions
+
+
+def test_missing_packages_are_one_sentence_with_the_command_that_mends_it(tmp_path):
+    """In a process of its own, where the engine's package is hidden behind one that cannot be imported."""
+    (tmp_path / "fast_downward.py").write_text("raise ImportError('no library here')\n", encoding="utf-8")
+    code = "from reflectrl.core import make_env\nmake_env('alfworld')\n"
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stderr.strip().splitlines()[-1]
+    assert "environment 'alfworld' needs packages that are not installed (no library here); run pip install" in said
+    assert "reflectrl[alfworld]" in said
+    assert done.stdout == ""
+
+
+def test_a_game_says_nothing_on_the_console_and_leaves_no_files(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    env = AlfWorld(count=1, seed=5)
+    env.reset(seed=0)
+    env.step(env.expert())
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())

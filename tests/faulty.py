@@ -1,0 +1,105 @@
+"""An environment that does on demand what none should: what the tests of worker processes play."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+
+FAULTS = {
+    "exit": lambda: os._exit(3),
+    "quit": lambda: sys.exit(4),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stall": lambda: time.sleep(3600),
+    "stall with a child": lambda: subprocess.run(["sleep", "3600"], check=False),
+}
+
+
+class Faulty(NatLangEnv):
+    """Six steps along a corridor, a random number on each wall, and one place where ``fault`` happens.
+
+    It happens at step ``at`` (0 is the start) of the task ``task``; only once, if ``marker`` is a file that it leaves
+    behind. Its instructions tell of the process that it lives in.
+    """
+
+    name = "faulty"
+    max_actions = 2
+
+    def __init__(self, fault="", at=3, task="train-1", marker="", signed=False):
+        super().__init__(horizon=6)
+        threads = os.environ.get("OMP_NUM_THREADS")
+        self.instructions = json.dumps({"pid": os.getpid(), "torch": "torch" in sys.modules, "threads": threads})
+        self.place = (task, at)
+        self.fault = fault
+        self.marker = marker
+        self.signed = signed
+        if fault == "noise":
+            self.make_noise()
+
+    def tasks(self, split):
+        return [Task(f"{split}-{number}", {"number": number}) for number in range(6)]
+
+    def start(self, task):
+        self.number = task.options["number"]
+        self.fail()
+
+    def observe(self):
+        wall = f"Door {self.number}, number {int(self.number_on_the_wall)}."
+        return Observation(f"{wall} {os.getpid()}" if self.signed else wall, ("left", "right"))
+
+    def act(self, action):
+        self.number = self.number * 2 + (action == "right")
+        return self.fail() or Outcome(0.5, illegal=action == "left")
+
+    def expert(self):
+        if (self.fault, self.task.id) == ("hints", self.place[0]):
+            raise RuntimeError("nobody knows")
+        return "right"
+
+    @property
+    def number_on_the_wall(self):
+        return (self.number * 7919 + self._seed) % 1000
+
+    def fail(self):
+        if (self.task.id, self.steps) != self.place or (self.marker and Path(self.marker).exists()):
+            return None
+        if self.marker:
+            Path(self.marker).write_text(str(os.getpid()))
+        if self.fault in FAULTS:
+            return FAULTS[self.fault]()
+        if self.fault == "raise":
+            raise ZeroDivisionError("divided by nothing.\nat all")
+        if self.fault == "refuse":
+            raise InvalidInput("this task is not for you; choose another.")
+        if self.fault == "nonsense":
+            return "nonsense"
+        if self.fault == "no answer":
+            return Outcome(0.5, success=lambda: None)
+        if self.fault == "noise":
+            self.make_noise()
+        return None
+
+    def make_noise(self):
+        sys.stdout.write("noise of Python\n")
+        sys.stdout.flush()
+        os.write(1, b"noise of C\n")
+        subprocess.run(["echo", "noise of a program"], check=True)
+
+
+def processes(parent=None, group=None):
+    """Numbers of the processes with this parent (dead ones that it has not waited for included) or alive in a group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, its_parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(its_parent) == parent or (int(its_group) == group and state != "Z"):
+            found.append(int(stat.parent.name))
+    return found
