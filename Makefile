@@ -22,7 +22,8 @@ install: $(INSTALLED)
 # The engine of ALFWorld is compiled, minutes, by a program called python, which not every system has outside of $(BIN).
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[alfworld,dev]"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[alfworld,dev]" || \
+		{ command -v g++ >/dev/null || echo "g++ is missing, which the engine of ALFWorld is compiled with: run apt-get install build-essential" >&2; exit 1; }
 	touch $@
 
 # Both arms side by side, one core each; the one without reflection writes to a log.

@@ -173,10 +173,11 @@ def report(race: Times, own: Times, looks: Sequence[Look], games: int) -> str:
     heads = ["processor milliseconds: median (middle half)", "stock", "ours", "times as fast"]
     megabytes = ", ".join(f"{now.megabytes:.0f}" for now in looks)
     first, second, *_, last = looks
+    steps = len(race.ours[STEP])
     return (
-        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process\n"
-        f"and in turns: {games} games of the six families, each played {REPEATS} times. After each of the\n"
-        f"{len(race.ours[STEP]):,} random steps both said the same text and offered the same commands.\n\n"
+        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process and in turns:\n"
+        f"{games} games of the six families, each played {REPEATS} times. After each of the {steps:,} random\n"
+        "steps both said the same text and offered the same commands.\n\n"
         f"{table(heads, lines)}\n\n"
         f"Resident megabytes before {last.episodes:,} episodes (a reset to the next of {DIFFERENT} games and 5 to 15\n"
         f"random steps) and after each {second.episodes}: {megabytes}.\n"

@@ -27,14 +27,18 @@ class Catalogue:
         count: games to make for the training split; the other two get a quarter of it each.
         seed: of the games to make.
         families: the task types to play.
+        scenes: the floor plans of games to make; ``None`` gives each split its own.
 
     """
 
-    def __init__(self, dataset: str, count: int, seed: int, families: tuple[str, ...]) -> None:
+    def __init__(
+        self, dataset: str, count: int, seed: int, families: tuple[str, ...], scenes: tuple[int, ...] | None
+    ) -> None:
         self.dataset = dataset
         self._count = count
         self._seed = seed
         self._families = families
+        self._scenes = scenes
         self._tasks: dict[str, tuple[Task, ...]] = {}
         self._games: dict[str, Callable[[], Game]] = {}
 
@@ -66,7 +70,9 @@ class Catalogue:
 
     def benchmark(self, split: str, games: int) -> str:
         """What results on so many games of a split must say about themselves."""
-        return label(split, games) if self._published else LABEL
+        if self._published:
+            return label(split, games)
+        return LABEL if self._scenes is None else f"{LABEL}, floor plans of the training games"
 
     @property
     def _published(self) -> bool:
@@ -100,16 +106,18 @@ class Catalogue:
         families = [family for family in offered if family in self._families]
         count = self._count if split == "train" else max(len(families), self._count // 4)
         rounds = ceil(count / len(families))
-        games = make_games(kind, split, rounds * len(offered), self._seed)
+        games = make_games(kind, split, rounds * len(offered), self._seed, self._scenes)
         return tuple(game for game in games if game.family in families)[:count]
 
 
 @cache
-def open_catalogue(dataset: str, count: int, seed: int, families: tuple[str, ...]) -> Catalogue:
-    """The library of these arguments, one in a process.
+def open_catalogue(
+    dataset: str, count: int, seed: int, families: tuple[str, ...], scenes: tuple[int, ...] | None = None
+) -> Catalogue:
+    """The catalogue of these arguments, one in a process.
 
     Raises:
-        InvalidInput: an unknown dataset or family.
+        InvalidInput: an unknown dataset or family, floor plans for games that are not made here.
 
     """
     for family in families:
@@ -125,7 +133,11 @@ def open_catalogue(dataset: str, count: int, seed: int, families: tuple[str, ...
         raise InvalidInput(
             f"dataset {dataset!r} is no folder; expected one with games, or {OWN}tomato, {OWN}all or {OWN}{PUBLISHED}."
         )
-    return Catalogue(dataset, count, seed, families)
+    if scenes is not None and kind not in KINDS:
+        raise InvalidInput(
+            f"scenes={list(scenes)} was given for the games of {dataset!r}, which have their floor plans; leave it out."
+        )
+    return Catalogue(dataset, count, seed, families, scenes)
 
 
 def _folders(folder: Path) -> list[str]:

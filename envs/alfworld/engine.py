@@ -78,11 +78,14 @@ class Engine:
     Args:
         states: how many different states of a game are remembered, about 100 bytes each, before a reset loads it anew.
 
+    Raises:
+        InvalidInput: Fast Downward's library does not fit this machine.
+
     """
 
     def __init__(self, states: int = 50_000) -> None:
         self._states = states
-        self._library = _LIBRARIES.pop() if _LIBRARIES else fast_downward.load_lib()
+        self._library = _LIBRARIES.pop() if _LIBRARIES else _library()
         weakref.finalize(self, _LIBRARIES.append, self._library)
         self._start: Position | None = None
 
@@ -209,6 +212,16 @@ class Engine:
         atoms = (fast_downward.Atom * self._library.get_state_size())()
         self._library.get_state(atoms)
         return (fact for atom in atoms if not (fact := _atom(atom.name))[0].startswith("not_"))
+
+
+def _library() -> Any:
+    try:
+        return fast_downward.load_lib()
+    except (OSError, RuntimeError) as error:
+        raise InvalidInput(
+            f"the library of Fast Downward cannot be loaded ({error}); compile it here: run pip install --no-cache-dir "
+            "--force-reinstall --no-deps fast-downward-textworld, or set TMPDIR to a folder that may hold programs."
+        ) from error
 
 
 @lru_cache(maxsize=16)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.env import Snapshot
 from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
-from reflectrl.envs.alfworld.expert import Plan, best_plan
 from reflectrl.envs.alfworld.games import FAMILIES, Game
 from reflectrl.envs.alfworld.reflection import Moment, Seen, reflect
 from reflectrl.envs.alfworld.scenes import INSTALL
@@ -54,6 +53,8 @@ class AlfWorld(NatLangEnv):
         count: games to make for training; validation and test get a quarter of it each.
         seed: of the games to make.
         families: the families to play; all that the dataset has when it is left out.
+        scenes: numbers of the floor plans of games that are made here, the same in all splits; when it is left out,
+            each split has floor plans of its own.
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
         path: past steps shown in the text, newest last; ``None`` is all of them, as in the paper.
@@ -75,6 +76,7 @@ class AlfWorld(NatLangEnv):
         count: int = 200,
         seed: int = 0,
         families: Sequence[str] | None = None,
+        scenes: Sequence[int] | None = None,
         horizon: int | None = None,
         noise: bool = False,
         path: int | None = None,
@@ -88,18 +90,18 @@ class AlfWorld(NatLangEnv):
         if isinstance(families, str):
             raise InvalidInput(f"families={families!r} was given to {self.name!r}; expected a list of names.")
         self._engine = _new_engine()
-        self._library = open_catalogue(dataset, count, seed, tuple(families or FAMILIES))
+        self._catalogue = open_catalogue(dataset, count, seed, tuple(families or FAMILIES), _plans(scenes))
         self._noise = noise
         self._shown = path
         self._game: Game | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The games of a split."""
-        return self._library.tasks(split)
+        return self._catalogue.tasks(split)
 
     def benchmark(self, split: str, tasks: int) -> str:
         """ALFWorld's name of the split for its published games; that they are self-generated for all others."""
-        return self._library.benchmark(split, tasks)
+        return self._catalogue.benchmark(split, tasks)
 
     def start(self, task: Task) -> None:
         """Load the game, or begin it anew when it was the last one.
@@ -108,7 +110,7 @@ class AlfWorld(NatLangEnv):
             InvalidInput: a task of another dataset, a game that the engine cannot use.
 
         """
-        game = self._library.game(task)
+        game = self._catalogue.game(task)
         if game is self._game:
             reply = self._engine.reset()
         else:
@@ -116,8 +118,7 @@ class AlfWorld(NatLangEnv):
             reply = self._engine.load(game)
             self._game = game
         self._room = _room(reply.text)
-        self._reply = reply
-        self._seen = Seen().read(self._room)
+        self._now = Moment(game, self._engine.names, self._engine.snapshot(), Seen().read(self._room))
         self._before: Moment | None = None
         self._path: list[Told] = []
 
@@ -126,7 +127,7 @@ class AlfWorld(NatLangEnv):
         past = len(self._path)
         shown = self._path[past - min(past, self._shown) :] if self._shown is not None else self._path
         steps = [f"> {told.command}\n{told.answer}" for told in shown]
-        commands = self._reply.commands
+        commands = self._now.position.reply.commands
         if not self._noise:
             commands = tuple(command for command in commands if command.split()[0] not in NOISE)
         stable = f"Your task is to: {self._playing.goal}.\n{self._room}"
@@ -135,10 +136,10 @@ class AlfWorld(NatLangEnv):
     def act(self, action: str) -> Outcome:
         """Send a command to the engine."""
         self._before = self._now
-        self._reply = self._engine.step(action)
-        self._seen = self._seen.read(self._reply.text)
-        self._path.append(Told(action, " ".join(self._reply.text.split())))
-        return Outcome(float(self._reply.won), ended=self._reply.won, success=self._reply.won)
+        reply = self._engine.step(action)
+        self._now = replace(self._now, position=self._engine.snapshot(), seen=self._now.seen.read(reply.text))
+        self._path.append(Told(action, " ".join(reply.text.split())))
+        return Outcome(float(reply.won), ended=reply.won, success=reply.won)
 
     def snapshot(self) -> Snapshot:
         """Where the episode stands."""
@@ -151,8 +152,8 @@ class AlfWorld(NatLangEnv):
         if not isinstance(snapshot, Standing) or not self._engine.knows(snapshot.now.position):
             super().restore(snapshot)
             return
-        self._reply = self._engine.restore(snapshot.now.position)
-        self._seen = snapshot.now.seen
+        self._engine.restore(snapshot.now.position)
+        self._now = snapshot.now
         self._before = snapshot.before
         self._path = list(snapshot.path)
         self._actions.extend(snapshot.actions)
@@ -161,16 +162,16 @@ class AlfWorld(NatLangEnv):
 
     def expert(self) -> str | None:
         """The first command of a shortest way to the win; ``None`` once the task is done."""
-        plan = self._plan()
+        plan = self._now.plan
         return plan.commands[0] if plan else None
 
     def reflection(self) -> str | None:
         """Did the last command bring the win nearer, why not, and where things stand, by what the texts have told."""
-        return reflect(self._playing, self._engine, self._now, self.last_action, self._before)
+        return reflect(self._now, self.last_action, self._before)
 
     def spoiler(self) -> str | None:
         """The next command, where things stand, and how long it takes at best."""
-        plan = self._plan()
+        plan = self._now.plan
         return f"{super().spoiler()}. {plan.standing} Actions left at best: {len(plan.commands)}." if plan else None
 
     @property
@@ -179,12 +180,13 @@ class AlfWorld(NatLangEnv):
             raise InvalidInput(f"{self.name!r} has no game to play; call reset first.")
         return self._game
 
-    @property
-    def _now(self) -> Moment:
-        return Moment(self._engine.snapshot(), self._seen)
 
-    def _plan(self) -> Plan | None:
-        return best_plan(self._playing, self._engine, self._engine.snapshot())
+def _plans(scenes: Sequence[int] | None) -> tuple[int, ...] | None:
+    if scenes is None:
+        return None
+    if isinstance(scenes, str) or not scenes or not all(isinstance(number, int) for number in scenes):
+        raise InvalidInput(f"scenes={scenes!r} was given to {AlfWorld.name!r}; expected numbers of floor plans.")
+    return tuple(scenes)
 
 
 def _new_engine() -> Engine:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reflectrl.envs.alfworld.games import Game
 
 if TYPE_CHECKING:
-    from reflectrl.envs.alfworld.engine import Engine, Position
+    from reflectrl.envs.alfworld.engine import Position
 
 _SERVICES: Mapping[str, tuple[str, str, str, str]] = {
     "pick_clean_then_place_in_recep": ("clean", "sinkbasin", "isclean", "clean"),
@@ -131,12 +131,14 @@ class State:
         return kind, int(number) if number.isdigit() else 0, id
 
 
-def best_plan(game: Game, engine: Engine, position: Position, seen: Collection[str] | None = None) -> Plan | None:
+def best_plan(
+    game: Game, names: Mapping[str, str], position: Position, seen: Collection[str] | None = None
+) -> Plan | None:
     """A shortest plan from a position; ``None`` where the game is won, or cannot be.
 
     Args:
-        game: the one that the engine has loaded.
-        engine: knows what things are called.
+        game: what has to be done.
+        names: what things are called, by id.
         position: where to start.
         seen: names of the things that may be planned with; ``None`` is all that there are. With one thing of two, the
             plan is to bring that one.
@@ -144,7 +146,7 @@ def best_plan(game: Game, engine: Engine, position: Position, seen: Collection[s
     """
     if position.reply.won:
         return None
-    state = State(position.facts, engine.names, seen)
+    state = State(position.facts, names, seen)
     best: tuple[list[str], Errand] | None = None
     for errands in _ways(game, state):
         commands = state.commands(errands)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,20 @@ def make_game(
     )
 
 
-def make_games(kind: str, split: str, count: int, seed: int = 0) -> tuple[Game, ...]:
-    """Games of a split, which shares no floor plan and no name with another split.
+def make_games(
+    kind: str, split: str, count: int, seed: int = 0, scenes: Sequence[int] | None = None
+) -> tuple[Game, ...]:
+    """Games of a split, which shares no game with another split.
+
+    Args:
+        kind: one of ``KINDS``.
+        split: "train", "validation" or "test".
+        count: how many.
+        seed: of all of them.
+        scenes: numbers of the floor plans to play in; ``None`` gives each split floor plans of its own.
 
     Raises:
-        InvalidInput: an unknown kind or split, a count below 1, or no alfworld.
+        InvalidInput: an unknown kind, split or floor plan, a count below 1, or no alfworld.
 
     """
     if kind not in KINDS:
@@ -128,7 +137,8 @@ def make_games(kind: str, split: str, count: int, seed: int = 0) -> tuple[Game, 
         raise InvalidInput(f"{count!r} games were asked for; expected 1 or more.")
     thing, target = ("Tomato", "Microwave") if kind == "tomato" else (None, None)
     families = FAMILIES[:1] if kind == "tomato" else FAMILIES
-    plans = [first + number for first in ROOMS.values() for number in _FLOOR_PLANS[split]]
+    own_plans = [first + number for first in ROOMS.values() for number in _FLOOR_PLANS[split]]
+    plans = own_plans if scenes is None else sorted(set(scenes))
     possible = {family: _scenes(family, plans, thing, target) for family in families}
     games: dict[str, Game] = {}
     number = 0

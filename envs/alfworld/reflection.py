@@ -7,14 +7,16 @@ plans with the things that have been seen, and names the places that are left to
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from reflectrl.envs.alfworld.expert import State, best_plan
+from reflectrl.envs.alfworld.expert import Plan, State, best_plan
 from reflectrl.envs.alfworld.games import Game
 
 if TYPE_CHECKING:
-    from reflectrl.envs.alfworld.engine import Engine, Position
+    from reflectrl.envs.alfworld.engine import Position
 
 PLACES = 3
 """Of the places that are left, how many are named."""
@@ -41,14 +43,6 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A state, and what the player knew there."""
-
-    position: Position
-    seen: Seen
-
-
-@dataclass(frozen=True)
 class Outlook:
     """Where things stand, as far as the player can know."""
 
@@ -64,21 +58,40 @@ class Outlook:
     """Is one of them here and closed?"""
 
 
-def reflect(game: Game, engine: Engine, now: Moment, command: str | None = None, before: Moment | None = None) -> str:
-    """``Good. tomato 1 is on countertop 2, which is here.``
+@dataclass(frozen=True)
+class Moment:
+    """A state, and what the player knows there; what follows from it is worked out once."""
+
+    game: Game
+    names: Mapping[str, str]
+    """What things are called, by id."""
+    position: Position
+    seen: Seen
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The shortest way to the win, with privileged facts; ``None`` where there is none."""
+        return best_plan(self.game, self.names, self.position)
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """Where things stand, without them."""
+        return _outlook(self)
+
+
+def reflect(now: Moment, command: str | None = None, before: Moment | None = None) -> str:
+    """Was the last command good, why not, and where do things stand: ``Good. tomato 1 is in fridge 1, which is here.``.
 
     Args:
-        game: the one that the engine has loaded.
-        engine: knows what things are called.
         now: where the episode stands.
         command: what was played last.
         before: where it was played.
 
     """
-    outlook = _outlook(game, engine, now)
+    outlook = now.outlook
     if command is None or before is None:
         return outlook.standing
-    if now.position.reply.won or _better(_outlook(game, engine, before), outlook, command):
+    if now.position.reply.won or _better(before.outlook, outlook, command):
         return f"Good. {outlook.standing}"
     return f"Mistake: {fault(command, before.seen)}. {outlook.standing}"
 
@@ -109,29 +122,29 @@ def _better(before: Outlook, after: Outlook, command: str) -> bool:
     return before.steps == 1 if after.steps is None else after.steps < before.steps
 
 
-def _outlook(game: Game, engine: Engine, moment: Moment) -> Outlook:
-    position, seen = moment.position, moment.seen
+def _outlook(moment: Moment) -> Outlook:
+    game, names, position, seen = moment.game, moment.names, moment.position, moment.seen
     if position.reply.won:
         return Outlook("Everything is as it should be.", known=0, steps=0)
-    state = State(position.facts, engine.names, seen.names)
+    state = State(position.facts, names, seen.names)
     thing, lamp = game.targets["object_target"], game.targets["toggle_target"]
     wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]
     lit = state.of(lamp, state.within) if lamp else []
     known = len(wanted) + len(lit)
-    plan = best_plan(game, engine, position, seen.names)
+    plan = best_plan(game, names, position, seen.names)
     if plan is not None:
         return Outlook(plan.standing, known, len(plan.commands))
     missing = (lamp if lamp and wanted else thing).lower()
-    begin = f"{engine.names[state.held].strip()} is in hand. " if state.held in wanted else ""
+    begin = f"{names[state.held].strip()} is in hand. " if state.held in wanted else ""
     another = "other " if wanted and not lamp else ""
     search = f"{begin}No {another}{missing} seen yet"
-    left = [place for place in _places(state, missing) if engine.names[place].strip() not in seen.places]
-    names = tuple(engine.names[place].strip() for place in left)
+    left = [place for place in _places(state, missing) if names[place].strip() not in seen.places]
+    called = tuple(names[place].strip() for place in left)
     shut = [place for place in left if state.location[place] == state.here and place in state.closed]
     if shut:
-        return Outlook(f"{search}; {engine.names[shut[0]].strip()} is here and closed.", known, None, names, ahead=True)
-    places = f"; places left: {', '.join(names[:PLACES])}." if names else "."
-    return Outlook(search + places, known, None, names)
+        return Outlook(f"{search}; {names[shut[0]].strip()} is here and closed.", known, None, called, ahead=True)
+    places = f"; places left: {', '.join(called[:PLACES])}." if called else "."
+    return Outlook(search + places, known, None, called)
 
 
 def _places(state: State, kind: str) -> list[str]:

@@ -17,7 +17,7 @@ import fast_downward
 from reflectrl.core import InvalidInput
 
 KEPT = 512
-"""Translations remembered in a process, about 50 kB each."""
+"""Translations remembered in a process, about 150 kB each."""
 
 _UNREACHABLE = "Atom dummy(val1)"
 """What the translator writes instead of a task whose goal not even a world without side effects would reach."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import random
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +222,26 @@ def test_a_grammar_cannot_run_code(expression, engine):
     assert evil.grammar != game.grammar
     with pytest.raises(InvalidInput, match="holds the expression"):
         engine.load(evil)
+
+
+@pytest.mark.parametrize("content", [None, b"compiled elsewhere"])
+def test_a_library_that_does_not_fit_is_a_sentence(content, tmp_path):
+    library = tmp_path / "libdownward.so"
+    if content is not None:
+        library.write_bytes(content)
+    code = f"""
+import fast_downward.interface
+fast_downward.interface.DOWNWARD_LIB_PATH = {str(library)!r}
+from reflectrl.core import InvalidInput
+from reflectrl.envs.alfworld.engine import Engine
+try:
+    Engine()
+except InvalidInput as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("the library of Fast Downward cannot be loaded (")
+    assert "compile it here: run pip install" in done.stdout
 
 
 def test_an_engine_without_a_game_says_so():

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.engine import NOTHING, Engine, names
-from reflectrl.envs.alfworld.expert import best_plan
 from reflectrl.envs.alfworld.games import make_game, write_game
 
 LIGHT, SIMPLE, TWO = "look_at_obj_in_light", "pick_and_place_simple", "pick_two_obj_and_place"
@@ -42,7 +42,7 @@ def stock(tmp_path_factory):
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
         from textworld.envs import PddlEnv
 
-        assert [path.name for path in home.iterdir()] == ["alfworld"]
+        assert {path.name for path in home.iterdir()} <= {"alfworld"}  # none, where it was imported before
         infos = textworld.EnvInfos(won=True, admissible_commands=True)
 
         def make(game):
@@ -85,6 +85,17 @@ def said(reply):
     return reply.text, list(reply.commands), reply.won
 
 
+def solution(game, folder):
+    """What the environment's expert plays to win."""
+    write_game(folder / "train" / "game", game)
+    env, commands = AlfWorld(str(folder)), []
+    env.reset(options={"task": env.tasks("train")[0]})
+    while (command := env.expert()) is not None:
+        commands.append(command)
+        env.step(command)
+    return commands
+
+
 def wander(rng, admissible):
     """Any admissible command, more of those that change something."""
     busy = [command for command in admissible if command.split()[0] in CHANGES]
@@ -92,7 +103,7 @@ def wander(rng, admissible):
 
 
 @pytest.mark.parametrize(("family", "plan", "dialect"), GAMES)
-def test_random_play_nonsense_and_a_win_read_as_in_the_stock_stack(family, plan, dialect, stock, engine):
+def test_a_win_nonsense_and_random_play_read_as_in_the_stock_stack(family, plan, dialect, stock, engine, tmp_path):
     game, rng = spoken(make_game(family, plan, scene=plan), dialect), random.Random(plan)
     env = stock(game)
     reply = engine.load(game)
@@ -106,15 +117,11 @@ def test_random_play_nonsense_and_a_win_read_as_in_the_stock_stack(family, plan,
         return reply
 
     assert both(rng.choice(NONSENSE)).text == NOTHING
-    for _ in range(4):
+    played = solution(game, tmp_path)
+    assert [both(command).won for command in played] == [False] * (len(played) - 1) + [True]
+    assert any(command.startswith((dialect, "use")) for command in played)
+    for _ in range(5):  # the engine itself does not mind that the game is over
         both(wander(rng, engine.snapshot().reply.commands))
-    played = []
-    while (best := best_plan(game, engine, engine.snapshot())) is not None:
-        played.append(best.commands[0])
-        both(played[-1])
-    assert engine.snapshot().reply.won
-    assert any(command.startswith(("put", "move", "use")) for command in played)
-    both(rng.choice(engine.snapshot().reply.commands))  # the engine itself does not mind that the game is over
 
 
 @pytest.mark.usefixtures("stock")
