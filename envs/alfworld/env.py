@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.env import Snapshot
 from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
 from reflectrl.envs.alfworld.games import FAMILIES, Game
-from reflectrl.envs.alfworld.reflection import Moment, Seen, reflect
+from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, reflect
 from reflectrl.envs.alfworld.scenes import INSTALL
 
 if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Engine
 
-NOISE = ("examine", "help", "inventory", "look")
-"""Verbs that change nothing and tell what was told already."""
-
 NOTHING_YET = "You have done nothing yet."
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class AlfWorld(NatLangEnv):
             each split has floor plans of its own.
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
-        path: past steps shown in the text, newest last; ``None`` is all of them, as in the paper.
+        path: past steps shown in the text, 1 or more, newest last; ``None`` is all of them, as in the paper.
 
     """
 
@@ -84,13 +83,13 @@ class AlfWorld(NatLangEnv):
         super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
         if not isinstance(dataset, str):
             raise InvalidInput(f"dataset={dataset!r} was given to {self.name!r}; expected a folder or name, as text.")
-        for option, value, least in (("count", count, 1), ("seed", seed, 0), ("path", path, 0)):
+        for option, value, least in (("count", count, 1), ("seed", seed, 0), ("path", path, 1)):
             if (option, value) != ("path", None) and (not isinstance(value, int) or value < least):
                 raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
-        if isinstance(families, str):
-            raise InvalidInput(f"families={families!r} was given to {self.name!r}; expected a list of names.")
+        played = FAMILIES if families is None else _listed("families", families, str, "names")
+        plans = None if scenes is None else _listed("scenes", scenes, int, "numbers of floor plans")
         self._engine = _new_engine()
-        self._catalogue = open_catalogue(dataset, count, seed, tuple(families or FAMILIES), _plans(scenes))
+        self._catalogue = open_catalogue(dataset, count, seed, played, plans)
         self._noise = noise
         self._shown = path
         self._game: Game | None = None
@@ -124,8 +123,7 @@ class AlfWorld(NatLangEnv):
 
     def observe(self) -> Observation:
         """The path so far, below the task and the room; the engine's admissible commands."""
-        past = len(self._path)
-        shown = self._path[past - min(past, self._shown) :] if self._shown is not None else self._path
+        shown = self._path if self._shown is None else self._path[-self._shown :]
         steps = [f"> {told.command}\n{told.answer}" for told in shown]
         commands = self._now.position.reply.commands
         if not self._noise:
@@ -181,12 +179,10 @@ class AlfWorld(NatLangEnv):
         return self._game
 
 
-def _plans(scenes: Sequence[int] | None) -> tuple[int, ...] | None:
-    if scenes is None:
-        return None
-    if isinstance(scenes, str) or not scenes or not all(isinstance(number, int) for number in scenes):
-        raise InvalidInput(f"scenes={scenes!r} was given to {AlfWorld.name!r}; expected numbers of floor plans.")
-    return tuple(scenes)
+def _listed(option: str, given: Sequence[T], kind: type[T], expected: str) -> tuple[T, ...]:
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(one, kind) for one in given):
+        raise InvalidInput(f"{option}={given!r} was given to {AlfWorld.name!r}; expected a list of {expected}.")
+    return tuple(given)
 
 
 def _new_engine() -> Engine:

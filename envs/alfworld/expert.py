@@ -141,18 +141,15 @@ def best_plan(
         names: what things are called, by id.
         position: where to start.
         seen: names of the things that may be planned with; ``None`` is all that there are. With one thing of two, the
-            plan is to bring that one.
+            plan is to bring that one; with no lamp, to have the thing in hand, and then there is none.
 
     """
     if position.reply.won:
         return None
     state = State(position.facts, names, seen)
-    best: tuple[list[str], Errand] | None = None
-    for errands in _ways(game, state):
-        commands = state.commands(errands)
-        if commands and (best is None or len(commands) < len(best[0])):
-            best = commands, errands[0]
-    return best and Plan(tuple(best[0]), state.standing(best[1]))
+    ways = ((state.commands(errands), errands) for errands in _ways(game, state))
+    commands, errands = min(ways, key=lambda way: len(way[0]), default=([], ()))
+    return Plan(tuple(commands), state.standing(errands[0])) if commands else None
 
 
 def _ways(game: Game, state: State) -> Iterator[tuple[Errand, ...]]:

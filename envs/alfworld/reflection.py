@@ -18,13 +18,16 @@ from reflectrl.envs.alfworld.games import Game
 if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Position
 
+NOISE = ("examine", "help", "inventory", "look")
+"""Verbs that change nothing and tell what was told already."""
 PLACES = 3
 """Of the places that are left, how many are named."""
 
 _SHOWN = re.compile(r"On the ([a-z]+ \d+), you see|The ([a-z]+ \d+) is open\. In it, you see")
 _NAME = re.compile(r"[a-z]+ \d+")
-_TWO_NAMES = re.compile(r"(?:take|move|put) (.+) (?:from|to|in/on) (.+)")
-_NOTHING_DONE = ("examine", "look", "inventory", "help")
+_PLACE = re.compile(r"(?:go to|open|close) (.+)")
+_THING_AND_PLACE = re.compile(r"(?:move|put) (.+) (?:to|in/on) (.+)")
+_THING = re.compile(r"take (.+) from .+")
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,15 @@ class Outlook:
     standing: str
     """A fact that names no command."""
     known: int
-    """How many of the wanted things were seen."""
+    """How many of the things that it takes were seen."""
     steps: int | None = None
     """To the win, or to what can be done with what is known; ``None`` while the next thing is still to be found."""
     left: tuple[str, ...] = ()
     """Names of the places where it may be."""
     ahead: bool = False
     """Is one of them here and closed?"""
+    burdened: bool = False
+    """Is something in hand that is not wanted?"""
 
 
 @dataclass(frozen=True)
@@ -98,17 +103,14 @@ def reflect(now: Moment, command: str | None = None, before: Moment | None = Non
 
 def fault(command: str, seen: Seen) -> str:
     """Why a command that brought the goal no nearer was a mistake, as a fact about what it did."""
-    verb = command.split()[0]
-    if verb in _NOTHING_DONE:
+    if command.split()[0] in NOISE:
         return "that changed nothing"
-    two = _TWO_NAMES.fullmatch(command)
-    if two and verb == "take":
-        return f"{two[1]} is not wanted now"
-    if two:
-        return f"{two[1]} does not belong in {two[2]} now"
-    if verb in ("go", "open", "close"):
-        place = command.removeprefix("go to ").removeprefix(verb).strip()
-        return f"{place} was looked at before" if place in seen.places else f"{place} is of no use now"
+    if took := _THING.fullmatch(command):
+        return f"{took[1]} is not wanted now"
+    if put := _THING_AND_PLACE.fullmatch(command):
+        return f"{put[1]} does not belong in {put[2]} now"
+    if at := _PLACE.fullmatch(command):
+        return f"{at[1]} was looked at before" if at[1] in seen.places else f"{at[1]} is of no use now"
     return "nobody asked for that"
 
 
@@ -116,10 +118,12 @@ def _better(before: Outlook, after: Outlook, command: str) -> bool:
     """Did the command bring the player nearer, by what could be known?"""
     if after.known > before.known:
         return True
-    if before.steps is None:
-        arrived = after.ahead and command.startswith("go to")
-        return after.steps is not None or len(after.left) < len(before.left) or arrived
-    return before.steps == 1 if after.steps is None else after.steps < before.steps
+    if before.steps is not None:
+        return before.steps == 1 if after.steps is None else after.steps < before.steps
+    if after.steps is not None:
+        return False  # nothing was found, so what had been done is to be done again
+    arrived = after.ahead and command.startswith("go to")
+    return arrived or len(after.left) < len(before.left) or (before.burdened and not after.burdened)
 
 
 def _outlook(moment: Moment) -> Outlook:
@@ -130,21 +134,22 @@ def _outlook(moment: Moment) -> Outlook:
     thing, lamp = game.targets["object_target"], game.targets["toggle_target"]
     wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]
     lit = state.of(lamp, state.within) if lamp else []
-    known = len(wanted) + len(lit)
+    # more of them than it takes are no news
+    known = min(len(wanted), 2 if game.family == "pick_two_obj_and_place" else 1) + min(len(lit), 1)
     plan = best_plan(game, names, position, seen.names)
     if plan is not None:
         return Outlook(plan.standing, known, len(plan.commands))
     missing = (lamp if lamp and wanted else thing).lower()
     begin = f"{names[state.held].strip()} is in hand. " if state.held in wanted else ""
     another = "other " if wanted and not lamp else ""
-    search = f"{begin}No {another}{missing} seen yet"
     left = [place for place in _places(state, missing) if names[place].strip() not in seen.places]
     called = tuple(names[place].strip() for place in left)
     shut = [place for place in left if state.location[place] == state.here and place in state.closed]
+    where = f"; places left: {', '.join(called[:PLACES])}" if called else ""
     if shut:
-        return Outlook(f"{search}; {names[shut[0]].strip()} is here and closed.", known, None, called, ahead=True)
-    places = f"; places left: {', '.join(called[:PLACES])}." if called else "."
-    return Outlook(search + places, known, None, called)
+        where = f"; {names[shut[0]].strip()} is here and closed"
+    burdened = state.held is not None and state.held not in wanted
+    return Outlook(f"{begin}No {another}{missing} seen yet{where}.", known, None, called, bool(shut), burdened)
 
 
 def _places(state: State, kind: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from reflectrl.core import InvalidInput, check_env, env_names, make_env
+from reflectrl.core.types import SPLITS
 
 
 def check(
@@ -24,8 +25,11 @@ def check(
         raise InvalidInput("no environment was given; expected a name, or --list to see them.")
     env = make_env(name, **_options(options or []))
     check_env(env)
-    sizes = ", ".join(f"{len(env.split_tasks(split))} {split}" for split in ("train", "validation", "test"))
-    print(f"{name}: every check passed ({sizes} tasks; horizon {env.horizon}).")
+    sizes = {split: len(env.tasks(split)) for split in SPLITS}
+    told = ", ".join(f"{size} {split}" for split, size in sizes.items())
+    print(f"{name}: every check passed ({told} tasks; horizon {env.horizon}).")
+    if missing := [split for split, size in sizes.items() if not size]:
+        print(f"Without {' and '.join(missing)} tasks, it can be trained on but not played in those splits.")
 
 
 def _options(given: list[str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class EvalRow:
     tasks: int
     """Different tasks played."""
     benchmark: str
-    """What the environment says these tasks are; empty where its name says it."""
+    """What the environment says these tasks are; empty where its name says it, and in files that are older."""
     metrics: EpisodeMetrics
 
 
@@ -51,7 +51,10 @@ def read_results(path: Path) -> list[EvalRow]:
         raise InvalidInput(f"{path} does not exist; run `reflectrl eval` for that run first.")
     lines = list(read_jsonl(path))
     try:
-        return [decode(EvalRow, value, where) for where, value in lines]
+        return [
+            decode(EvalRow, {"benchmark": "", **value} if isinstance(value, dict) else value, where)
+            for where, value in lines
+        ]
     except InvalidInput as error:
         raise InvalidInput(
             f"{error} If another version wrote it, take 'eval' out of stages.json beside it and run `reflectrl eval` "

@@ -18,6 +18,10 @@ def test_an_environment_without_an_expert_passes(corridor):
     check_env(corridor(expert=lambda _: None))
 
 
+def test_an_environment_with_tasks_for_training_only_passes(corridor):
+    check_env(corridor(tasks=lambda _, split: [Task("a", {"room": 0})] if split == "train" else []))
+
+
 def tasks_that_differ(self, split):
     self.asked = getattr(self, "asked", 0) + 1
     return [Task(f"{split}-{self.asked}", {"room": 0})]

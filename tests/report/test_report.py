@@ -361,7 +361,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
         ("metrics.jsonl", "[]", "metrics.jsonl, line 1 is \\[\\]; expected an object"),
         ("metrics.jsonl", "{", "metrics.jsonl, line 1 is not JSON"),
         ("throughput.jsonl", '{"seconds": NaN, "reflection_hit_rate": 0}', "line 1 holds a number that is not finite"),
-        ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'benchmark'"),
+        ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
         ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),
     ],
 )

@@ -25,15 +25,32 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     assert read_results(tmp_path / "eval.jsonl") == [row, row]
 
 
-def test_an_evaluation_of_another_version_says_how_to_make_it_again(tmp_path):
+@pytest.fixture
+def written(tmp_path):
+    """The row of an evaluation that lies in the test's folder."""
     env = make_env("number_line")
     episodes = [Episode(env.tasks("test")[0], 0)]
     played = rollout([env], episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())
-    write_results(tmp_path / "eval.jsonl", [summarise("random", "none", "sampled", "test", played)])
-    row = json.loads((tmp_path / "eval.jsonl").read_text())
-    del row["benchmark"]
-    (tmp_path / "eval.jsonl").write_text(json.dumps(row) + "\n")
-    sentence = r"eval.jsonl, line 1 lacks field 'benchmark'; .* take 'eval' out of stages.json beside it and run"
+    row = summarise("random", "none", "sampled", "test", played)
+    write_results(tmp_path / "eval.jsonl", [row])
+    return row
+
+
+def take_out(path, field):
+    row = json.loads(path.read_text())
+    del row[field]
+    path.write_text(json.dumps(row) + "\n")
+
+
+def test_an_evaluation_from_before_tasks_had_names_has_none(tmp_path, written):
+    take_out(tmp_path / "eval.jsonl", "benchmark")
+    assert read_results(tmp_path / "eval.jsonl") == [written]
+
+
+@pytest.mark.usefixtures("written")
+def test_an_evaluation_of_another_version_says_how_to_make_it_again(tmp_path):
+    take_out(tmp_path / "eval.jsonl", "mode")
+    sentence = r"eval.jsonl, line 1 lacks field 'mode'; .* take 'eval' out of stages.json beside it and run"
     with pytest.raises(InvalidInput, match=sentence):
         read_results(tmp_path / "eval.jsonl")
 
@@ -43,7 +60,8 @@ def test_a_missing_evaluation_says_what_to_run(tmp_path):
         read_results(tmp_path / "eval.jsonl")
 
 
-def test_a_row_that_lacks_a_field_names_file_and_line(tmp_path):
-    (tmp_path / "eval.jsonl").write_text('{"policy": "sft"}\n')
-    with pytest.raises(InvalidInput, match=r"eval\.jsonl.*1"):
+@pytest.mark.parametrize("line", ['{"policy": "sft"}', "[]"])
+def test_a_row_that_is_none_names_file_and_line(tmp_path, line):
+    (tmp_path / "eval.jsonl").write_text(line + "\n")
+    with pytest.raises(InvalidInput, match=r"eval\.jsonl, line 1 "):
         read_results(tmp_path / "eval.jsonl")

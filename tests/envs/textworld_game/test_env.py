@@ -266,6 +266,14 @@ def test_the_command_line_checks_games_by_their_path(folder):
     assert done.stdout == f"textworld:{folder}: every check passed (7 train, 2 validation, 1 test tasks; horizon 2).\n"
 
 
+def test_a_single_game_passes_for_what_it_is(game, capsys):
+    check(f"textworld:{game}", ["horizon=2"])
+    assert capsys.readouterr().out == (
+        f"textworld:{game}: every check passed (1 train, 0 validation, 0 test tasks; horizon 2).\n"
+        "It has no validation and test tasks, so give eval.split and gen-data other games.\n"
+    )
+
+
 def test_recorded_play_can_be_played_again_from_its_header(game, tmp_path):
     header = Header(f"textworld:{game}", {"horizon": 4}, PromptFormat())
     env = make_env(header.env, **header.options)
