@@ -29,7 +29,7 @@ def check(
     told = ", ".join(f"{size} {split}" for split, size in sizes.items())
     print(f"{name}: every check passed ({told} tasks; horizon {env.horizon}).")
     if missing := [split for split, size in sizes.items() if not size]:
-        print(f"Without {' and '.join(missing)} tasks, it can be trained on but not played in those splits.")
+        print(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
 
 
 def _options(given: list[str]) -> dict[str, Any]:

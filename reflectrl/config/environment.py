@@ -39,27 +39,29 @@ class RecipeEnvs:
         self._recipe = recipe
         self._run = run
         section = recipe.env
-        self._pool = section.workers and WorkerPool(
-            section.workers,
-            deadline_s=section.deadline_s,
-            on_failure=on_failure or section.on_failure,
-            max_failures=section.max_failures,
-        )
+        self._pool: WorkerPool | None = None
+        if section.workers:
+            self._pool = WorkerPool(
+                section.workers,
+                deadline_s=section.deadline_s,
+                on_failure=on_failure or section.on_failure,
+                max_failures=section.max_failures,
+            )
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
         """``count`` new environments; ``options`` override the recipe's."""
-        if not self._pool:
+        if self._pool is None:
             return [recipe_env(self._recipe, self._run, options) for _ in range(count)]
         return self._pool.make(self._recipe.env.name, _options(self._recipe, self._run, options), count)
 
     @property
     def failures(self) -> int:
         """Crashes and stalls so far; in this process the first would have been the last."""
-        return self._pool.failures if self._pool else 0
+        return 0 if self._pool is None else self._pool.failures
 
     def __enter__(self) -> RecipeEnvs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool:
+        if self._pool is not None:
             self._pool.close()

@@ -47,6 +47,14 @@ class ListTasks(Request):
 
 
 @dataclass(frozen=True)
+class Describe(Request):
+    """Answered by what results on so many tasks of a split must say about themselves."""
+
+    split: str
+    tasks: int
+
+
+@dataclass(frozen=True)
 class Reset(Request):
     """Begin an episode; answered by the first observation."""
 
@@ -160,6 +168,8 @@ def _answer(envs: dict[int, NatLangEnv], request: Request) -> Any:
     match request:
         case ListTasks(split=split):
             return tuple(env.tasks(split))
+        case Describe(split=split, tasks=tasks):
+            return env.benchmark(split, tasks)
         case Reset(task=task, seed=seed):
             env.reset(seed=seed, options={"task": task})
             return env.observation

@@ -21,6 +21,7 @@ from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.hosting import (
     AskHints,
     Close,
+    Describe,
     ListTasks,
     Made,
     Make,
@@ -68,6 +69,11 @@ class WorkerEnv(NatLangEnv):
         if split not in self._splits:
             self._splits[split] = self._attempts(ListTasks(self._make.number, split))
         return self._splits[split]
+
+    def benchmark(self, split: str, tasks: int) -> str:
+        """What the inner environment says of results."""
+        said: str = self._attempts(Describe(self._make.number, split, tasks))
+        return said
 
     def start(self, task: Task) -> None:
         """Begin the episode in the worker."""
@@ -164,7 +170,7 @@ class WorkerEnv(NatLangEnv):
             )
 
     def _where(self, request: Request | None) -> str:
-        if isinstance(request, ListTasks):
+        if isinstance(request, ListTasks | Describe):
             return f"when it was asked for its {request.split} tasks"
         if isinstance(request, Reset):
             return f"at the start of task {request.task.id!r}"

@@ -125,7 +125,8 @@ def test_published_games_are_called_by_their_split_and_by_how_many_were_played(p
 
 
 def test_an_evaluation_says_what_was_played_in_its_rows_its_last_words_and_its_table(published, tmp_path, capsys):
-    changes = [f"env.options.dataset={published}", "eval.policies=[random, expert]", "eval.episodes=3"]
+    dataset = [f"env.options.dataset={published}", "env.options.scenes=null"]
+    changes = [*dataset, "eval.policies=[random, expert]", "eval.episodes=3"]
     recipe = load_recipe("alfworld/nano", changes)
     run = RunFolder(tmp_path / "nano")
     run.path.mkdir()

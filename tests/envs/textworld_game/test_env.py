@@ -14,6 +14,7 @@ import gymnasium
 import pytest
 import yaml
 
+from reflectrl.cli.envs import check
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, Task, check_env, make_env
@@ -270,7 +271,7 @@ def test_a_single_game_passes_for_what_it_is(game, capsys):
     check(f"textworld:{game}", ["horizon=2"])
     assert capsys.readouterr().out == (
         f"textworld:{game}: every check passed (1 train, 0 validation, 0 test tasks; horizon 2).\n"
-        "It has no validation and test tasks, so give eval.split and gen-data other games.\n"
+        "It has no tasks for validation and test, which is fine for training.\n"
     )
 
 
