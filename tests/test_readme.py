@@ -40,8 +40,15 @@ def test_every_python_block_is_run():
     assert len(BLOCKS) == 2
 
 
-@pytest.mark.parametrize("mark", ["dangerous_taxi", "auto_explore"])
+@pytest.mark.parametrize("mark", ["dangerous_taxi", "auto_explore", "alfworld"])
 def test_the_measured_tables_are_the_benchmark_s_own(mark):
     shown = README.partition(f"<!-- {mark} -->\n")[2].partition("<!-- end -->")[0].strip()
     assert shown
     assert shown in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_engine_s_speed_is_the_measured_one():
+    table = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").partition("<!-- alfworld_engine -->")[2]
+    (stock, ours), *_ = re.findall(r"a step of random play \| (\S+) \([^)]*\) \| (\S+) ", table)
+    claim = " ".join(README.split())
+    assert f"{ours} processor milliseconds at the median instead of {stock} " in claim

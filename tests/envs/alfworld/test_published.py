@@ -17,6 +17,11 @@ from reflectrl.envs.alfworld.published import label, published_games
 TRIAL = "trial_T20190907_060234_011675"
 
 
+def made(split):
+    """A game of each family, in small houses, which the engine translates fast."""
+    return make_games("all", split, 6, scenes=(14, 29, 304, 316, 419))
+
+
 def older(game):
     """A game as alfworld 0.3 wrote it: what ALFWorld's own patch of its published games changes, changed back."""
     grammar, domain = game.grammar, game.domain
@@ -55,7 +60,7 @@ def data(tmp_path):
         ("valid_seen", "validation", older),
         ("valid_unseen", "test", lambda game: game),
     ):
-        for game in make_games("all", own, 6):
+        for game in made(own):
             publish(root / split, said(game))
     return root
 
@@ -77,10 +82,12 @@ def test_the_folder_is_found_by_its_variable(data, monkeypatch):
 
 
 def test_a_published_game_reads_as_it_was_written(data):
-    for ours, made in (("train", make_games("all", "train", 6)), ("test", make_games("all", "test", 6))):
-        read = {game.name: read_game(game.path) for game in published_games(ours, data)}
+    for split in ("train", "test"):
+        read = {game.name: read_game(game.path) for game in published_games(split, data)}
         assert read == {
-            name: replace(game, name=name) for game in made for name in [f"{game.name.partition('/')[0]}/{TRIAL}"]
+            name: replace(game, name=name)
+            for game in made(split)
+            for name in [f"{game.name.partition('/')[0]}/{TRIAL}"]
         }
 
 
