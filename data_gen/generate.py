@@ -15,6 +15,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
+from reflectrl.core.registry import env_class
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.episodes import Course, play_lesson
@@ -90,7 +91,7 @@ def _generate(
         seed=recipe.seed,
         noise=recipe.data.noise,
         negatives=recipe.data.negatives,
-        held_out=_held_out(env),
+        held_out=_held_out(env) if env_class(recipe.env.name).observable else frozenset(),
     )
     asyncio.run(_collect(envs, course, _order(env, recipe.seed), collection, client, unfinished))
     _write(folder, Header(recipe.env.name, recipe.env.options, layout), collection)
@@ -118,7 +119,7 @@ def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts)
 
 def _held_out(env: NatLangEnv) -> frozenset[str]:
     """Texts of the states in which validation and test tasks start."""
-    tasks = [task for split in ("validation", "test") for task in env.split_tasks(split)]
+    tasks = [task for split in ("validation", "test") for task in env.tasks(split)]
     return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)
 
 

@@ -62,6 +62,7 @@ class AlfWorld(NatLangEnv):
 
     name = "alfworld"
     max_actions = 150
+    observable = False
     instructions = (
         "You are in a house and fulfil a task with your hands. Go to furniture to see what is there, open what is "
         "closed, and take one thing at a time. A thing is cleaned at a sinkbasin, heated at a microwave and cooled at "

@@ -1,15 +1,25 @@
-"""``translate``: a problem in PDDL becomes what the planner's engine loads. Slow, so it is remembered."""
+"""``translate``: a problem in PDDL becomes what the planner's engine loads.
+
+That takes a third of a second, so translations are kept, in the process and in ``~/.cache/reflectrl/alfworld``
+(``XDG_CACHE_HOME``), about 30 kB each: other stages, seeds and worker processes play the same games.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import json
+import os
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import fast_downward
@@ -54,6 +64,16 @@ def translate(domain: str, problem: str) -> Translation:
         InvalidInput: PDDL that it cannot read, or a goal that no state can fulfil.
 
     """
+    path = _folder() / f"{hashlib.sha256(json.dumps([domain, problem]).encode()).hexdigest()}.json.z"
+    kept = _read(path)
+    if kept is None:
+        kept = _translate(domain, problem)
+        with contextlib.suppress(OSError):  # a full disk or a read-only home costs time, nothing else
+            _write(path, kept)
+    return kept
+
+
+def _translate(domain: str, problem: str) -> Translation:
     try:
         with _LOCK, _untouched():
             task, sas = fast_downward.pddl2sas(domain, problem, verbose=False)
@@ -81,6 +101,41 @@ def translate(domain: str, problem: str) -> Translation:
             action.name: tuple(parameter.name.strip("?") for parameter in action.parameters) for action in task.actions
         },
     )
+
+
+@cache
+def _folder() -> Path:
+    """One a version of the translator and of this module's format."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "reflectrl" / "alfworld" / f"{version('fast-downward-textworld')}-1"
+
+
+def _read(path: Path) -> Translation | None:
+    """A translation that was kept; ``None`` if there is none, or it is torn."""
+    try:
+        kept = json.loads(zlib.decompress(path.read_bytes()))
+        return Translation(
+            packed=zlib.compress(kept["sas"].encode()),
+            kinds={sys.intern(entity): frozenset(kinds) for entity, kinds in kept["kinds"].items()},
+            facts=tuple((sys.intern(name), tuple(map(sys.intern, arguments))) for name, arguments in kept["facts"]),
+            parameters={action: tuple(names) for action, names in kept["parameters"].items()},
+        )
+    except (OSError, zlib.error, ValueError, TypeError, LookupError, AttributeError):
+        return None
+
+
+def _write(path: Path, translation: Translation) -> None:
+    """Keep it, all of it or nothing, whoever else writes the same."""
+    kept = {
+        "sas": translation.sas.decode(),
+        "kinds": {entity: sorted(kinds) for entity, kinds in translation.kinds.items()},
+        "facts": translation.facts,
+        "parameters": translation.parameters,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(zlib.compress(json.dumps(kept).encode()))
+    Path(file.name).replace(path)
 
 
 def _facts(init: list[Any]) -> Iterator[tuple[str, tuple[str, ...]]]:

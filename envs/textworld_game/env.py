@@ -49,6 +49,7 @@ class TextWorldGame(NatLangEnv):
     """
 
     name = "textworld"
+    observable = False
     instructions = (
         "You play a text adventure. Each step plays one of the commands that are possible here. Do what the task asks "
         "in as few commands as you can."

@@ -74,6 +74,9 @@ class NatLangEnv(gymnasium.Env[str, str]):
     """The registered name."""
     instructions: ClassVar[str] = ""
     """What a player must know of the rules; shown before each state when the recipe says so."""
+    observable: ClassVar[bool] = True
+    """Do equal texts mean equal states? Then no SFT row may show a state in which a held-out task starts; elsewhere
+    such a text gives nothing away, because what matters is hidden."""
     max_actions: int = 20
     """The longest menu this environment ever shows."""
 
