@@ -17,7 +17,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,6 @@ def _translate(domain: str, problem: str) -> Translation:
     )
 
 
-@cache
 def _folder() -> Path:
     """One a version of the translator and of this module's format."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
