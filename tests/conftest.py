@@ -6,6 +6,14 @@ import pytest
 from scripted_endpoint import ScriptedEndpoint
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept between processes, such as translated games, goes to a folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
     """A chat endpoint of one's own, with no key and no proxy in the environment."""
