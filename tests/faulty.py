@@ -25,7 +25,7 @@ class Faulty(NatLangEnv):
     """Six steps along a corridor, a random number on each wall, and one place where ``fault`` happens.
 
     It happens at step ``at`` (0 is the start) of the task ``task``; only once, if ``marker`` is a file that it leaves
-    behind. Its instructions tell of the process that it lives in.
+    behind. A ``note`` among a task's options is on every wall. Its instructions tell of the process that it lives in.
     """
 
     name = "faulty"
@@ -50,7 +50,7 @@ class Faulty(NatLangEnv):
         self.fail()
 
     def observe(self):
-        wall = f"Door {self.number}, number {int(self.number_on_the_wall)}."
+        wall = f"Door {self.number}, number {int(self.number_on_the_wall)}.{self.task.options.get('note', '')}"
         return Observation(f"{wall} {os.getpid()}" if self.signed else wall, ("left", "right"))
 
     def act(self, action):

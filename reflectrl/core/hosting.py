@@ -1,7 +1,9 @@
 """The inside of a worker process: environments by number, and the answers to what is asked of them.
 
-The requests and replies are records that travel through a pipe. The process ends when the pipe is closed, and at once,
-whatever an environment is doing, when the process that started it is gone.
+The requests and replies are records that travel through pipes: many requests in one message, then their replies one by
+one. A message is read whole before its first request is dealt with, so the two sides never wait for each other to read.
+It ends when they are closed, and at once, whatever an environment is doing, when the process that started it has
+ended.
 """
 
 from __future__ import annotations
@@ -22,15 +24,7 @@ from reflectrl.core.types import Observation, Outcome, Task
 
 
 @dataclass(frozen=True)
-class Request:
-    """Something asked of one environment."""
-
-    number: int
-    """The environment's, unique among those of a process."""
-
-
-@dataclass(frozen=True)
-class Make(Request):
+class Make:
     """Make the environment, in place of one with the same number; answered by ``Made``."""
 
     name: str
@@ -40,14 +34,14 @@ class Make(Request):
 
 
 @dataclass(frozen=True)
-class ListTasks(Request):
+class ListTasks:
     """Answered by a tuple of ``Task``."""
 
     split: str
 
 
 @dataclass(frozen=True)
-class Describe(Request):
+class Describe:
     """Answered by what results on so many tasks of a split must say about themselves."""
 
     split: str
@@ -55,7 +49,7 @@ class Describe(Request):
 
 
 @dataclass(frozen=True)
-class Reset(Request):
+class Reset:
     """Begin an episode; answered by the first observation."""
 
     task: Task
@@ -63,20 +57,26 @@ class Reset(Request):
 
 
 @dataclass(frozen=True)
-class Step(Request):
+class Step:
     """Play an action; answered by ``Played``."""
 
     action: str
 
 
 @dataclass(frozen=True)
-class AskHints(Request):
+class AskHints:
     """Answered by ``Hints``."""
 
 
 @dataclass(frozen=True)
-class Close(Request):
+class Close:
     """Forget the environment; answered by ``None``."""
+
+
+Request = Make | ListTasks | Describe | Reset | Step | AskHints | Close
+"""Something asked of one environment."""
+Numbered = tuple[int, Request]
+"""The environment's number, unique among those of a process, and what is asked of it."""
 
 
 @dataclass(frozen=True)
@@ -118,26 +118,29 @@ class Raised:
     what: str
 
 
-def serve(handle: int) -> None:
-    """Answer the requests that come through the pipe ``handle`` until it is closed."""
+def serve(requests: int, replies: int) -> None:
+    """Answer what comes through the pipe ``requests`` until it is closed, through the pipe ``replies``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process decides
     _end_with_parent()
     envs: dict[int, NatLangEnv] = {}
-    with Connection(handle) as pipe:
+    with Connection(requests, writable=False) as incoming, Connection(replies, readable=False) as outgoing:
         while True:
             try:
-                request = pipe.recv()
-            except EOFError:
+                for number, request in incoming.recv():
+                    _send(outgoing, _reply(envs, number, request))
+            except (EOFError, OSError):
                 break
-            reply = _reply(envs, request)
-            try:
-                pipe.send(reply)
-            except OSError:
-                break
-            except Exception as error:  # noqa: BLE001 - an answer that cannot travel, before any of it has left
-                pipe.send(Raised(_told(error)))
     for env in envs.values():
         env.close()
+
+
+def _send(pipe: Connection, reply: Answer | Refused | Raised) -> None:
+    try:
+        pipe.send(reply)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an answer that cannot travel, before any of it has left
+        pipe.send(Raised(_told(error)))
 
 
 def _end_with_parent() -> None:
@@ -149,22 +152,22 @@ def _end_with_parent() -> None:
     fcntl.fcntl(sys.stdin, fcntl.F_SETFL, fcntl.fcntl(sys.stdin, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _reply(envs: dict[int, NatLangEnv], request: Request) -> Answer | Refused | Raised:
+def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> Answer | Refused | Raised:
     try:
-        return Answer(_answer(envs, request))
+        return Answer(_answer(envs, number, request))
     except InvalidInput as error:
         return Refused(str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
         return Raised(_told(error))
 
 
-def _answer(envs: dict[int, NatLangEnv], request: Request) -> Any:
+def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
     if isinstance(request, Make):
         if request.path is not None:
             register_env(request.name.partition(":")[0], request.path)
-        env = envs[request.number] = make_env(request.name, **request.options)
+        env = envs[number] = make_env(request.name, **request.options)
         return Made(env.name, env.instructions, env.max_actions, env.horizon)
-    env = envs[request.number]
+    env = envs[number]
     match request:
         case ListTasks(split=split):
             return tuple(env.tasks(split))
@@ -178,7 +181,7 @@ def _answer(envs: dict[int, NatLangEnv], request: Request) -> Any:
             return Played(Outcome(reward, ended, info["success"], info["illegal"]), env.observation)
         case AskHints():
             return env.hints()
-    del envs[request.number]
+    del envs[number]
     env.close()
     return None
 

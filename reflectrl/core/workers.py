@@ -1,8 +1,9 @@
 """``WorkerPool``: environments in worker processes, which may crash or stall without taking the work with them.
 
-A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos; several of them can be
-stepped at the same time, from threads. A process that dies or stalls is started anew, and each of its environments
-plays its own episode again before it is used next.
+A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos. ``ask_ahead`` lets many of
+them work side by side: each process is sent all of its requests in one message, so a busy processor has to turn to it
+once, not once for each environment. A process that dies or stalls is started anew, and each of its environments plays
+its own episode again before it is used next.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from reflectrl.core.env import NatLangEnv
@@ -47,12 +49,16 @@ class WorkerEnv(NatLangEnv):
     episode that is begun without a seed after another one differs from the one that would be played in this process.
     """
 
-    def __init__(self, pool: WorkerPool, worker: WorkerProcess, make: Make) -> None:
+    def __init__(self, pool: WorkerPool, worker: WorkerProcess, number: int, make: Make) -> None:
         self.pool = pool
         """Where it lives, with those that share its fate and its limits."""
-        self._worker = worker
+        self.worker = worker
+        """The process it lives in."""
+        self.number = number
+        """Its own in the pool."""
         self._make = make
-        self._made_at = 0  # the start of the worker in which the inner environment lives; 0 for none
+        self._made_in = 0  # the life of the worker in which the inner environment was made; 0 for none
+        self._next: _Call | None = None  # what was asked and its answer not yet used
         self._begun: Reset | None = None
         self._played: list[str] = []
         self._seen = Observation("", ())
@@ -60,26 +66,26 @@ class WorkerEnv(NatLangEnv):
         self._open = True
         with worker.lock:
             worker.hosted += 1
-        made = self._attempts(None)
+        self._ask(make)
+        made = self.made
         vars(self).update(name=made.name, instructions=made.instructions, max_actions=made.max_actions)
         super().__init__(made.horizon)
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The inner environment's, asked for once."""
         if split not in self._splits:
-            self._splits[split] = self._attempts(ListTasks(self._make.number, split))
+            self._splits[split] = self._ask(ListTasks(split))
         return self._splits[split]
 
     def benchmark(self, split: str, tasks: int) -> str:
         """What the inner environment says of results."""
-        said: str = self._attempts(Describe(self._make.number, split, tasks))
+        said: str = self._ask(Describe(split, tasks))
         return said
 
     def start(self, task: Task) -> None:
         """Begin the episode in the worker."""
-        self._begun, self._played = None, []
-        request = Reset(self._make.number, task, self._seed)
-        self._seen = self._attempts(request)
+        request = Reset(task, self._seed)
+        self._seen = self._ask(request)
         self._begun = request
 
     def observe(self) -> Observation:
@@ -88,7 +94,7 @@ class WorkerEnv(NatLangEnv):
 
     def act(self, action: str) -> Outcome:
         """Play it in the worker."""
-        played: Played = self._attempts(Step(self._make.number, action))
+        played: Played = self._ask(Step(action))
         self._played.append(action)
         self._seen = played.observation
         return played.outcome
@@ -97,7 +103,7 @@ class WorkerEnv(NatLangEnv):
         """Everything the expert knows of the present state, at one request."""
         if self._begun is None:
             raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
-        hints: Hints = self._attempts(AskHints(self._make.number))
+        hints: Hints = self._ask(AskHints())
         return hints
 
     def expert(self) -> str | None:
@@ -117,50 +123,57 @@ class WorkerEnv(NatLangEnv):
         if not self._open:
             return
         self._open = False
-        with self._worker.lock:
-            self._worker.hosted -= 1
-            last = self._worker.hosted == 0
-            if not (last or self._worker.closed) and self._made_at == self._worker.start():
+        with self.worker.lock:
+            self.worker.hosted -= 1
+            last = self.worker.hosted == 0
+            if self.here and not (last or self.worker.awaited):
                 with contextlib.suppress(Broken):  # it is gone either way
-                    self._worker.ask(Close(self._make.number), self.pool.deadline_s)
-            self._made_at = 0
+                    self.worker.ask((self.number, Close()), self.pool.deadline_s)
+            self.leave()
         if last:
-            self._worker.stop()
+            self.worker.stop()
 
-    def _attempts(self, request: Request | None) -> Any:
-        """Ask until it is answered; ``None`` asks for nothing but to be made."""
-        sentence = ""
-        for _ in range(ATTEMPTS):
-            try:
-                with self._worker.lock:
-                    made = self._come_back()
-                    return made if request is None else self._worker.ask(request, self.pool.deadline_s)
-            except Broken as broken:
-                self._made_at = 0
-                sentence = f"environment {self._make.name!r} failed {self._where(request)}: it {broken}"
-            self.pool.count(sentence)
-            if self.pool.on_failure == "drop" and isinstance(request, Reset | Step | AskHints):
-                raise EpisodeFailed(f"{sentence}; the episode is dropped.")
-        raise WorkFailed(
-            f"{sentence}; it was tried {ATTEMPTS} times: mend the environment, or raise deadline_s if it is only slow."
-        )
+    @property
+    def here(self) -> bool:
+        """Whether there is an inner environment that can be asked."""
+        return self._made_in == self.worker.life
 
-    def _come_back(self) -> Made:
+    def leave(self) -> None:
+        """Give the inner environment up; the next one plays the episode again."""
+        self._made_in = 0
+
+    def come_back(self) -> None:
         """Have an inner environment that stands where this one does."""
-        start = self._worker.start()
-        if self._made_at != start:
-            self._made: Made = self._worker.ask(self._make, max(self.pool.deadline_s, START_S))
+        self.worker.start()
+        if not self.here:
+            self.made: Made = self.worker.ask((self.number, self._make), max(self.pool.deadline_s, START_S))
             if self._begun is not None:
                 self._replay(self._begun)
-            self._made_at = start
-        return self._made
+            self._made_in = self.worker.life
+
+    def call(self, request: Request) -> _Call:
+        """Something that is asked now, or ahead of being played."""
+        if self._next is not None:  # the inner environment may have gone another way
+            self.leave()
+        if isinstance(request, Reset):
+            self._begun, self._played = None, []
+        self._next = _Call(self, request)
+        return self._next
+
+    def _ask(self, request: Request) -> Any:
+        call = self._next
+        if call is None or call.request != request or not call.reply.done():
+            call = self.call(request)
+            _answer([call])
+        self._next = None
+        return call.reply.result()
 
     def _replay(self, begun: Reset) -> None:
         deadline_s = self.pool.deadline_s
         try:
-            seen = self._worker.ask(begun, deadline_s)
+            seen = self.worker.ask((self.number, begun), deadline_s)
             for action in self._played:
-                seen = self._worker.ask(Step(begun.number, action), deadline_s).observation
+                seen = self.worker.ask((self.number, Step(action)), deadline_s).observation
         except InvalidInput as error:
             seen = error
         if seen != self._seen:
@@ -169,15 +182,89 @@ class WorkerEnv(NatLangEnv):
                 "state; expected equal seeds to give equal episodes: run check-env for it."
             )
 
-    def _where(self, request: Request | None) -> str:
+    def failed(self, request: Request) -> str:
+        """The beginning of a sentence on a failure."""
+        return f"environment {self._make.name!r} failed {self._where(request)}"
+
+    def _where(self, request: Request) -> str:
         if isinstance(request, ListTasks | Describe):
             return f"when it was asked for its {request.split} tasks"
         if isinstance(request, Reset):
             return f"at the start of task {request.task.id!r}"
-        if request is None or self._begun is None:
+        if isinstance(request, Make) or self._begun is None:
             return "when it was made"
         task = f"in task {self._begun.task.id!r} after {len(self._played)} steps"
         return f"{task}, at action {request.action!r}" if isinstance(request, Step) else f"{task}, asked for hints"
+
+
+@dataclass(eq=False)
+class _Call:
+    """Something that an environment is asked, and in ``reply`` the answer or the error once it is there."""
+
+    env: WorkerEnv
+    request: Request
+    reply: Future[Any] = field(default_factory=Future)
+    failures: int = 0
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """What goes wrong within is the fault of this call: it ends with the error, or is left to be repeated."""
+        try:
+            yield
+        except InvalidInput as refused:
+            self.reply.set_exception(refused)
+        except Broken as broken:
+            self._fail(f"{self.env.failed(self.request)}: it {broken}")
+
+    def _fail(self, sentence: str) -> None:
+        pool = self.env.pool
+        self.env.leave()
+        pool.count(sentence)
+        self.failures += 1
+        if pool.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
+            self.reply.set_exception(EpisodeFailed(f"{sentence}; the episode is dropped."))
+        elif self.failures == ATTEMPTS:
+            raise WorkFailed(
+                f"{sentence}; it was tried {ATTEMPTS} times: mend the environment, or raise deadline_s if it is only "
+                "slow."
+            )
+
+
+def ask_ahead(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> None:
+    """Have environments in worker processes deal, all at the same time, with what each of them will be asked next.
+
+    Nobody hears of it, of an ``EpisodeFailed`` neither, until the environment is reset, stepped or asked for hints in
+    just this way. Environments that live in this process do nothing ahead.
+    """
+    _answer([env.call(request) for env, request in zip(envs, requests, strict=True) if isinstance(env, WorkerEnv)])
+
+
+def _answer(calls: Sequence[_Call]) -> None:
+    """Have all calls answered; each process is sent all of its requests before the first answer is waited for."""
+    workers = list(dict.fromkeys(call.env.worker for call in calls))
+    with contextlib.ExitStack() as locks:
+        for worker in sorted(workers, key=id):  # in one order, or two threads might each wait for the other
+            locks.enter_context(worker.lock)
+        while calls := [call for call in calls if not call.reply.done()]:
+            sent = [_send(worker, [call for call in calls if call.env.worker is worker]) for worker in workers]
+            for call in itertools.chain(*sent):
+                worker = call.env.worker
+                if worker.awaited:  # else it ended at an earlier call, which alone is to blame; this one is repeated
+                    with call.attempt():
+                        call.reply.set_result(worker.receive(call.env.pool.deadline_s))
+
+
+def _send(worker: WorkerProcess, calls: Sequence[_Call]) -> list[_Call]:
+    """Send the requests of all environments that are there or come back; returns their calls."""
+    for call in calls:
+        with call.attempt():
+            call.env.come_back()
+            if isinstance(call.request, Make):
+                call.reply.set_result(call.env.made)
+    sent = [call for call in calls if call.env.here and not call.reply.done()]
+    if sent:
+        worker.send([(call.env.number, call.request) for call in sent])
+    return sent
 
 
 class WorkerPool:
@@ -221,9 +308,9 @@ class WorkerPool:
 
         """
         path, total = env_path(name), len(self._workers)
-        requests = [Make(next(self._numbers), name, options, path) for _ in range(count)]
+        make, numbers = Make(name, options, path), [next(self._numbers) for _ in range(count)]
         with ThreadPoolExecutor(total) as threads:
-            return list(threads.map(lambda make: WorkerEnv(self, self._workers[make.number % total], make), requests))
+            return list(threads.map(lambda n: WorkerEnv(self, self._workers[n % total], n, make), numbers))
 
     def count(self, sentence: str) -> None:
         """Take note of a failure.

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
-from reflectrl.core.workers import WorkerEnv
+from reflectrl.core.hosting import AskHints, Reset, Step
+from reflectrl.core.workers import ask_ahead
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat
-
-Map = Callable[..., Iterator[bool]]
-"""``map``, or its like over threads."""
 
 
 @dataclass(frozen=True)
@@ -93,57 +88,50 @@ def rollout(
     done: dict[int, Trajectory] = {}
     queue = list(enumerate(episodes))[::-1]
     slots = [_Slot(env) for env in envs[: len(queue)]]
-    with _side_by_side(envs) as over:
-        while slots := _filled(slots, queue, over):
-            for slot in _step(slots, policy, reflector, layout, over):
-                if on_turn is not None:
-                    on_turn(slot.turns[-1])
-                if slot.trajectory is None:
-                    continue
-                slot.free = True
-                done[slot.number] = slot.trajectory
-                if on_episode is not None:
-                    on_episode(slot.trajectory)
+    while slots := _filled(slots, queue):
+        for slot in _step(slots, policy, reflector, layout):
+            if on_turn is not None:
+                on_turn(slot.turns[-1])
+            if slot.trajectory is None:
+                continue
+            slot.free = True
+            done[slot.number] = slot.trajectory
+            if on_episode is not None:
+                on_episode(slot.trajectory)
     return [done[number] for number in sorted(done)]
 
 
-@contextmanager
-def _side_by_side(envs: Sequence[NatLangEnv]) -> Iterator[Map]:
-    """A ``map`` that waits for all worker processes at the same time; elsewhere one environment follows another."""
-    if not (envs and all(isinstance(env, WorkerEnv) for env in envs)):
-        yield map
-        return
-    with ThreadPoolExecutor(len(envs)) as threads:
-        yield threads.map
-
-
-def _each(over: Map, method: Callable[..., None], slots: Sequence[_Slot], *arguments: Sequence[Any]) -> list[_Slot]:
-    """Call a method of each slot; returns the slots whose episode was not dropped at it."""
-
-    def succeeds(slot: _Slot, *given: Any) -> bool:
+def _each(
+    method: Callable[..., None],
+    slots: Sequence[_Slot],
+    requests: Sequence[Reset | Step | AskHints],
+    *arguments: Sequence[Any],
+) -> list[_Slot]:
+    """Call a method of each slot, known to make this request; returns the slots whose episode was not dropped at it."""
+    ask_ahead([slot.env for slot in slots], requests)
+    left = []
+    for slot, *given in zip(slots, *arguments, strict=True):
         try:
             method(slot, *given)
         except EpisodeFailed:
             slot.free = True
-            return False
-        return True
+        else:
+            left.append(slot)
+    return left
 
-    return list(compress(slots, over(succeeds, slots, *arguments)))
 
-
-def _filled(slots: Sequence[_Slot], queue: list[tuple[int, Episode]], over: Map) -> list[_Slot]:
+def _filled(slots: Sequence[_Slot], queue: list[tuple[int, Episode]]) -> list[_Slot]:
     """The slots that play, after free ones took what there is to play."""
     while queue and (free := [slot for slot in slots if slot.free]):
-        _each(over, _Slot.begin, free, [queue.pop() for _ in free[: len(queue)]])
+        dealt = [queue.pop() for _ in free[: len(queue)]]
+        _each(_Slot.begin, free[: len(dealt)], [Reset(each.task, each.seed) for _, each in dealt], dealt)
     return [slot for slot in slots if not slot.free]
 
 
-def _step(
-    slots: Sequence[_Slot], policy: Policy, reflector: Reflector | None, layout: PromptFormat, over: Map
-) -> list[_Slot]:
+def _step(slots: Sequence[_Slot], policy: Policy, reflector: Reflector | None, layout: PromptFormat) -> list[_Slot]:
     """One step of every slot: reflect, act, play; returns those that played."""
     if policy.wants_hints or (reflector is not None and reflector.wants_hints):
-        slots = _each(over, _Slot.ask, slots)
+        slots = _each(_Slot.ask, slots, [AskHints()] * len(slots))
     if not slots:
         return []
     draws = [(slot.rng.random(), slot.rng.random()) for slot in slots]
@@ -157,4 +145,5 @@ def _step(
         for s, reflection, menu in zip(slots, reflections, menus, strict=True)
     ]
     decisions = policy.act(prompts, [draw for _, draw in draws])
-    return _each(over, _Slot.play, slots, menus, reflections, decisions)
+    steps = [Step(decision.action) for decision in decisions]
+    return _each(_Slot.play, slots, steps, menus, reflections, decisions)

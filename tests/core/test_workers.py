@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import faulty
 import pytest
 
-from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed, check_env, make_env, register_env, registry
-from reflectrl.core.workers import WorkerPool
+from reflectrl.core import EpisodeFailed, InvalidInput, Task, WorkFailed, check_env, make_env, register_env, registry
+from reflectrl.core.hosting import Reset, Step
+from reflectrl.core.workers import WorkerPool, ask_ahead
 from reflectrl.players import ExpertReflector, RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -48,8 +51,8 @@ def _nothing_left(pool):  # noqa: ARG001 - its processes are there before and af
     assert sorted(ours()) == before
 
 
-def play(envs, reflector=None):
-    task_list = envs[0].tasks("train")[:6]
+def play(envs, reflector=None, tasks=None):
+    task_list = tasks or envs[0].tasks("train")[:6]
     episodes = [Episode(task, seed) for seed in range(2) for task in task_list]
     return rollout(envs, episodes, policy=RandomPolicy(), reflector=reflector, layout=PromptFormat(shuffle=True))
 
@@ -121,6 +124,67 @@ def test_what_the_inner_one_refuses_is_refused_with_its_words_and_is_no_failure(
     with pytest.raises(InvalidInput, match=r"^this task is not for you; choose another\.$"):
         env.step("left")
     assert pool.failures == 0
+
+
+# ---- many at a time --------------------------------------------------------------------------------------------------
+
+
+def waits(pid):
+    """How often a process has waited for something."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_a_process_is_waited_for_once_a_step_not_once_an_environment():
+    with WorkerPool(1) as pool:
+        envs = pool.make("faulty", {}, 12)
+        envs[0].tasks("train")
+        before = waits(told(envs[0])["pid"])
+        assert sum(len(trajectory.turns) for trajectory in play(envs)) == 72
+        assert waits(told(envs[0])["pid"]) - before < 36  # 7 messages
+
+
+def test_many_long_requests_with_long_answers_do_not_block_each_other(pool):
+    tasks = [Task(f"train-{number}", {"number": number, "note": "x" * 30_000}) for number in range(16)]
+    assert play(pool.make("faulty", {}, 32), tasks=tasks) == play([make_env("faulty")], tasks=tasks)
+
+
+def test_what_was_asked_ahead_but_not_played_leaves_no_trace(pool):
+    (env,), inner = pool.make("faulty", {}, 1), make_env("faulty")
+    first, second = env.tasks("train")[:2]
+    ask_ahead([env], [Reset(first, 0)])
+    for each in (env, inner):
+        each.reset(seed=0, options={"task": second})
+    ask_ahead([env, inner], [Step("left"), Step("left")])
+    assert env.step("right") == inner.step("right")
+    ask_ahead([env], [Step("left")])
+    ask_ahead([env], [Step("right")])
+    assert env.hints() == inner.hints()
+    ask_ahead([env], [Step("right")])
+    assert env.step("right") == inner.step("right")
+
+
+def test_two_threads_may_play_over_the_same_processes(pool):
+    mine, yours = pool.make("faulty", {}, 4), pool.make("faulty", {}, 4)[::-1]
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(play, [mine, yours])
+    assert one == other == play([make_env("faulty")])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("fault", ["kill", "stall", "raise"])
+def test_one_that_breaks_in_the_middle_of_a_step_of_many_is_the_only_one_to_blame(workers, fault, tmp_path):
+    options = {"fault": fault, "task": "train-2", "marker": str(tmp_path / "happened")}
+    with WorkerPool(workers, deadline_s=deadline(fault)) as pool:
+        assert play(pool.make("faulty", options, 12)) == play([make_env("faulty")])
+    assert pool.failures == 1
+
+
+@pytest.mark.parametrize("fault", ["kill", "raise"])
+def test_drop_leaves_out_the_one_that_breaks_in_the_middle_of_a_step_of_many(fault):
+    with WorkerPool(1, on_failure="drop") as pool:
+        played = play(pool.make("faulty", {"fault": fault, "task": "train-2"}, 12))
+    assert played == [trajectory for trajectory in play([make_env("faulty")]) if trajectory.task.id != "train-2"]
+    assert (len(played), pool.failures) == (10, 2)
 
 
 # ---- crashes and stalls ----------------------------------------------------------------------------------------------
@@ -224,12 +288,13 @@ def test_an_interrupted_call_leaves_no_answer_behind_for_the_next(tmp_path):
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with WorkerPool(1) as pool:
-            (env,) = pool.make("faulty", {"fault": "stall", "at": 0, "marker": str(tmp_path / "happened")}, 1)
-            task = env.tasks("train")[1]
+            envs = pool.make("faulty", {"fault": "stall", "at": 0, "marker": str(tmp_path / "happened")}, 3)
+            envs[0].tasks("train")
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(KeyboardInterrupt):
-                env.reset(seed=0, options={"task": task})
-            assert env.reset(seed=0, options={"task": task})[1]["task"] == "train-1"
+                play(envs)
+            assert play(envs) == play([make_env("faulty")])
+            assert pool.failures == 0
     finally:
         signal.signal(signal.SIGALRM, before)
 

@@ -1,0 +1,55 @@
+"""How fast 64 environments are played at random: in this process, and in one and two worker processes.
+
+    python benchmarks/worker_pool.py
+
+Prints the median of several rounds in steps a second, the rounds of all three taken in turn, and the load of the
+machine. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+from reflectrl.core import NatLangEnv, make_env
+from reflectrl.core.workers import WorkerPool
+from reflectrl.players import RandomPolicy
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, rollout
+
+ENVS: dict[str, dict[str, Any]] = {
+    "dangerous_taxi": {"stage": "full", "horizon": 15},
+    "alfworld": {"count": 4, "scenes": [14], "horizon": 15},
+}
+COUNT = 64
+ROUNDS = 5
+
+
+def speed(envs: Sequence[NatLangEnv]) -> float:
+    """Steps a second over one episode of each environment."""
+    tasks = envs[0].tasks("train")
+    episodes = [Episode(tasks[number % len(tasks)], number) for number in range(COUNT)]
+    start = time.perf_counter()
+    played = rollout(envs, episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())
+    return sum(len(trajectory.turns) for trajectory in played) / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Measure and print."""
+    print("| environment | in this process | 1 worker | 2 workers | load |\n|---|---|---|---|---|")
+    for name, options in ENVS.items():
+        with ExitStack() as pools:
+            kinds: list[Sequence[NatLangEnv]] = [[make_env(name, **options) for _ in range(COUNT)]]
+            for workers in (1, 2):
+                kinds.append(pools.enter_context(WorkerPool(workers)).make(name, options, COUNT))
+            rounds = [[speed(envs) for envs in kinds] for _ in range(ROUNDS + 1)][1:]  # the first warms up
+        speeds = [f"{median(each):.0f}" for each in zip(*rounds, strict=True)]
+        print(f"| {name} | {' | '.join(speeds)} | {os.getloadavg()[0]:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
