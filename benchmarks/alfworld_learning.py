@@ -1,8 +1,8 @@
 """The ALFWorld table of learning in ``benchmarks/README.md``: every arm and seed through ``reflectrl run``.
 
-    python benchmarks/alfworld_learning.py            # trains what is missing in benchmarks/runs, rewrites the table
-    python benchmarks/alfworld_learning.py --main     # the same without the arm that is trained last (no negatives)
-    python benchmarks/alfworld_learning.py --seeds 0  # one seed only, table on stdout
+    python benchmarks/alfworld_learning.py                       # trains what is missing in runs/, rewrites the table
+    python benchmarks/alfworld_learning.py --arms no_reflection  # Reflect-RL and these arms only
+    python benchmarks/alfworld_learning.py --seeds 0             # one seed only, table on stdout
 
 Each run is an ordinary run folder of a shipped recipe, one process and one thread each, ``--jobs`` at a time; a run
 that is there already is not trained again. (This file cannot be called alfworld.py: beside it, scripts would import it
@@ -27,7 +27,8 @@ REFLECT = Arm("alfworld-reflect_rl", "alfworld/nano")
 PLAIN = Arm("alfworld-no_reflection", "alfworld/nano_no_reflection")
 UNTAUGHT = Arm("alfworld-rlft_only", "alfworld/nano_rlft_only")
 SPOTLESS = Arm("alfworld-no_negatives", "alfworld/nano_no_negatives")
-MAIN = (REFLECT, PLAIN, UNTAUGHT)
+ARMS = {arm.name.removeprefix("alfworld-"): arm for arm in (PLAIN, UNTAUGHT, SPOTLESS)}
+"""Those beside Reflect-RL, in the order in which they are trained."""
 
 
 def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: str | None = None) -> list[str]:
@@ -44,18 +45,19 @@ def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: s
     return [title, *(f"{100 * value:.0f}" for value in success), spread(success), greedy, steps, *cost]
 
 
-def report(seeds: Sequence[int], runs: Path, *, main_only: bool) -> str:
-    """The table, with how it was made and what its games are."""
-    reflect, plain, untaught, spotless = (replace(arm, runs=runs) for arm in (*MAIN, SPOTLESS))
+def report(seeds: Sequence[int], runs: Path, arms: Sequence[str]) -> str:
+    """The table of Reflect-RL and ``arms``, with how it was made and what its games are."""
+    reflect, plain, untaught, spotless = (replace(arm, runs=runs) for arm in (REFLECT, *ARMS.values()))
+    title = "RLFT only (no SFT, no reflection)"
+    if "rlft_only" in arms:
+        title += f", {iterations(untaught, seeds[0])} iterations"
     lines = [
         line("random", reflect, seeds, "random"),
-        line(
-            f"RLFT only (no SFT, no reflection), {iterations(untaught, seeds[0])} iterations", untaught, seeds, "rlft"
-        ),
-        line("SFT, without reflection", plain, seeds, "sft"),
+        *([line(title, untaught, seeds, "rlft")] if "rlft_only" in arms else []),
+        *([line("SFT, without reflection", plain, seeds, "sft")] if "no_reflection" in arms else []),
         line("SFT, with reflection", reflect, seeds, "sft"),
-        line("SFT + RLFT without reflection", plain, seeds, "rlft"),
-        *([] if main_only else [line("SFT + RLFT without negatives", spotless, seeds, "rlft")]),
+        *([line("SFT + RLFT without reflection", plain, seeds, "rlft")] if "no_reflection" in arms else []),
+        *([line("SFT + RLFT without negatives", spotless, seeds, "rlft")] if "no_negatives" in arms else []),
         line("**Reflect-RL**", reflect, seeds, "rlft"),
         line("its policy, reflections blank", reflect, seeds, "rlft", "blank"),
         line("its policy, reflections of other states", reflect, seeds, "rlft", "shuffled"),
@@ -65,7 +67,7 @@ def report(seeds: Sequence[int], runs: Path, *, main_only: bool) -> str:
     heads = ["", *(f"s{seed}" for seed in seeds), "success %", "greedy %", "steps", "minutes", "env steps"]
     row = find(reflect, seeds[0], "rlft", None, "sampled")
     options = load_recipe(str(reflect.folder(seeds[0]) / "recipe.yaml")).env.options
-    command = f"python benchmarks/alfworld_learning.py{' --main' if main_only else ''}"
+    command = " ".join(["python benchmarks/alfworld_learning.py", *(["--arms", *arms] if set(arms) != {*ARMS} else [])])
     return f"""{made_by(command)}, one thread a run.
 {row.benchmark}: a tomato into the microwave, in
 {len(options["scenes"])} kitchens that all splits share, {options["horizon"]} steps at most. The {row.tasks} test games,
@@ -83,12 +85,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--main", action="store_true", help="leave out the arm without negatives")
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS], help="beside Reflect-RL")
     arguments = parser.parse_args()
-    train_all(MAIN, arguments.seeds, arguments.jobs)
-    if not arguments.main:
-        train_all([SPOTLESS], arguments.seeds, arguments.jobs)
-    text = report(arguments.seeds, RUNS, main_only=arguments.main)
+    arms = [REFLECT, *(ARMS[name] for name in arguments.arms)]
+    for together in (arms[:2], *([arm] for arm in arms[2:])):
+        train_all(together, arguments.seeds, arguments.jobs)
+    text = report(arguments.seeds, RUNS, arguments.arms)
     print(text)
     if len(arguments.seeds) == 5:
         for readme in READMES:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alfworld_learning import MAIN, PLAIN, REFLECT, SPOTLESS, UNTAUGHT, line, report
+from alfworld_learning import ARMS, PLAIN, REFLECT, SPOTLESS, UNTAUGHT, line, report
 from arms import HERE, Arm
 
 from reflectrl.config import dump_recipe, load_recipe
@@ -63,7 +63,7 @@ def test_a_line_has_every_seed_the_mean_and_what_training_cost(runs: Path) -> No
 
 
 def test_the_table_can_be_had_before_the_last_arm_is_trained(runs: Path) -> None:
-    text = report([0, 1], runs, main_only=True)
+    text = report([0, 1], runs, ["no_reflection", "rlft_only"])
     assert list(cells(text)) == [
         "random",
         "RLFT only (no SFT, no reflection), 2 iterations",
@@ -77,12 +77,12 @@ def test_the_table_can_be_had_before_the_last_arm_is_trained(runs: Path) -> None
         "expert",
     ]
     assert cells(text)["SFT, without reflection"][:2] == ["30", "35"]
-    assert "`python benchmarks/alfworld_learning.py --main`" in text
+    assert "`python benchmarks/alfworld_learning.py --arms no_reflection rlft_only`" in text
 
 
 def test_the_last_arm_has_a_line_of_its_own(runs: Path) -> None:
     write_run(replace(SPOTLESS, runs=runs), 0, 0.4)
-    text = report([0], runs, main_only=False)
+    text = report([0], runs, [*ARMS])
     assert cells(text)["SFT + RLFT without negatives"][0] == "40"
     assert len(cells(text)) == 11
     assert "`python benchmarks/alfworld_learning.py`" in text
@@ -90,13 +90,13 @@ def test_the_last_arm_has_a_line_of_its_own(runs: Path) -> None:
 
 def test_the_table_says_what_its_games_are(runs: Path) -> None:
     kitchens = len(load_recipe("alfworld/nano").env.options["scenes"])
-    text = report([0], runs, main_only=True)
+    text = report([0], runs, ["no_reflection", "rlft_only"])
     assert f"{LABEL}: a tomato into the microwave" in text
     assert f"\n{kitchens} kitchens that all splits share" in text
     assert "The 25 test games,\nthe same for every seed, are in no SFT row" in text
 
 
-@pytest.mark.parametrize("arm", [*MAIN, SPOTLESS], ids=lambda arm: arm.name)
+@pytest.mark.parametrize("arm", [REFLECT, *ARMS.values()], ids=lambda arm: arm.name)
 def test_all_arms_play_the_same_games(arm: Arm) -> None:
     assert load_recipe(arm.recipe).env == load_recipe(REFLECT.recipe).env
     assert load_recipe(arm.recipe).eval.split == "test"
