@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import re
@@ -252,9 +253,9 @@ def test_an_engine_without_a_game_says_so():
             use()
 
 
-def test_stdout_can_be_anything_while_a_game_is_loaded(monkeypatch):
+def test_stdout_can_be_anything_while_a_game_is_loaded():
     stream = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
-    Engine().load(make_game("pick_and_place_simple", 78))
-    assert sys.stdout is stream
+    with contextlib.redirect_stdout(stream):
+        Engine().load(make_game("pick_and_place_simple", 78))
+        assert sys.stdout is stream
     assert stream.getvalue() == ""

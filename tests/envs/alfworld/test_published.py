@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from old_alfworld import older
 
 from reflectrl.core import InvalidInput
 from reflectrl.envs.alfworld import AlfWorld
@@ -20,22 +21,6 @@ TRIAL = "trial_T20190907_060234_011675"
 def made(split):
     """A game of each family, in small houses, which the engine translates fast."""
     return make_games("all", split, 6, scenes=(14, 29, 304, 316, 419))
-
-
-def older(game):
-    """A game as alfworld 0.3 wrote it: what ALFWorld's own patch of its published games changes, changed back."""
-    grammar, domain = game.grammar, game.domain
-    for new, old in (
-        ("move {o} to {r}", "put {o} in/on {r}"),
-        ("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}."),
-        ("You arrive at {r.name}.", "You arrive at {lend.name}."),
-    ):
-        assert new in grammar
-        grammar = grammar.replace(new, old)
-    grammar, without_help = re.subn(r"\naction help \{.*?\n\}\n", "\n", grammar, flags=re.DOTALL)
-    domain, without_it_too = re.subn(r"\(:action help\n.*?\n\)\n", "", domain, flags=re.DOTALL)
-    assert (without_help, without_it_too) == (1, 1)
-    return replace(game, grammar=grammar, domain=domain)
 
 
 def publish(split, game, trial=TRIAL):
