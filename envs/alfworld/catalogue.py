@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
-from math import ceil
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, nearest
@@ -105,9 +104,7 @@ class Catalogue:
             raise InvalidInput(f"dataset {self.dataset!r} has games of {offered[0]!r} only; leave families out.")
         families = [family for family in offered if family in self._families]
         count = self._count if split == "train" else max(len(families), self._count // 4)
-        rounds = ceil(count / len(families))
-        games = make_games(kind, split, rounds * len(offered), self._seed, self._scenes)
-        return tuple(game for game in games if game.family in families)[:count]
+        return make_games(kind, split, count, self._seed, self._scenes, families)
 
 
 @cache

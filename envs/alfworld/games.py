@@ -6,10 +6,11 @@ on them are results on self-generated games and never on ALFWorld's splits (see 
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,12 @@ def make_game(
 
 
 def make_games(
-    kind: str, split: str, count: int, seed: int = 0, scenes: Sequence[int] | None = None
+    kind: str,
+    split: str,
+    count: int,
+    seed: int = 0,
+    scenes: Sequence[int] | None = None,
+    families: Collection[str] = FAMILIES,
 ) -> tuple[Game, ...]:
     """Games of a split, which shares no game with another split.
 
@@ -124,6 +130,7 @@ def make_games(
         count: how many.
         seed: of all of them.
         scenes: numbers of the floor plans to play in; ``None`` gives each split floor plans of its own.
+        families: those to make, which come in turn; a game is the same whichever others are made.
 
     Raises:
         InvalidInput: an unknown kind, split or floor plan, a count below 1, or no alfworld.
@@ -136,19 +143,25 @@ def make_games(
     if not isinstance(count, int) or count < 1:
         raise InvalidInput(f"{count!r} games were asked for; expected 1 or more.")
     thing, target = ("Tomato", "Microwave") if kind == "tomato" else (None, None)
-    families = FAMILIES[:1] if kind == "tomato" else FAMILIES
+    offered = FAMILIES[:1] if kind == "tomato" else FAMILIES
+    if not set(offered) & set(families):
+        raise InvalidInput(
+            f"games of {', '.join(families)} were asked for, but kind {kind!r} has {', '.join(offered)}."
+        )
     own_plans = [first + number for first in ROOMS.values() for number in _FLOOR_PLANS[split]]
     plans = own_plans if scenes is None else sorted(set(scenes))
-    possible = {family: _scenes(family, plans, thing, target) for family in families}
+    possible = {family: _scenes(family, plans, thing, target) for family in offered if family in families}
     games: dict[str, Game] = {}
-    number = 0
-    while len(games) < count:
-        family = families[len(games) % len(families)]
+    for number in itertools.count():
+        if len(games) == count:
+            break
+        family = offered[number % len(offered)]
+        if family not in possible:
+            continue
         own = derive_seed("alfworld", kind, split, seed, number)
         place = random.Random(own).choice(possible[family]).number
         game = make_game(family, own, object=thing, receptacle=target, scene=place)
         games[game.name] = game
-        number += 1
     return tuple(games.values())
 
 

@@ -239,3 +239,14 @@ def test_files_that_are_no_game_are_refused(tmp_path, name, text, sentence):
 def test_a_missing_game_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"game.tw-pddl cannot be read"):
         read_game(tmp_path / "game.tw-pddl")
+
+
+def test_families_that_are_not_asked_for_need_no_floor_plan():
+    heated = make_games("all", "train", 2, scenes=[14, 21], families=["pick_heat_then_place_in_recep"])
+    assert {game.family for game in heated} == {"pick_heat_then_place_in_recep"}
+    everything = make_games("all", "train", 12)
+    assert make_games("all", "train", 2, families=[FAMILIES[3]]) == tuple(
+        g for g in everything if g.family == FAMILIES[3]
+    )
+    with pytest.raises(InvalidInput, match="kind 'tomato' has pick_and_place_simple"):
+        make_games("tomato", "train", 1, families=FAMILIES[1:])
