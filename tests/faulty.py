@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env, registry
 
 FAULTS = {
     "exit": lambda: os._exit(3),
@@ -25,13 +26,15 @@ class Faulty(NatLangEnv):
     """Six steps along a corridor, a random number on each wall, and one place where ``fault`` happens.
 
     It happens at step ``at`` (0 is the start) of the task ``task``; only once, if ``marker`` is a file that it leaves
-    behind. A ``note`` among a task's options is on every wall. Its instructions tell of the process that it lives in.
+    behind. Fault ``wait`` waits there until there is a file ``gate``, and ``open`` makes it. A ``note`` among a task's
+    options is on every wall, and a ``length`` ends the episode early. Its instructions tell of the process that it
+    lives in, and the file ``log``, if there is to be one, of the tasks that were started.
     """
 
     name = "faulty"
     max_actions = 2
 
-    def __init__(self, fault="", at=3, task="train-1", marker="", signed=False):
+    def __init__(self, fault="", at=3, task="train-1", marker="", signed=False, gate="", log=""):
         super().__init__(horizon=6)
         threads = os.environ.get("OMP_NUM_THREADS")
         self.instructions = json.dumps({"pid": os.getpid(), "torch": "torch" in sys.modules, "threads": threads})
@@ -39,6 +42,8 @@ class Faulty(NatLangEnv):
         self.fault = fault
         self.marker = marker
         self.signed = signed
+        self.gate = gate
+        self.log = log
         if fault == "noise":
             self.make_noise()
 
@@ -47,6 +52,9 @@ class Faulty(NatLangEnv):
 
     def start(self, task):
         self.number = task.options["number"]
+        if self.log:
+            with Path(self.log).open("a") as log:
+                log.write(f"{task.id}\n")
         self.fail()
 
     def observe(self):
@@ -55,7 +63,8 @@ class Faulty(NatLangEnv):
 
     def act(self, action):
         self.number = self.number * 2 + (action == "right")
-        return self.fail() or Outcome(0.5, illegal=action == "left")
+        ended = self.steps == self.task.options.get("length")
+        return self.fail() or Outcome(0.5, ended=ended, illegal=action == "left")
 
     def expert(self):
         if (self.fault, self.task.id) == ("hints", self.place[0]):
@@ -83,6 +92,10 @@ class Faulty(NatLangEnv):
             return Outcome(0.5, success=lambda: None)
         if self.fault == "noise":
             self.make_noise()
+        if self.fault == "wait":
+            wait_until(Path(self.gate).exists)
+        if self.fault == "open":
+            Path(self.gate).touch()
         return None
 
     def make_noise(self):
@@ -90,6 +103,24 @@ class Faulty(NatLangEnv):
         sys.stdout.flush()
         os.write(1, b"noise of C\n")
         subprocess.run(["echo", "noise of a program"], check=True)
+
+
+@contextlib.contextmanager
+def registered():
+    """The environment ``faulty`` is known; the table of environments is put back as it was."""
+    before = dict(registry._TARGETS)
+    register_env("faulty", Faulty)
+    yield
+    registry._TARGETS.clear()
+    registry._TARGETS.update(before)
+
+
+def wait_until(condition, seconds=10):
+    """Wait for another process."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def processes(parent=None, group=None):

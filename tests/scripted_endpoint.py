@@ -39,6 +39,8 @@ class ScriptedEndpoint:
         self.reply: Callable[[Chat], str] = lambda chat: "fine"  # noqa: ARG005
         self.faults: deque[str] = deque()
         self.requests: list[Request] = []
+        self.connections = 0
+        """Accepted so far."""
         self.peak = 0
         self.active = 0
         self.lock = threading.Lock()
@@ -62,6 +64,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
     owner: ScriptedEndpoint
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.owner.connections += 1  # in the one thread that accepts
+        super().process_request(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

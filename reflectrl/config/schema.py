@@ -136,7 +136,9 @@ class ModelSection(Section):
     lora: LoraSection | None = None
     """Train adapters instead of all weights."""
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
-    """Attention kernel."""
+    """Attention kernel; flash_attention_2 excludes ``prefix_reuse``."""
+    prefix_reuse: bool = True
+    """Compute what prompts share once: key-value states are kept at play, updates run over prefix trees."""
     trust_remote_code: bool = False
     """Run Python code that comes with a downloaded model; leave off unless you have read that code."""
 
@@ -255,8 +257,8 @@ class RLFTSection(Section):
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
     """Gradient clipping."""
-    micro_batch_size: Count = 256
-    """Distinct prompts a forward pass; an update always uses all steps of its minibatch."""
+    micro_batch_tokens: Count = 4096
+    """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
     num_iterations: Count = 1
     """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""
     num_minibatches: Count = 1

@@ -2,8 +2,8 @@
 
 A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos. ``ask_ahead`` lets many of
 them work side by side: each process is sent all of its requests in one message, so a busy processor has to turn to it
-once, not once for each environment. A process that dies or stalls is started anew, and each of its environments plays
-its own episode again before it is used next.
+once, not once for each environment. ``send_ahead`` lets them work while the caller does something else. A process that
+dies or stalls is started anew, and each of its environments plays its own episode again before it is used next.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WorkerEnv(NatLangEnv):
     episode that is begun without a seed after another one differs from the one that would be played in this process.
     """
 
-    def __init__(self, pool: WorkerPool, worker: WorkerProcess, number: int, make: Make) -> None:
+    def __init__(self, pool: WorkerPool, worker: _Worker, number: int, make: Make) -> None:
         self.pool = pool
         """Where it lives, with those that share its fate and its limits."""
         self.worker = worker
@@ -126,8 +126,9 @@ class WorkerEnv(NatLangEnv):
         with self.worker.lock:
             self.worker.hosted -= 1
             last = self.worker.hosted == 0
-            if self.here and not (last or self.worker.awaited):
-                with contextlib.suppress(Broken):  # it is gone either way
+            with contextlib.suppress(Broken, WorkFailed):  # it is gone either way
+                self.worker.settle()
+                if self.here and not (last or self.worker.awaited):
                     self.worker.ask((self.number, Close()), self.pool.deadline_s)
             self.leave()
         if last:
@@ -152,9 +153,11 @@ class WorkerEnv(NatLangEnv):
             self._made_in = self.worker.life
 
     def call(self, request: Request) -> _Call:
-        """Something that is asked now, or ahead of being played."""
-        if self._next is not None:  # the inner environment may have gone another way
-            self.leave()
+        """Something that is asked now, or ahead of being played; a reset that was asked ahead is not asked again."""
+        if self._next is not None:
+            if isinstance(request, Reset) and request == self._next.request:
+                return self._next
+            self.leave()  # the inner environment may have gone another way
         if isinstance(request, Reset):
             self._begun, self._played = None, []
         self._next = _Call(self, request)
@@ -230,41 +233,86 @@ class _Call:
             )
 
 
+class _Worker(WorkerProcess):
+    """A process, and what it still owes answers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owed: list[_Call] = []
+        """In the order in which the answers come."""
+
+    def put(self, calls: Sequence[_Call]) -> None:
+        """Send the requests of all environments that are there or come back."""
+        for call in calls:
+            with call.attempt():
+                call.env.come_back()
+                if isinstance(call.request, Make):
+                    call.reply.set_result(call.env.made)
+        if sent := [call for call in calls if call.env.here and not call.reply.done()]:
+            self.send([(call.env.number, call.request) for call in sent])
+            self.owed = sent
+
+    def settle(self) -> None:
+        """Take in the answers that are owed.
+
+        A call stays without one if the process ended at an earlier call, which alone is to blame, or if somebody was
+        interrupted while waiting, so that an answer may be missing; it is repeated by whoever needs it.
+        """
+        while self.owed and self.awaited == len(self.owed):
+            call = self.owed.pop(0)
+            with call.attempt():
+                call.reply.set_result(self.receive(call.env.pool.deadline_s))
+        self.owed = []
+
+
 def ask_ahead(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> None:
     """Have environments in worker processes deal, all at the same time, with what each of them will be asked next.
 
     Nobody hears of it, of an ``EpisodeFailed`` neither, until the environment is reset, stepped or asked for hints in
     just this way. Environments that live in this process do nothing ahead.
     """
-    _answer([env.call(request) for env, request in zip(envs, requests, strict=True) if isinstance(env, WorkerEnv)])
+    _answer(_calls(envs, requests))
+
+
+def send_ahead(envs: Sequence[NatLangEnv], resets: Sequence[Reset]) -> None:
+    """``ask_ahead`` without waiting: the environments are reset while the caller does something else.
+
+    Whoever uses an environment of the same process next waits until all of them are reset, so one slow reset holds up
+    those it shares a process with, and no others. Only then are failures dealt with and the deadline counted.
+    """
+    calls = _calls(envs, resets)
+    with _locked(calls) as workers:
+        _put(workers, calls)
+
+
+def _calls(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> list[_Call]:
+    return [env.call(request) for env, request in zip(envs, requests, strict=True) if isinstance(env, WorkerEnv)]
 
 
 def _answer(calls: Sequence[_Call]) -> None:
     """Have all calls answered; each process is sent all of its requests before the first answer is waited for."""
+    with _locked(calls) as workers:
+        while calls := [call for call in calls if not call.reply.done()]:
+            _put(workers, calls)
+            for worker in workers:
+                worker.settle()
+
+
+def _put(workers: Sequence[_Worker], calls: Sequence[_Call]) -> None:
+    """Send each process its calls, those last that owe the most answers, which come before new requests."""
+    for worker in sorted(workers, key=lambda each: len(each.owed)):
+        worker.settle()
+        worker.put([call for call in calls if call.env.worker is worker and not call.reply.done()])
+
+
+@contextlib.contextmanager
+def _locked(calls: Sequence[_Call]) -> Iterator[list[_Worker]]:
+    """The processes of these calls, for this thread alone."""
     workers = list(dict.fromkeys(call.env.worker for call in calls))
     with contextlib.ExitStack() as locks:
         for worker in sorted(workers, key=id):  # in one order, or two threads might each wait for the other
             locks.enter_context(worker.lock)
-        while calls := [call for call in calls if not call.reply.done()]:
-            sent = [_send(worker, [call for call in calls if call.env.worker is worker]) for worker in workers]
-            for call in itertools.chain(*sent):
-                worker = call.env.worker
-                if worker.awaited:  # else it ended at an earlier call, which alone is to blame; this one is repeated
-                    with call.attempt():
-                        call.reply.set_result(worker.receive(call.env.pool.deadline_s))
-
-
-def _send(worker: WorkerProcess, calls: Sequence[_Call]) -> list[_Call]:
-    """Send the requests of all environments that are there or come back; returns their calls."""
-    for call in calls:
-        with call.attempt():
-            call.env.come_back()
-            if isinstance(call.request, Make):
-                call.reply.set_result(call.env.made)
-    sent = [call for call in calls if call.env.here and not call.reply.done()]
-    if sent:
-        worker.send([(call.env.number, call.request) for call in sent])
-    return sent
+        yield workers
 
 
 class WorkerPool:
@@ -296,7 +344,7 @@ class WorkerPool:
         """Calls that failed so far, repeated ones included."""
         self._counting = threading.Lock()
         self._numbers = itertools.count()
-        self._workers = [WorkerProcess() for _ in range(min(workers, os.cpu_count() or 1))]
+        self._workers = [_Worker() for _ in range(min(workers, os.cpu_count() or 1))]
         self._end = weakref.finalize(self, _end, self._workers)  # at the latest when the interpreter exits
 
     def make(self, name: str, options: Mapping[str, Any], count: int) -> list[WorkerEnv]:

@@ -15,19 +15,16 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from reflectrl.core import InvalidInput
+from reflectrl.models.sequences import Inputs, Tokens, padded
 from reflectrl.prompts import Prompt
 
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """N prompts as U distinct rows; equal prompts are computed once."""
+    """N prompts with menus, for one forward pass."""
 
-    input_ids: Tensor
-    """(U, T) token ids, padded on the right, where causal attention cannot see the padding."""
-    last_index: Tensor
-    """(U,) position of the last real token."""
-    row: Tensor
-    """(N,) which of the U rows each prompt is."""
+    inputs: Inputs
+    """Which ends in N prompts; what they share may be computed once."""
     menu_size: Tensor
     """(N,) how many of the labels the prompt's menu uses."""
     choice_ids: Tensor
@@ -40,43 +37,37 @@ class PromptEncoder:
     def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 200_000) -> None:
         self._tokenizer = tokenizer
         self._label_ids = list(label_ids)
-        self._max_length = max_length
+        self.max_length = max_length
         self._cache_size = cache_size
-        self._tokens: dict[str, list[int]] = {}
+        self._tokens: dict[str, Tokens] = {}
 
-    def tokens(self, prompt: Prompt, reserve: int = 0) -> list[int]:
+    def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
         """Token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
 
         Raises:
             InvalidInput: the prompt does not fit even without history.
 
         """
-        limit = self._max_length - reserve
+        limit = self.max_length - reserve
         ids = self._encode(prompt.text)
         if len(ids) <= limit:
             return ids
         return self._encode(prompt.fit(lambda text: len(self._encode(text)), limit).text)
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
-        """Prompts with menus as one batch.
+        """Prompts with menus as padded rows, equal ones once.
 
         Raises:
             InvalidInput: a prompt without a menu, or a menu larger than the labels there are.
 
         """
-        sizes = [self._menu_size(prompt) for prompt in prompts]
-        rows: dict[tuple[int, ...], int] = {}
-        index = [rows.setdefault(tuple(self.tokens(prompt)), len(rows)) for prompt in prompts]
-        width = max(len(ids) for ids in rows)
-        # rows are padded with their own last token: any id does, since nothing attends to it
-        padded = [list(ids) + [ids[-1]] * (width - len(ids)) for ids in rows]
-        return PromptBatch(
-            torch.tensor(padded, device=device),
-            torch.tensor([len(ids) - 1 for ids in rows], device=device),
-            torch.tensor(index, device=device),
-            torch.tensor(sizes, device=device),
-            torch.tensor(self._label_ids[: max(sizes)], device=device),
-        )
+        return self.with_menus(prompts, padded([self.tokens(prompt) for prompt in prompts], device))
+
+    def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
+        """``inputs``, which end in ``prompts``, with their menus; raises as ``batch`` does."""
+        sizes, device = [self._menu_size(prompt) for prompt in prompts], inputs.last.device
+        choice_ids = torch.tensor(self._label_ids[: max(sizes)], device=device)
+        return PromptBatch(inputs, torch.tensor(sizes, device=device), choice_ids)
 
     def _menu_size(self, prompt: Prompt) -> int:
         if prompt.menu is None:
@@ -89,10 +80,10 @@ class PromptEncoder:
             )
         return size
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> Tokens:
         ids = self._tokens.get(text)
         if ids is None:
-            ids = list(self._tokenizer(text)["input_ids"])
+            ids = tuple(self._tokenizer(text)["input_ids"])
             if len(self._tokens) >= self._cache_size:
                 self._tokens.pop(next(iter(self._tokens)))
             self._tokens[text] = ids
@@ -104,8 +95,8 @@ def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Te
 
     Labels beyond a prompt's own menu have probability exactly 0, so an illegal action can never be sampled.
     """
-    logits, values = model(input_ids=batch.input_ids, choice_ids=batch.choice_ids, last_index=batch.last_index)
-    logits = logits[batch.row]
+    inputs = batch.inputs
+    logits, values = model(input_ids=inputs.input_ids, choice_ids=batch.choice_ids, last=inputs.last, **inputs.extra)
     beyond = torch.arange(logits.size(1), device=logits.device) >= batch.menu_size[:, None]
     logits = logits.masked_fill(beyond, torch.finfo(logits.dtype).min)
-    return Categorical(logits=logits, validate_args=False), values[batch.row]
+    return Categorical(logits=logits, validate_args=False), values

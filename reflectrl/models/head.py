@@ -35,8 +35,16 @@ def _softcap(config: Any) -> float | None:
     return next((cap for name in names if (cap := getattr(config, name, None)) is not None), None)
 
 
+def bent(config: Any, logits: Tensor) -> Tensor:
+    """Logits as the model's own ``forward`` gives them: scaled and capped where its architecture does so."""
+    config = config.get_text_config()
+    logits = logits * _logit_scale(config)
+    softcap = _softcap(config)
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+
 def _choice_logits(head: nn.Module, hidden: Tensor, choice_ids: Tensor) -> Tensor:
-    """(B, D) hidden states to (B, A) float32 logits of the label rows."""
+    """(N, D) hidden states to (N, A) float32 logits of the label rows."""
     if type(head) is not nn.Linear:  # e.g. peft's trainable tokens: only the module itself knows its true rows
         return head(hidden)[:, choice_ids].float()
     weight = head.weight.full_tensor() if hasattr(head.weight, "full_tensor") else head.weight  # FSDP2 shards
@@ -71,8 +79,8 @@ def check_choice_head(model: nn.Module) -> None:
 def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None:
     """Teach ``model.forward`` two more arguments; call it before DDP wraps the model.
 
-    ``forward(input_ids=(B, T), choice_ids=(A,), last_index=(B,))`` returns ``(logits, values)``: float32 logits (B, A)
-    of the rows ``choice_ids`` of the lm_head at position ``last_index`` of each row, and (B,) values in units of
+    ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
+    rows ``choice_ids`` of the lm_head at the positions ``last``, counted through all rows, and (N,) values in units of
     return (zeros without a value head). Without ``choice_ids`` the forward is the original one.
 
     Args:
@@ -85,10 +93,8 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     """
     check_choice_head(model)
-    config = model.config.get_text_config()
-    scale, softcap = _logit_scale(config), _softcap(config)
     if value_head:
-        model.value_head = nn.Linear(config.hidden_size, 1, device=model.device)
+        model.value_head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=model.device)
         nn.init.zeros_(model.value_head.weight)
         nn.init.zeros_(model.value_head.bias)
         model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
@@ -96,15 +102,13 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     @functools.wraps(type(model).forward)  # generate() reads the signature
     def forward(
-        self: Any, *args: Any, choice_ids: Tensor | None = None, last_index: Tensor | None = None, **kwargs: Any
+        self: Any, *args: Any, choice_ids: Tensor | None = None, last: Tensor | None = None, **kwargs: Any
     ) -> Any:
-        if choice_ids is None:
+        if choice_ids is None or last is None:
             return original(*args, **kwargs)
-        hidden = self.base_model(*args, use_cache=False, **kwargs).last_hidden_state
-        hidden = hidden[torch.arange(hidden.size(0), device=hidden.device), last_index]
-        logits = _choice_logits(self.get_output_embeddings(), hidden, choice_ids) * scale
-        if softcap is not None:
-            logits = torch.tanh(logits / softcap) * softcap
+        hidden = self.base_model(*args, use_cache="past_key_values" in kwargs, **kwargs).last_hidden_state
+        hidden = hidden.flatten(0, 1)[last]
+        logits = bent(self.config, _choice_logits(self.get_output_embeddings(), hidden, choice_ids))
         if not hasattr(self, "value_head"):
             return logits, logits.new_zeros(logits.size(0))
         return logits, self.value_head(hidden.float()).squeeze(-1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from reflectrl.core import Decision
-from reflectrl.models.encode import PromptEncoder, action_distribution
+from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
+from reflectrl.models.sequences import Inputs, Tokens, padded
+from reflectrl.models.slots import Slots
 from reflectrl.prompts import Prompt
 
 
@@ -17,29 +20,67 @@ class LMPolicy:
 
     wants_hints = False
 
-    def __init__(self, model: Any, encoder: PromptEncoder, *, greedy: bool = False, batch_size: int = 256) -> None:
+    def __init__(
+        self,
+        model: Any,
+        encoder: PromptEncoder,
+        *,
+        greedy: bool = False,
+        batch_size: int = 256,
+        slots: Slots | None = None,
+    ) -> None:
+        """Act with ``model``, at most ``batch_size`` prompts a forward pass.
+
+        With ``slots`` of this model, what prompts share with those of the last call is not read again: ``forget`` it
+        whenever the weights have changed.
+        """
         self._model = model
         self._encoder = encoder
         self._greedy = greedy
         self._batch_size = batch_size
+        self._slots = slots
+
+    def forget(self) -> None:
+        """Reuse nothing of what was computed before: the weights have changed."""
+        if self._slots is not None:
+            self._slots.clear()
 
     @torch.no_grad()
     def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
         """Sample by inverting the cumulative distribution at ``draws`` (or take the most probable label)."""
         was_training = self._model.training
         self._model.eval()
-        decisions = [
-            decision
-            for start in range(0, len(prompts), self._batch_size)
-            for decision in self._decide(
-                prompts[start : start + self._batch_size], draws[start : start + self._batch_size]
-            )
-        ]
+        decisions: dict[int, Decision] = {}
+        for indices, inputs in self._passes([self._encoder.tokens(prompt) for prompt in prompts]):
+            if not indices:  # only to be read: what the next ones share
+                token = inputs.input_ids[0, :1]
+                self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
+                continue
+            part = [prompts[index] for index in indices]
+            batch = self._encoder.with_menus(part, inputs)
+            decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
         self._model.train(was_training)
-        return decisions
+        return [decisions[index] for index in range(len(prompts))]
 
-    def _decide(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> Iterator[Decision]:
-        distribution, values = action_distribution(self._model, self._encoder.batch(prompts, self._model.device))
+    def _passes(self, rows: Sequence[Tokens]) -> Iterator[tuple[Sequence[int], Inputs]]:
+        """Forward passes, and which prompts end in each."""
+        if self._slots is None:
+            for start in range(0, len(rows), self._batch_size):
+                part = rows[start : start + self._batch_size]
+                yield range(start, start + len(part)), padded(part, self._model.device)
+            return
+        same: dict[Tokens, list[int]] = {}
+        for index, row in enumerate(rows):
+            same.setdefault(row, []).append(index)
+        distinct = list(same)
+        for numbers, inputs in self._slots.read(distinct):
+            indices = [same[distinct[number]] for number in numbers]
+            repeats = torch.tensor([len(each) for each in indices], device=inputs.last.device)
+            last = inputs.last.repeat_interleave(repeats) if indices else inputs.last
+            yield [index for each in indices for index in each], replace(inputs, last=last)
+
+    def _decide(self, prompts: Sequence[Prompt], batch: PromptBatch, draws: Sequence[float]) -> Iterator[Decision]:
+        distribution, values = action_distribution(self._model, batch)
         probs = distribution.probs.cpu().double()
         if self._greedy:
             index = probs.argmax(-1)

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
+from reflectrl.models.decode import Decoder, Sampler
 from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.sequences import Tokens
+from reflectrl.models.slots import Slots
 from reflectrl.players.cache import CachedReflector
 from reflectrl.prompts import Prompt
 
 
-class _Gumbel(LogitsProcessor):
-    """Turns greedy search into exact sampling at a temperature, with one generator a row.
+class _Chosen(LogitsProcessor):
+    """Leaves ``generate`` no choice but the sampler's."""
 
-    The most probable token after adding Gumbel noise is a sample of the softmax, so each row depends on its own draw
-    and not on who else is in the batch.
-    """
-
-    def __init__(self, draws: Sequence[float], temperature: float) -> None:
-        self._rngs = [np.random.default_rng(random.Random(draw).getrandbits(64)) for draw in draws]
-        self._temperature = temperature
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
-        noise = np.stack([rng.gumbel(size=scores.size(1)) for rng in self._rngs])
-        return scores / self._temperature + torch.as_tensor(noise, dtype=scores.dtype, device=scores.device)
+        chosen = torch.tensor(self._sampler.choose(scores, range(len(scores))), device=scores.device)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
 
 
 class LMReflector(CachedReflector):
@@ -50,7 +46,13 @@ class LMReflector(CachedReflector):
         temperature: float = 0.0,
         cache_size: int = 100_000,
         batch_size: int = 256,
+        slots: Slots | None = None,
     ) -> None:
+        """Reflect with ``model``, at most ``batch_size`` prompts side by side.
+
+        With ``slots`` of this model, what prompts share with those of the last call is not read again; without, all is
+        left to ``transformers``' ``generate``.
+        """
         super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
         self._tokenizer = tokenizer
@@ -58,44 +60,54 @@ class LMReflector(CachedReflector):
         self._max_new_tokens = max_new_tokens
         self._temperature = temperature
         self._batch_size = batch_size
+        self._slots = slots
 
     def speaks_with(self, model: Any) -> bool:
         """Whether ``model`` is the one that reflects (single player)."""
         return self._model is model
 
+    def clear(self) -> None:
+        """Forget all reflections and states; needed only when the reflector's weights change (single player)."""
+        super().clear()
+        if self._slots is not None:
+            self._slots.clear()
+
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """One utterance a prompt, at most ``max_new_tokens`` tokens each."""
-        said: list[Utterance] = []
+        rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts]
         was_training = self._model.training
         self._model.eval()
-        for start in range(0, len(prompts), self._batch_size):
-            stop = start + self._batch_size
-            said += self._generate(prompts[start:stop], draws[start:stop])
+        if self._slots is not None:
+            base = self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model
+            decoder = Decoder(base, self._slots, [self._tokenizer.eos_token_id], self._max_new_tokens)
+            said = decoder.write(rows, Sampler(draws, self._temperature))
+        else:
+            said = []
+            for start in range(0, len(rows), self._batch_size):
+                stop = start + self._batch_size
+                said += self._generate(rows[start:stop], Sampler(draws[start:stop], self._temperature))
         self._model.train(was_training)
-        return said
+        return [self._utterance(ids) for ids in said]
 
     @torch.no_grad()
-    def _generate(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts]
+    def _generate(self, rows: Sequence[Tokens], sampler: Sampler) -> list[list[int]]:
+        """As ``Decoder.write``, by transformers alone."""
         width = max(len(row) for row in rows)
-        pad = self._tokenizer.pad_token_id
+        pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
         device = self._model.device
-        sampling = [_Gumbel(draws, self._temperature)] if self._temperature > 0 else []
         written = self._model.generate(
-            input_ids=torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device),
+            input_ids=torch.tensor([[pad] * (width - len(row)) + [*row] for row in rows], device=device),
             attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device),
-            logits_processor=LogitsProcessorList(sampling),
+            logits_processor=LogitsProcessorList([_Chosen(sampler)]),
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             num_beams=1,
             # not the model's own default, which would count the padding and so see the rest of the batch
             repetition_penalty=1.0,
-            eos_token_id=self._tokenizer.eos_token_id,
+            eos_token_id=eos,
             pad_token_id=pad,
         )[:, width:].tolist()
-        return [self._utterance(row) for row in written]
+        return [ids[: ids.index(eos)] if eos in ids else ids for ids in written]
 
-    def _utterance(self, ids: list[int]) -> Utterance:
-        eos = self._tokenizer.eos_token_id
-        said = ids[: ids.index(eos)] if eos in ids else ids
-        return Utterance(" ".join(self._tokenizer.decode(said, skip_special_tokens=True).split()), len(said))
+    def _utterance(self, ids: Sequence[int]) -> Utterance:
+        return Utterance(" ".join(self._tokenizer.decode(ids, skip_special_tokens=True).split()), len(ids))

@@ -22,6 +22,8 @@ from reflectrl.models.head import add_choice_head
 from reflectrl.models.load import LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.reuse import slots_for
+from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
@@ -84,7 +86,8 @@ class Cast:
         lm = self.load(name)
         add_choice_head(lm.base)
         encoder = self.encoder(lm)
-        return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy)
+        slots = self._slots(lm, self.recipe.model, "policy")
+        return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy, slots=slots)
 
     def plain_policy(self, name: str) -> Policy:
         """A player without a local model: ``random``, ``expert`` or ``remote``."""
@@ -109,22 +112,26 @@ class Cast:
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")
-            return self._lm_reflector(policy, self.recipe.model.max_length)
+            return self._lm_reflector(policy, self.recipe.model)
         return self._local_reflector
 
     @cached_property
     def _local_reflector(self) -> LMReflector:
-        return self._lm_reflector(self.load("reflector"), self.section("reflector").max_length)
+        return self._lm_reflector(self.load("reflector"), self.section("reflector"))
 
-    def _lm_reflector(self, lm: LanguageModel, max_length: int) -> LMReflector:
+    def _slots(self, lm: LanguageModel, section: ModelSection, role: str) -> Slots | None:
+        return slots_for(lm.base, section.max_length, role) if section.prefix_reuse else None
+
+    def _lm_reflector(self, lm: LanguageModel, section: ModelSection) -> LMReflector:
         players = self.recipe.players
         return LMReflector(
             lm.model,
             lm.tokenizer,
-            max_length=max_length,
+            max_length=section.max_length,
             max_new_tokens=players.max_new_tokens,
             temperature=players.temperature,
             cache_size=players.cache_size,
+            slots=self._slots(lm, section, "reflector"),
         )
 
 

@@ -27,6 +27,7 @@ def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
     if recipe.rlft is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; add one.")
     fields = recipe.rlft.model_dump(exclude={"stages", "record_episodes"})
+    fields["prefix_reuse"] = recipe.model.prefix_reuse
     cuda = torch.cuda.is_available()
     return ReflectRLConfig(
         output_dir=output_dir,

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import random
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -101,6 +103,7 @@ class ChatClient:
         self._not_before = 0.0
         self._api: openai.AsyncOpenAI | None = None
         self._slots = asyncio.Semaphore(endpoint.concurrency)
+        self._runner = asyncio.Runner()
 
     async def __aenter__(self) -> ChatClient:
         """Open the connections; they belong to the running event loop."""
@@ -117,13 +120,24 @@ class ChatClient:
         self._api = None
 
     def ask_many(self, chats: Sequence[Messages], reads: Sequence[Callable[[str], T]]) -> list[Reply[T]]:
-        """Ask all chats, ``endpoint.concurrency`` at a time; replies in order. See ``ask``."""
+        """Ask all chats, ``endpoint.concurrency`` at a time; replies in order. See ``ask``.
+
+        The connections stay open for the next call, until the client is gone: a rollout asks at every step.
+        """
+        if self._api is None:
+            self._api, self._slots = self._connect(), asyncio.Semaphore(self.endpoint.concurrency)
+            weakref.finalize(self, _hang_up, self._runner, self._api)
 
         async def ask_all() -> list[Reply[T]]:
-            async with self:
-                return await asyncio.gather(*(self.ask(*pair) for pair in zip(chats, reads, strict=True)))
+            asked = [asyncio.create_task(self.ask(*pair)) for pair in zip(chats, reads, strict=True)]
+            try:
+                return await asyncio.gather(*asked)
+            finally:  # after a failure, nobody waits for the others
+                for ask in asked:
+                    ask.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
 
-        return asyncio.run(ask_all())
+        return self._runner.run(ask_all())
 
     async def ask(self, chat: Messages, read: Callable[[str], T]) -> Reply[T]:
         """What ``read`` makes of the model's reply; where it raises ``BadReply``, the model is told and asked again.
@@ -135,7 +149,7 @@ class ChatClient:
         if self._api is None:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
         attempts = self.endpoint.max_attempts
-        async with self._slots:
+        async with self._slots:  # kept while waiting to ask again: a server in trouble is asked less
             for attempt in range(1, attempts + 1):
                 try:
                     reply = await self._attempt(self._api, chat, attempt)
@@ -251,6 +265,23 @@ class ChatClient:
             max_retries=0,
             timeout=None,
         )
+
+
+def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
+    """Close the connections and the event loop of a client that is gone."""
+
+    def close() -> None:
+        with runner:
+            runner.run(api.close())
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        close()
+    else:  # the client was collected in the middle of somebody else's event loop
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
 
 
 def _message(role: str, content: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
 from reflectrl.core.hosting import AskHints, Reset, Step
-from reflectrl.core.workers import ask_ahead
+from reflectrl.core.workers import ask_ahead, send_ahead
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat
 
@@ -21,6 +21,11 @@ class Episode:
     task: Task
     seed: int
 
+    @property
+    def reset(self) -> Reset:
+        """What begins it."""
+        return Reset(self.task, self.seed)
+
 
 class _Slot:
     """One environment, and the episode it is in the middle of; free before the first and after the last."""
@@ -29,9 +34,13 @@ class _Slot:
         self.env = env
         self.free = True
 
-    def begin(self, dealt: tuple[int, Episode]) -> None:
-        """Take an episode and its number."""
+    def take(self, dealt: tuple[int, Episode]) -> _Slot:
+        """Take an episode and its number, to begin it later."""
         self.number, self.episode = dealt
+        return self
+
+    def begin(self) -> None:
+        """Begin the episode."""
         self.rng = random.Random(self.episode.seed)
         self.turns: list[Turn] = []
         self.hints: Hints | None = None
@@ -69,6 +78,10 @@ def rollout(
 ) -> list[Trajectory]:
     """Play ``episodes`` over ``envs``; a slot whose episode ends takes the next one.
 
+    Environments in worker processes begin it while the others think. Wherever they live, a slot sits out exactly one
+    step of the others for it, so who plays side by side does not depend on how long anything takes: the others wait
+    only for what is left of a reset that takes longer than their step.
+
     Every episode draws from its own generator, in a fixed order (reflection, action, menu order), so the result does
     not depend on how many episodes are played side by side.
 
@@ -88,8 +101,10 @@ def rollout(
     done: dict[int, Trajectory] = {}
     queue = list(enumerate(episodes))[::-1]
     slots = [_Slot(env) for env in envs[: len(queue)]]
-    while slots := _filled(slots, queue):
-        for slot in _step(slots, policy, reflector, layout):
+    while queue or not all(slot.free for slot in slots):
+        playing = [slot for slot in slots if not slot.free]
+        joining = [slot.take(queue.pop()) for slot in slots if slot.free and queue]
+        for slot in _step(playing, joining, policy, reflector, layout):
             if on_turn is not None:
                 on_turn(slot.turns[-1])
             if slot.trajectory is None:
@@ -98,7 +113,18 @@ def rollout(
             done[slot.number] = slot.trajectory
             if on_episode is not None:
                 on_episode(slot.trajectory)
+        _each(_Slot.begin, joining, [slot.episode.reset for slot in joining])
     return [done[number] for number in sorted(done)]
+
+
+def begin_ahead(envs: Sequence[NatLangEnv], episodes: Sequence[Episode]) -> None:
+    """Have environments in worker processes begin the first of ``episodes`` while the caller does something else.
+
+    It is for who will play the same episodes over the same environments next: ``rollout`` finds them begun, or tells
+    what went wrong. Nothing has to be undone if they are not played. Environments of this process begin nothing ahead.
+    """
+    together = list(zip(envs, episodes, strict=False))
+    send_ahead([env for env, _ in together], [episode.reset for _, episode in together])
 
 
 def _each(
@@ -120,18 +146,17 @@ def _each(
     return left
 
 
-def _filled(slots: Sequence[_Slot], queue: list[tuple[int, Episode]]) -> list[_Slot]:
-    """The slots that play, after free ones took what there is to play."""
-    while queue and (free := [slot for slot in slots if slot.free]):
-        dealt = [queue.pop() for _ in free[: len(queue)]]
-        _each(_Slot.begin, free[: len(dealt)], [Reset(each.task, each.seed) for _, each in dealt], dealt)
-    return [slot for slot in slots if not slot.free]
-
-
-def _step(slots: Sequence[_Slot], policy: Policy, reflector: Reflector | None, layout: PromptFormat) -> list[_Slot]:
-    """One step of every slot: reflect, act, play; returns those that played."""
+def _step(
+    slots: Sequence[_Slot],
+    joining: Sequence[_Slot],
+    policy: Policy,
+    reflector: Reflector | None,
+    layout: PromptFormat,
+) -> list[_Slot]:
+    """One step of every slot: reflect, act, play; returns those that played. Meanwhile others come to join them."""
     if policy.wants_hints or (reflector is not None and reflector.wants_hints):
         slots = _each(_Slot.ask, slots, [AskHints()] * len(slots))
+    begin_ahead([slot.env for slot in joining], [slot.episode for slot in joining])  # hints would have waited for it
     if not slots:
         return []
     draws = [(slot.rng.random(), slot.rng.random()) for slot in slots]

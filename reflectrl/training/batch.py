@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,20 +75,3 @@ def minibatches(
         order = rng.sample(list(samples), len(samples))
         batches += [order[part::parts] or order for part in range(parts)]
     return batches
-
-
-def micro_batches(samples: Sequence[StepSample], rows: int) -> Iterator[list[StepSample]]:
-    """Cut a minibatch into parts of at most ``rows`` distinct prompts of similar length.
-
-    Equal prompts fall into one part, where the model computes them once.
-    """
-    part: list[StepSample] = []
-    distinct, last = 0, None
-    for sample in sorted(samples, key=lambda s: (len(s.prompt.text), s.prompt.text)):
-        new = sample.prompt != last
-        if new and distinct == rows:
-            yield part
-            part, distinct = [], 0
-        part.append(sample)
-        distinct, last = distinct + new, sample.prompt
-    yield part

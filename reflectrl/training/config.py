@@ -32,8 +32,10 @@ class ReflectRLConfig(_BaseConfig):
     """Passes over a batch of episodes."""
     num_minibatches: int = 1
     """Optimizer steps a pass."""
-    micro_batch_size: int = 256
-    """Distinct prompts a forward pass."""
+    micro_batch_tokens: int = 4096
+    """Tokens a forward pass of an update, padding included."""
+    prefix_reuse: bool = True
+    """Compute what prompts share once, where the model can: in slots at play, in prefix trees at updates."""
     epsilon: float | None = None
     """PPO clip range; ``None`` for REINFORCE."""
     gamma: float = 1.0

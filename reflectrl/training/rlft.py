@@ -30,11 +30,13 @@ from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.reuse import slots_for
+from reflectrl.models.sequences import Inputs, read, split, square_of
 from reflectrl.players import Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, episode_metrics, rollout
 from reflectrl.rollout.jsonl import decode, encode
-from reflectrl.training.batch import StepSample, micro_batches, minibatches, step_samples
+from reflectrl.training.batch import StepSample, minibatches, step_samples
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, Stage
 from reflectrl.training.objective import Loss, Objective, step_losses
@@ -114,6 +116,9 @@ class ReflectRLTrainer(_BaseTrainer):
     ) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         add_choice_head(base, value_head=args.baseline == "value")
+        slots = slots_for(base, encoder.max_length, "policy") if args.prefix_reuse else None
+        self._square = None if slots is None else square_of(base)
+        self._dtype = base.dtype
         self.curriculum = Curriculum(args.stages)
         self.replay = ReplayBuffer(args.replay_size)
         self.iteration = 0
@@ -139,7 +144,7 @@ class ReflectRLTrainer(_BaseTrainer):
             callbacks=[_StopWithCurriculum(self.curriculum)],
         )
         self.remove_callback(PrinterCallback)
-        self._policy = LMPolicy(model, self._encoder, batch_size=args.micro_batch_size)
+        self._policy = LMPolicy(model, encoder, slots=slots)
 
     # ---- rollout ----------------------------------------------------------------------------------------------
 
@@ -161,6 +166,7 @@ class ReflectRLTrainer(_BaseTrainer):
             Episode(task, derive_seed(self.args.seed, "episode", self.iteration, rank, number))
             for number, task in enumerate(tasks)
         ]
+        self._policy.forget()
         played = rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
         if not played:
             raise WorkFailed(
@@ -202,12 +208,14 @@ class ReflectRLTrainer(_BaseTrainer):
         if not self._queue:
             self._queue = self._collect()
         samples = self._queue.pop(0)
-        parts = list(micro_batches(samples, self.args.micro_batch_size))
+        rows = [self._encoder.tokens(sample.prompt) for sample in samples]
+        parts = list(split(rows, tokens=self.args.micro_batch_tokens, square=self._square))
         total = clipped = kl = 0.0
         for part in parts:
             with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
                 with self.compute_loss_context_manager():
-                    loss = self._loss(model, part)
+                    inputs = read(rows, part, self.args.device, self._dtype)
+                    loss = self._loss(model, [samples[index] for tree in part for index in tree], inputs)
                 self.accelerator.backward(loss.total / len(samples))
             total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
         mean = total / len(samples)
@@ -221,9 +229,10 @@ class ReflectRLTrainer(_BaseTrainer):
             self._finish_iteration()
         return torch.tensor(mean, device=self.args.device)
 
-    def _loss(self, model: Any, samples: Sequence[StepSample]) -> Loss:
+    def _loss(self, model: Any, samples: Sequence[StepSample], inputs: Inputs) -> Loss:
+        """Of ``samples``, in which ``inputs`` end."""
         device = self.args.device
-        batch = self._encoder.batch([sample.prompt for sample in samples], device)
+        batch = self._encoder.with_menus([sample.prompt for sample in samples], inputs)
         distribution, values = action_distribution(model, batch)
         progress = self.state.global_step / self.args.max_steps
         fade = 1 - (1 - self.args.entropy_coef_end) * progress

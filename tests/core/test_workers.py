@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faulty
 import pytest
+from faulty import wait_until
 
-from reflectrl.core import EpisodeFailed, InvalidInput, Task, WorkFailed, check_env, make_env, register_env, registry
+from reflectrl.core import EpisodeFailed, InvalidInput, Task, WorkFailed, check_env, make_env, register_env
 from reflectrl.core.hosting import Reset, Step
 from reflectrl.core.workers import WorkerPool, ask_ahead
 from reflectrl.players import ExpertReflector, RandomPolicy
@@ -26,12 +26,8 @@ ours = functools.partial(faulty.processes, parent=os.getpid())
 
 @pytest.fixture(autouse=True, scope="module")
 def _table():
-    """The environment ``faulty`` is known; the table of environments is put back as it was."""
-    before = dict(registry._TARGETS)
-    register_env("faulty", faulty.Faulty)
-    yield
-    registry._TARGETS.clear()
-    registry._TARGETS.update(before)
+    with faulty.registered():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +60,6 @@ def told(env):
 
 def deadline(fault):
     return 1 if fault.startswith("stall") else 60
-
-
-def wait_until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # ---- the same as in this process -------------------------------------------------------------------------------------

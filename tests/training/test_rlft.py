@@ -121,7 +121,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
         reflector=lm_reflector(gpt2(7, spread=0.1)),
         stages=[stage(2)],
         episodes=12,
-        micro_batch_size=7,  # other batches than the rollout's
+        micro_batch_tokens=300,  # other batches than the rollout's
         epsilon=TINY_CLIP,
         learning_rate=0.0,
     ).train()
@@ -138,7 +138,7 @@ def test_micro_batches_make_the_same_update_as_one_batch(tmp_path):
     # not Adam, which makes steps of one size out of gradients that are zero but for rounding
     options = {"baseline": "value", "entropy_coef": 0.1, "optim": "sgd", "learning_rate": 0.5, "episodes": 8}
     whole = run(tmp_path / "whole", gpt2(spread=0.1), **options).train()
-    parts = run(tmp_path / "parts", gpt2(spread=0.1), **options, micro_batch_size=3).train()
+    parts = run(tmp_path / "parts", gpt2(spread=0.1), **options, micro_batch_tokens=100).train()
     assert len({turn.observation for t in whole.episodes[0] for turn in t.turns}) > 6
     assert not torch.allclose(whole.weights["lm_head.weight"], gpt2(spread=0.1).lm_head.weight, atol=1e-3)
     for name, weight in whole.weights.items():

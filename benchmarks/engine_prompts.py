@@ -1,0 +1,327 @@
+"""Real prompts of all three environments for the benchmarks of the engine, made offline, and models that read them.
+
+    python benchmarks/engine_prompts.py  # how long the prompts are, and how much of them is new
+
+Episodes of an expert that errs, in the layout of a recipe, with the expert's reflections. What no download can bring is
+replaced: GPT-2's tokenizer by one that is trained on the prompts themselves, GPT-2's weights by random ones. ALFWorld
+needs its extra: pip install 'reflectrl[alfworld]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from arms import table
+from tokenizers import AddedToken
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.config.environment import recipe_env
+from reflectrl.config.prompts import prompt_format
+from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
+from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.models.builtin import make_base
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.load import LanguageModel, new_model
+from reflectrl.models.seeding import seeded
+from reflectrl.models.tokenizer import label_ids, train_tokenizer
+from reflectrl.players import ExpertReflector
+from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
+from reflectrl.prompts.format import ACTION_CUE
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.record import prompts_of
+from reflectrl.training.batch import StepSample, step_samples
+
+ENVS = ("dangerous_taxi", "auto_explore", "alfworld")
+PAPER, NANO = ([f"{env}/{size}" for env in ENVS] for size in ("paper", "nano"))
+OFFLINE = {
+    # the paper's twelve repositories and the chat model that asks about them are far away
+    "auto_explore/paper": (
+        "dataset.repositories=[company:nano]",
+        "dataset.writer=extractive",
+        "dataset.files=null",
+        "dataset.per_file=3",
+    )
+}
+GPT2_VOCABULARY = 50_257
+EPISODES = 16
+"""Of the table."""
+TRIES = 100
+"""Episodes that are played, at most, for each that lasts long enough."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an episode, as both players and the update see it."""
+
+    reflector: Prompt
+    sample: StepSample
+    """The policy's prompt, the action played, and what it was worth."""
+
+    @property
+    def policy(self) -> Prompt:
+        """What the policy reads."""
+        return self.sample.prompt
+
+
+class NoisyExpert:
+    """Plays the expert's action with probability ``expertise``, otherwise any."""
+
+    wants_hints = True
+
+    def __init__(self, expertise: float) -> None:
+        self._expertise = expertise
+
+    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+        """One decision a prompt."""
+        return [self._decide(prompt, draw) for prompt, draw in zip(prompts, draws, strict=True)]
+
+    def _decide(self, prompt: Prompt, draw: float) -> Decision:
+        actions = prompt.menu.actions if prompt.menu else ()
+        action = prompt.hints.action if prompt.hints else None
+        if action is None or draw >= self._expertise:
+            action = actions[int((draw - self._expertise) / (1 - self._expertise) * len(actions))]
+        return Decision(actions.index(action), action, logprob=0.0, entropy=0.0)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A recipe, ready to be played."""
+
+    recipe: Recipe
+    folder: Path
+    """Its run folder, which holds the dataset if it has one."""
+    layout: PromptFormat
+    labels: tuple[str, ...]
+
+    def envs(self, number: int) -> list[NatLangEnv]:
+        """New environments, in this process."""
+        return [recipe_env(self.recipe, self.folder) for _ in range(number)]
+
+    def episodes(self, number: int, seed: int = 0) -> list[Episode]:
+        """Training tasks in a seeded order."""
+        return list(islice(self._endless(self.envs(1)[0], seed), number))
+
+    def play(self, number: int, *, seed: int = 0, expertise: float = 0.6, steps: int | None = None) -> list[Trajectory]:
+        """Episodes of the noisy expert.
+
+        Args:
+            number: how many.
+            seed: of the tasks' order, and of everything random in an episode.
+            expertise: probability of the expert's action; else any is played.
+            steps: take only episodes that last so long, and only their first so many steps.
+
+        Raises:
+            InvalidInput: next to no episode lasts so long.
+
+        """
+        envs = self.envs(1)
+        tried = islice(self._endless(envs[0], seed), TRIES * number)
+        played = (self._one(envs, episode, expertise) for episode in tried)
+        kept = list(islice((whole for whole in played if steps is None or len(whole.turns) >= steps), number))
+        if len(kept) < number:
+            raise InvalidInput(
+                f"{len(kept)} of {TRIES * number} episodes of {self.recipe.name!r} lasted {steps} steps; expected "
+                f"{number}: ask for fewer steps, a longer horizon, or another expertise."
+            )
+        return kept if steps is None else [replace(whole, turns=whole.turns[:steps]) for whole in kept]
+
+    def steps(self, trajectories: Sequence[Trajectory]) -> list[list[Step]]:
+        """What players and update read of each episode; advantages as the recipe discounts, normalised."""
+        gamma = self.recipe.rlft.gamma if self.recipe.rlft else 1.0
+        samples = step_samples(trajectories, self.layout, gamma=gamma, baseline="batch", normalize=True)
+        each = iter(samples)
+        return [
+            [Step(reflector, next(each)) for reflector, _ in prompts_of(whole, self.layout)] for whole in trajectories
+        ]
+
+    def _endless(self, env: NatLangEnv, seed: int) -> Iterator[Episode]:
+        tasks = list(env.split_tasks("train"))
+        random.Random(f"{seed} order of tasks").shuffle(tasks)
+        return (Episode(tasks[at % len(tasks)], derive_seed(seed, "episode", at)) for at in count())
+
+    def _one(self, envs: Sequence[NatLangEnv], episode: Episode, expertise: float) -> Trajectory:
+        policy, reflector = NoisyExpert(expertise), ExpertReflector()
+        return rollout(envs, [episode], policy=policy, reflector=reflector, layout=self.layout)[0]
+
+
+@contextmanager
+def set_up(name: str, *, horizon: int | None = None, menu: int = 0) -> Iterator[Scene]:
+    """A shipped recipe in a folder that lasts as long as the context.
+
+    Args:
+        name: of the recipe.
+        horizon: instead of the recipe's.
+        menu: have labels for a menu of so many actions, even where the environment never shows one.
+
+    """
+    overrides = [*OFFLINE.get(name, ()), *([] if horizon is None else [f"env.options.horizon={horizon}"])]
+    recipe = load_recipe(name, overrides)
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
+        build_dataset(recipe, Path(folder))
+        env = recipe_env(recipe, Path(folder))
+        layout = prompt_format(recipe, env.instructions)
+        yield Scene(recipe, Path(folder), layout, labels(layout.labels, max(menu, env.max_actions)))
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model with random weights and what reads prompts for it."""
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    encoder: PromptEncoder
+    label_ids: tuple[int, ...]
+
+
+def nano(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0) -> Reader:
+    """``builtin/nano`` as the nano recipe of the same environment has it, before training."""
+    section = load_recipe(f"{scene.recipe.env.name}/nano").model
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
+        base = make_base(section, Path(folder) / "base", corpus=corpus(episodes), labels=scene.labels, seed=seed)
+        lm = new_model(base, labels=scene.labels, seed=seed)
+    return _reader(scene, lm, section.max_length)
+
+
+def gpt2_small(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, **shape: Any) -> Reader:
+    """The shape of GPT-2 small, random weights, no dropout; ``shape`` overrides ``GPT2Config``.
+
+    Its vocabulary is as large as GPT-2's: the words of the prompts come first, and every id beyond stands for a
+    character of its own that no prompt has, so that whatever a random model says can be read again.
+    """
+    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=2000, max_length=1024)
+    private = range(0xF0000, 0xF0000 + GPT2_VOCABULARY - len(tokenizer))
+    tokenizer.add_tokens([AddedToken(chr(point), normalized=False) for point in private])
+    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = GPT2Config(pad_token_id=tokenizer.pad_token_id, **still, **ends, **shape)
+    with seeded(seed):
+        model = GPT2LMHeadModel(config)
+    return _reader(scene, LanguageModel(model, tokenizer), config.n_positions)
+
+
+def _reader(scene: Scene, lm: LanguageModel, max_length: int) -> Reader:
+    ids = tuple(label_ids(lm.tokenizer, scene.labels))
+    return Reader(lm.model.eval(), lm.tokenizer, PromptEncoder(lm.tokenizer, ids, max_length), ids)
+
+
+def corpus(episodes: Iterable[Iterable[Step]]) -> list[str]:
+    """Every text that a policy reads; the reflector's is the beginning of it."""
+    return [step.policy.text for episode in episodes for step in episode]
+
+
+def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple[int, ...]:
+    """Token ids that end a reply: so many of them that a random model ends one after about ``1 / share`` tokens."""
+    drawn = random.Random(f"{seed} ends").sample(range(vocabulary), round(share * vocabulary))
+    return tuple(sorted({eos, *drawn}))
+
+
+# ---- other menus -----------------------------------------------------------------------------------------------------
+
+
+def without_menu(prompt: Prompt) -> Prompt:
+    """The same state and reflection for a player that is shown no menu."""
+    listed = (prompt.menu.text if prompt.menu else "") + ACTION_CUE
+    return replace(prompt, tail=prompt.tail.removesuffix(listed) + ACTION_CUE, menu=None)
+
+
+def with_menu(prompt: Prompt, layout: PromptFormat, actions: Sequence[str]) -> Prompt:
+    """The same state and reflection with another menu."""
+    menu = Menu(labels(layout.labels, len(actions)), tuple(actions))
+    tail = without_menu(prompt).tail.removesuffix(ACTION_CUE)
+    return replace(prompt, tail=tail + menu.text + ACTION_CUE, menu=menu)
+
+
+def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str]:
+    """``number`` different actions: those of the episodes' menus, then the same once more with a number behind."""
+    menus = (step.policy.menu for episode in episodes for step in episode)
+    real = list(dict.fromkeys(action for menu in menus if menu for action in menu.actions))
+    made_up = (f"{action} {turn}" for turn in count(2) for action in real)
+    return list(dict.fromkeys([*real, *islice(made_up, number + len(real))]))[:number]
+
+
+# ---- lengths ---------------------------------------------------------------------------------------------------------
+
+
+def new_tokens(rows: Iterable[Sequence[int]]) -> int:
+    """Tokens of the prefix tree over ``rows``: what is left to compute if no beginning is computed twice."""
+    total, last = 0, ()
+    for row in sorted(tuple(row) for row in rows):
+        shared = next((at for at, (one, other) in enumerate(zip(last, row, strict=False)) if one != other), None)
+        total += len(row) - (min(len(last), len(row)) if shared is None else shared)
+        last = row
+    return total
+
+
+def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) -> list[str]:
+    """One line of the table."""
+    said = [[reader.encoder.tokens(step.reflector) for step in episode] for episode in episodes]
+    read = [[reader.encoder.tokens(step.policy) for step in episode] for episode in episodes]
+
+    def share(trees: Iterable[Iterable[Sequence[int]]], rows: Sequence[Sequence[Sequence[int]]]) -> str:
+        return f"{100 * sum(map(new_tokens, trees)) / sum(len(row) for episode in rows for row in episode):.0f}"
+
+    def mean(rows: Sequence[Sequence[Sequence[int]]]) -> str:
+        return f"{fmean(len(row) for episode in rows for row in episode):.0f}"
+
+    def all_of(rows: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
+        return [[row for episode in rows for row in episode]]
+
+    return [
+        scene.recipe.name,
+        f"{fmean(map(len, episodes)):.1f}",
+        mean(said),
+        mean(read),
+        str(max(len(row) for episode in read for row in episode)),
+        f"{fmean(len(step.policy.menu.actions) for episode in episodes for step in episode if step.policy.menu):.0f}",
+        share(said, said),
+        share(all_of(said), said),
+        share(read, read),
+        share(all_of(read), read),
+    ]
+
+
+HEADS = (
+    "recipe",
+    "steps an episode",
+    "tokens, reflector",
+    "tokens, policy",
+    "longest",
+    "menu",
+    "new %, reflector, in an episode",
+    "new %, reflector, in all",
+    "new %, policy, in an episode",
+    "new %, policy, in all",
+)
+
+
+def main() -> None:
+    """Play, count and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=EPISODES)
+    arguments = parser.parse_args()
+    lines = []
+    for name in (*PAPER, *NANO):
+        with set_up(name) as scene:
+            episodes = scene.steps(scene.play(arguments.episodes))
+            small = {"n_layer": 1, "n_embd": 8, "n_head": 1}  # lengths are the tokenizer's, whatever the shape
+            reader = gpt2_small(scene, episodes, **small) if name in PAPER else nano(scene, episodes)
+            lines.append(lengths(scene, reader, episodes))
+    print(table(HEADS, lines))
+
+
+if __name__ == "__main__":
+    main()

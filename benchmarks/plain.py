@@ -1,0 +1,380 @@
+"""The plain implementation that the engine is measured against, the way public code works.
+
+One ``generate`` a step, full-vocabulary logits, each step of an episode by itself. It is short, but not slow on
+purpose: ``generate`` keeps key-value states while it writes, and prompts are tokenized once. Players draw from the same
+numbers as those of ``reflectrl.models``, so both sides play the same episodes.
+
+Stronger baselines stand beside it: padded batches of steps, batches of similar length under a token budget, and the
+choice-row head (``action_distribution``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from engine_prompts import Step, without_menu
+from torch import Tensor
+from torch.distributions import Categorical
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from reflectrl.core import Decision, NatLangEnv, Trajectory, Utterance
+from reflectrl.models.decode import Sampler
+from reflectrl.models.encode import PromptEncoder, action_distribution
+from reflectrl.players import Policy, Reflector
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.rollout import Episode, rollout
+from reflectrl.training.batch import StepSample, step_samples
+from reflectrl.training.objective import Objective, step_losses
+
+REINFORCE = Objective(epsilon=None, entropy_coef=0.0, value_coef=0.0)
+Update = Callable[[Sequence[StepSample]], float]
+"""Learns from steps and returns their mean loss."""
+
+
+def menu_distribution(logits: Tensor, label_ids: Sequence[int], sizes: Sequence[int]) -> Categorical:
+    """(N, V) logits of whole vocabularies to distributions over each prompt's own labels."""
+    choices = logits[:, torch.tensor(label_ids[: max(sizes)], device=logits.device)].float()
+    beyond = torch.arange(choices.size(1), device=logits.device) >= torch.tensor(sizes, device=logits.device)[:, None]
+    return Categorical(logits=choices.masked_fill(beyond, torch.finfo(choices.dtype).min), validate_args=False)
+
+
+def drawn(distribution: Categorical, actions: Sequence[Sequence[str]], draws: Sequence[float]) -> list[Decision]:
+    """One action a row, by inverting the cumulative distribution as ``LMPolicy`` does."""
+    probs = distribution.probs.cpu().double()
+    cumulative = probs.cumsum(-1)
+    index = (cumulative <= torch.tensor(draws, dtype=torch.double)[:, None] * cumulative[:, -1:]).sum(-1)
+    columns = (index, distribution.log_prob(index.to(distribution.logits.device)), distribution.entropy(), probs)
+    return [
+        Decision(choice, words[choice], logprob, entropy, tuple(row[: len(words)]))
+        for words, choice, logprob, entropy, row in zip(actions, *(column.tolist() for column in columns), strict=True)
+    ]
+
+
+# ---- acting ----------------------------------------------------------------------------------------------------------
+
+
+class _MenuOnly(LogitsProcessor):
+    """Leaves ``generate`` one token: the label that is drawn from the masked logits."""
+
+    def __init__(self, prompts: Sequence[Prompt], label_ids: Sequence[int], draws: Sequence[float]) -> None:
+        self._actions = [prompt.menu.actions if prompt.menu else () for prompt in prompts]
+        self._label_ids = label_ids
+        self._draws = draws
+        self.decisions: list[Decision] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
+        sizes = [len(actions) for actions in self._actions]
+        self.decisions = drawn(menu_distribution(scores, self._label_ids, sizes), self._actions, self._draws)
+        chosen = [[self._label_ids[decision.index]] for decision in self.decisions]
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter(1, torch.tensor(chosen, device=scores.device), 0.0)
+
+
+class PlainPolicy:
+    """``generate(max_new_tokens=1)`` at each step, ``batch_size`` prompts at a time, padded on the left."""
+
+    wants_hints = False
+
+    def __init__(self, model: Any, encoder: PromptEncoder, label_ids: Sequence[int], *, batch_size: int = 1) -> None:
+        self._model = model
+        self._encoder = encoder
+        self._label_ids = label_ids
+        self._batch_size = batch_size
+
+    @torch.no_grad()
+    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+        """One decision a prompt."""
+        decisions: list[Decision] = []
+        for start in range(0, len(prompts), self._batch_size):
+            part = prompts[start : start + self._batch_size]
+            choose = _MenuOnly(part, self._label_ids, draws[start : start + self._batch_size])
+            _generate(self._model, [self._encoder.tokens(prompt) for prompt in part], 1, [choose])
+            decisions += choose.decisions
+        return decisions
+
+
+def score_actions(
+    model: Any, prompt_ids: Sequence[int], action_ids: Sequence[Sequence[int]], *, batch_size: int | None = None
+) -> Tensor:
+    """Action-prompt normalisation (SayCan, TWOSOME): (N,) mean log-probabilities of each action's tokens.
+
+    Args:
+        model: any causal language model.
+        prompt_ids: what the player reads; a menu is not part of it.
+        action_ids: the tokens of each legal action.
+        batch_size: actions a forward pass; all of them by default.
+
+    """
+    longest = max(map(len, action_ids))
+    rows = [[*prompt_ids, *ids, *[ids[-1]] * (longest - len(ids))] for ids in action_ids]
+    size = batch_size or len(rows)
+    scores: list[Tensor] = []
+    for start in range(0, len(rows), size):
+        part = torch.tensor(rows[start : start + size], device=model.device)
+        # the logits of the prompt itself are not asked for, which would not fit into memory at a hundred actions
+        logits = model(part, logits_to_keep=longest + 1, use_cache=False).logits[:, :-1].float()
+        words = part[:, -longest:]
+        logprobs = logits.gather(-1, words[..., None]).squeeze(-1) - logits.logsumexp(-1)
+        counts = torch.tensor([len(ids) for ids in action_ids[start : start + size]], device=model.device)
+        spoken = torch.arange(longest, device=model.device) < counts[:, None]
+        scores.append((logprobs * spoken).sum(-1) / counts)
+    return torch.cat(scores)
+
+
+class ScoringPolicy:
+    """Plays in proportion to the normalised probability of an action's words; the menu is not in its prompt."""
+
+    wants_hints = False
+
+    def __init__(self, model: Any, tokenizer: Any, encoder: PromptEncoder, *, batch_size: int | None = None) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._encoder = encoder
+        self._batch_size = batch_size
+        self._tokens: dict[str, list[int]] = {}
+
+    @torch.no_grad()
+    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+        """One decision a prompt, each by itself."""
+        return [self._decide(prompt, draw) for prompt, draw in zip(prompts, draws, strict=True)]
+
+    def _decide(self, prompt: Prompt, draw: float) -> Decision:
+        actions = prompt.menu.actions if prompt.menu else ()
+        ids = [self._action(action) for action in actions]
+        asked = self._encoder.tokens(without_menu(prompt), reserve=max(map(len, ids)))
+        scores = score_actions(self._model, asked, ids, batch_size=self._batch_size)
+        return drawn(Categorical(logits=scores[None], validate_args=False), [actions], [draw])[0]
+
+    def _action(self, action: str) -> list[int]:
+        if action not in self._tokens:
+            self._tokens[action] = list(self._tokenizer(action)["input_ids"])
+        return self._tokens[action]
+
+
+# ---- reflecting ------------------------------------------------------------------------------------------------------
+
+
+class _Sampled(LogitsProcessor):
+    """Leaves ``generate`` one token a row: what the library's sampler draws for it."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
+        chosen = torch.tensor(self._sampler.choose(scores, range(len(scores))), device=scores.device)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+
+class PlainReflector:
+    """``generate`` at each step, ``batch_size`` prompts at a time, padded on the left; the last to end is waited for.
+
+    Args:
+        model: who speaks.
+        tokenizer: reads what was said.
+        encoder: prompts to tokens.
+        ends: token ids that end a reply.
+        max_new_tokens: longest reply.
+        temperature: 0 for greedy.
+        batch_size: replies written side by side.
+
+    """
+
+    wants_hints = False
+    hit_rate = 0.0
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        encoder: PromptEncoder,
+        *,
+        ends: Sequence[int],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        batch_size: int = 1,
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._encoder = encoder
+        self._ends = frozenset(ends)
+        self._max_new_tokens = max_new_tokens
+        self._temperature = temperature
+        self._batch_size = batch_size
+
+    @torch.no_grad()
+    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
+        """One utterance a prompt."""
+        said: list[list[int]] = []
+        for start in range(0, len(prompts), self._batch_size):
+            stop = start + self._batch_size
+            rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts[start:stop]]
+            sampler = [_Sampled(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
+            said += _generate(self._model, rows, self._max_new_tokens, sampler, sorted(self._ends))
+        return [self._utterance(ids) for ids in said]
+
+    def _utterance(self, ids: list[int]) -> Utterance:
+        length = next((at for at, token in enumerate(ids) if token in self._ends), len(ids))
+        return Utterance(" ".join(self._tokenizer.decode(ids[:length], skip_special_tokens=True).split()), length)
+
+
+def _generate(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    tokens: int,
+    processors: Sequence[LogitsProcessor],
+    ends: list[int] | None = None,
+) -> list[list[int]]:
+    """New token ids of each row."""
+    width = max(map(len, rows))
+    padded = [[row[0]] * (width - len(row)) + list(row) for row in rows]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+    written = model.generate(
+        input_ids=torch.tensor(padded, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        logits_processor=LogitsProcessorList(processors),
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=ends,
+        pad_token_id=ends[0] if ends else model.generation_config.pad_token_id,
+    )
+    return written[:, width:].tolist()
+
+
+# ---- updating --------------------------------------------------------------------------------------------------------
+
+
+def plain_update(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    encoder: PromptEncoder,
+    label_ids: Sequence[int],
+    samples: Sequence[StepSample],
+    *,
+    rows: int = 1,
+    objective: Objective = REINFORCE,
+) -> float:
+    """One optimizer step from full-vocabulary logits, ``rows`` steps a forward pass, padded on the right."""
+
+    def forward(part: Sequence[StepSample]) -> Categorical:
+        ids = [encoder.tokens(sample.prompt) for sample in part]
+        width = max(map(len, ids))
+        padded = torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in ids], device=model.device)
+        logits = model(padded, use_cache=False).logits
+        last = logits[torch.arange(len(ids), device=model.device), [len(row) - 1 for row in ids]]
+        return menu_distribution(last, label_ids, [len(sample.prompt.menu.actions) for sample in part])
+
+    return _update(
+        model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, objective
+    )
+
+
+def bucketed_update(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    encoder: PromptEncoder,
+    samples: Sequence[StepSample],
+    *,
+    budget: int,
+    objective: Objective = REINFORCE,
+) -> float:
+    """The fair baseline: only the labels' rows of the head, steps of similar length, ``budget`` tokens a forward pass.
+
+    ``model`` needs a choice head (``add_choice_head``), as for ``padded_update``.
+    """
+    return _update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), objective)
+
+
+def padded_update(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    encoder: PromptEncoder,
+    episodes: Sequence[Sequence[StepSample]],
+    *,
+    objective: Objective = REINFORCE,
+) -> float:
+    """Only the labels' rows of the head, one padded batch an episode."""
+    return _update(model, optimizer, episodes, _choices(model, encoder), objective)
+
+
+def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
+    """Steps by length, cut where a padded batch would hold more than ``budget`` tokens."""
+    part: list[StepSample] = []
+    for sample in sorted(samples, key=lambda sample: len(encoder.tokens(sample.prompt))):
+        if part and (len(part) + 1) * len(encoder.tokens(sample.prompt)) > budget:
+            yield part
+            part = []
+        part.append(sample)
+    if part:
+        yield part
+
+
+def _choices(model: Any, encoder: PromptEncoder) -> Callable[[Sequence[StepSample]], Categorical]:
+    def forward(part: Sequence[StepSample]) -> Categorical:
+        return action_distribution(model, encoder.batch([sample.prompt for sample in part], model.device))[0]
+
+    return forward
+
+
+def _update(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[Sequence[StepSample]],
+    forward: Callable[[Sequence[StepSample]], Categorical],
+    objective: Objective,
+) -> float:
+    """One optimizer step over all parts, whose gradients add up; the mean loss."""
+    steps, total = sum(map(len, parts)), 0.0
+    optimizer.zero_grad()
+    for part in parts:
+        distribution = forward(part)
+        index, old_logprobs, advantages, returns = (
+            torch.tensor([getattr(sample, name) for sample in part], device=model.device)
+            for name in ("index", "old_logprob", "advantage", "returned")
+        )
+        loss = step_losses(
+            objective,
+            logprobs=distribution.log_prob(index),
+            old_logprobs=old_logprobs,
+            advantages=advantages,
+            entropies=distribution.entropy(),
+            values=torch.zeros_like(returns),
+            returns=returns,
+        ).total
+        (loss / steps).backward()
+        total += float(loss.detach())
+    optimizer.step()
+    return total / steps
+
+
+# ---- an iteration ----------------------------------------------------------------------------------------------------
+
+
+def plain_iteration(
+    env: NatLangEnv,
+    episodes: Sequence[Episode],
+    layout: PromptFormat,
+    policy: Policy,
+    reflector: Reflector | None,
+    update: Update,
+    *,
+    gamma: float = 1.0,
+) -> list[Trajectory]:
+    """Play one episode after the other in one environment, step by step, then learn from all of their steps."""
+    played = rollout([env], episodes, policy=policy, reflector=reflector, layout=layout)
+    update(step_samples(played, layout, gamma=gamma, baseline="batch", normalize=True))
+    return played
+
+
+def replayed_iteration(
+    episodes: Sequence[Sequence[Step]], policy: Policy, reflector: Reflector | None, update: Update, seed: int = 0
+) -> float:
+    """The same work on recorded prompts: what is said and chosen is thrown away, so every iteration costs the same."""
+    rng = random.Random(seed)
+    for step in (step for episode in episodes for step in episode):
+        if reflector is not None:
+            reflector.reflect([step.reflector], [rng.random()])
+        policy.act([step.policy], [rng.random()])
+    return update([step.sample for episode in episodes for step in episode])

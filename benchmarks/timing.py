@@ -1,0 +1,157 @@
+"""What the engine's benchmarks share: contenders timed in turns, memory in a process of its own, and FLOP counts."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from arms import table
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+Call = Callable[[], Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one contender, a number a round."""
+
+    wall: tuple[float, ...]
+    processor: tuple[float, ...]
+    """Of all threads of this process; worker processes do not count."""
+
+    @property
+    def seconds(self) -> float:
+        """Median wall seconds."""
+        return median(self.wall)
+
+
+def race(contenders: Mapping[str, Call], rounds: int = 5) -> dict[str, Times]:
+    """Time the contenders in turns (A B A B ...), so that what else the machine does hits all alike.
+
+    A round that warms up comes first and is forgotten.
+    """
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, call in contenders.items():
+            seconds[name].append(clocked(call))
+    return {name: Times(*zip(*pairs[1:], strict=True)) for name, pairs in seconds.items()}
+
+
+def clocked(call: Call) -> tuple[float, float]:
+    """Wall and processor seconds of ``call``, the work of a GPU included."""
+    _wait()
+    wall, processor = time.perf_counter(), time.process_time()
+    call()
+    _wait()
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def times_as_fast(times: Mapping[str, Times], of: str, than: str) -> float:
+    """How many times as fast ``of`` is: the median over rounds of the ratio within a round."""
+    return median(slow / fast for slow, fast in zip(times[than].wall, times[of].wall, strict=True))
+
+
+def ratio_table(times: Mapping[str, Times], than: str) -> str:
+    """Medians of each contender and how many times as fast as ``than`` it is, as Markdown."""
+    lines = [
+        [name, milliseconds(took.wall), milliseconds(took.processor), f"**{times_as_fast(times, name, than):.2f}**"]
+        for name, took in times.items()
+    ]
+    return table(["median milliseconds (smallest to largest)", "wall", "processor", f"times as fast as {than}"], lines)
+
+
+def milliseconds(seconds: tuple[float, ...]) -> str:
+    """Median, smallest and largest."""
+    middle, low, high = (f"{1e3 * value:,.3g}" for value in (median(seconds), min(seconds), max(seconds)))
+    return f"{middle} ({low} to {high})"
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def peak_memory(prepare: Callable[[], Call]) -> int:
+    """Bytes by which the first run of what ``prepare`` makes raises the peak of a fresh process (or of its GPU).
+
+    What ``prepare`` loads does not count, and neither does what this process or an earlier contender has left behind.
+
+    Args:
+        prepare: a function of a module, or a ``functools.partial`` of one, because another process imports it.
+
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(_prepared_growth, prepare).result()
+
+
+def _prepared_growth(prepare: Callable[[], Call]) -> int:
+    return memory_growth(prepare())
+
+
+def memory_growth(call: Call) -> int:
+    """Bytes by which ``call`` raises the memory of this process (or of its GPU) at its peak."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        _wait()
+        return int(torch.cuda.max_memory_allocated() - before)
+    # torch counts nothing on a CPU, but Linux does: this forgets the peak of what was loaded before
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = _kilobytes("VmRSS")
+    call()
+    return 1024 * (_kilobytes("VmHWM") - before)
+
+
+def _kilobytes(name: str) -> int:
+    """``VmRSS``, what is resident now, or ``VmHWM``, the most that was."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+# ---- work ------------------------------------------------------------------------------------------------------------
+
+
+def flops(call: Call) -> int:
+    """Floating-point operations of the matrix products in ``call``; causal attention counts as full, as is usual."""
+    aten = torch.ops.aten
+    known = {
+        # torch's own table lacks the attention of CPUs
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    }
+    with FlopCounterMode(display=False, custom_mapping=known) as counter:
+        call()
+    return int(counter.get_total_flops())
+
+
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _attention_backward(gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(gradient, query, key, value))
+
+
+def matmul(size: int = 2048, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Call, int]:
+    """A large matrix product to race against, and its floating-point operations."""
+    left, right = (torch.full((size, size), value, device=device, dtype=dtype) for value in (0.5, 2.0))
+    return lambda: left @ right, 2 * size**3
+
+
+def share_of_peak(work: int, seconds: float, peak_work: int, peak_seconds: float) -> float:
+    """Achieved operations a second as a fraction of those of the large product."""
+    return (work / seconds) / (peak_work / peak_seconds)

@@ -1,0 +1,199 @@
+"""Token sequences as what a model reads: padded rows, or prefix trees in which what sequences share is computed once.
+
+A prefix tree is one row of tokens in which each token attends to those on its own path, so the steps of an episode, or
+of many, cost as many tokens as they differ in. Both give the same hidden states and gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Tokens = tuple[int, ...]
+_LARGEST = 512
+"""Distinct sequences in a tree, at most: what is gained by more is little, and looking for it takes time."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one forward pass reads, and where in it sequences end."""
+
+    input_ids: Tensor
+    """(B, T) token ids."""
+    last: Tensor
+    """(N,) where each of N sequences ends: ``row * T + column`` of its last token."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Where B rows are not what the model takes rows for: ``position_ids`` (B, T), an additive float ``attention_mask``
+    (B, 1, T, L), and perhaps ``past_key_values``."""
+
+
+def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
+    """N sequences as U distinct rows, padded on the right, where causal attention cannot see the padding."""
+    number: dict[Tokens, int] = {}
+    index = [number.setdefault(row, len(number)) for row in rows]
+    width = max(map(len, number))
+    # padded with their own last token: any id does, since nothing attends to it
+    ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in number], device=device)
+    ends = [len(row) - 1 for row in number]
+    return Inputs(ids, torch.tensor([row * width + ends[row] for row in index], device=device))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Sequences in lexicographic order, each continuing what it shares with the one before."""
+
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    """Of each token in its sequence, from 0."""
+    ends: tuple[int, ...]
+    """Index of the last token of each sequence."""
+    sees: NDArray[np.bool_]
+    """(T, T) whether a token (row) attends to another (column): to itself and to those before it in its sequence."""
+
+
+def make_tree(rows: Sequence[Tokens]) -> Tree:
+    """The prefix tree of ``rows``, which are in lexicographic order."""
+    shared = [0, *(_common(before, row) for before, row in pairwise(rows))]
+    size = sum(map(len, rows)) - sum(shared)
+    sees = np.zeros((size, size), dtype=np.bool_)
+    tokens: list[int] = []
+    positions: list[int] = []
+    path: list[int] = []
+    ends = []
+    for row, length in zip(rows, shared, strict=True):
+        start, stop = len(tokens), len(tokens) + len(row) - length
+        path = path[:length]
+        sees[start:stop, path] = True
+        sees[start:stop, start:stop] = np.tri(stop - start, dtype=np.bool_)
+        path += range(start, stop)
+        tokens += row[length:]
+        positions += range(length, len(row))
+        ends.append(path[-1])
+    return Tree(tuple(tokens), tuple(positions), tuple(ends), sees)
+
+
+def _common(one: Tokens, other: Tokens) -> int:
+    """How many tokens both begin with."""
+    stop = min(len(one), len(other))
+    if one[:stop] == other[:stop]:
+        return stop
+    return int((np.array(one[:stop]) != np.array(other[:stop])).argmax())
+
+
+def packed(trees: Sequence[Tree], device: torch.device, dtype: torch.dtype) -> Inputs:
+    """Trees as the rows of one forward pass; ``last`` goes through the sequences of each tree in turn."""
+    width = max(len(tree.tokens) for tree in trees)
+    sees = np.zeros((len(trees), 1, width, width), dtype=np.bool_)
+    sees[:, :, range(width), range(width)] = True  # padding sees itself, because a softmax over nothing is no number
+    ids = np.zeros((len(trees), width), dtype=np.int64)
+    positions = np.zeros((len(trees), width), dtype=np.int64)
+    last: list[int] = []
+    for row, tree in enumerate(trees):
+        size = len(tree.tokens)
+        sees[row, 0, :size, :size] = tree.sees
+        ids[row, :size], positions[row, :size] = tree.tokens, tree.positions
+        last += (row * width + end for end in tree.ends)
+    return Inputs(
+        torch.from_numpy(ids).to(device),
+        torch.tensor(last, device=device),
+        {
+            "position_ids": torch.from_numpy(positions).to(device),
+            "attention_mask": additive(torch.from_numpy(sees).to(device), dtype),
+        },
+    )
+
+
+def square_of(model: PreTrainedModel) -> float:
+    """How many tokens must attend to each other until that costs as much as all the rest of a layer.
+
+    The rest is 24 d² floating point operations a token at width d in GPT-2's layers, attention 4 d a pair of tokens.
+    """
+    return 6.0 * float(model.config.get_text_config().hidden_size)
+
+
+def read(rows: Sequence[Tokens], part: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype) -> Inputs:
+    """One forward pass of ``split(rows, ...)``; ``last`` goes through the indices of each tree of ``part`` in turn."""
+    trees = [[rows[index] for index in tree] for tree in part]
+    if all(tree[0] == tree[-1] for tree in trees):  # no branches: causal attention does, which is faster
+        return padded([row for tree in trees for row in tree], device)
+    return packed([make_tree(tree) for tree in trees], device, dtype)
+
+
+def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where ``sees``, the least number elsewhere: eager attention takes booleans for numbers, without an error."""
+    return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+
+
+def split(rows: Sequence[Tokens], *, tokens: int, square: float | None) -> Iterator[list[list[int]]]:
+    """Divide an update into forward passes of at most ``tokens`` tokens, padding included, each a list of trees.
+
+    Args:
+        rows: the sequences; equal ones always fall into one tree.
+        tokens: of a forward pass, at most; a longer sequence has a pass of its own.
+        square: trees of T tokens are made where they cost less, at ``T * (square + T)``; see ``square_of``.
+            ``None`` makes no trees: each distinct sequence is on its own.
+
+    Yields:
+        Trees as the indices of their sequences in ``rows``, in lexicographic order of the sequences. Those of a pass
+        are of similar size.
+
+    """
+    same: dict[Tokens, list[int]] = {}
+    for index, row in enumerate(rows):
+        same.setdefault(row, []).append(index)
+    distinct = sorted(same)
+    sizes = _Sizes(distinct)
+    bounds = range(len(distinct) + 1) if square is None else _cheapest(sizes, tokens, square)
+    groups = sorted((sizes.tree(start, stop), start, stop) for start, stop in pairwise(bounds))
+    part: list[list[int]] = []
+    for size, start, stop in groups:
+        if part and size * (len(part) + 1) > tokens:
+            yield part
+            part = []
+        part.append([index for row in distinct[start:stop] for index in same[row]])
+    yield part
+
+
+class _Sizes:
+    """How many tokens the tree of some distinct sequences, in lexicographic order, has."""
+
+    def __init__(self, rows: Sequence[Tokens]) -> None:
+        self.lengths = np.array([len(row) for row in rows])
+        new = [len(row) - _common(before, row) for before, row in pairwise(rows)]
+        self.new = np.cumsum([0, *new])
+        """New tokens of a sequence over the one before it, summed up."""
+
+    def trees(self, start: int, last: int) -> NDArray[np.int64]:
+        """Sizes of the trees that end with sequence ``last`` and begin with ``start``, the next, and so on."""
+        sizes: NDArray[np.int64] = self.lengths[start : last + 1] + self.new[last] - self.new[start : last + 1]
+        return sizes
+
+    def tree(self, start: int, stop: int) -> int:
+        """Size of the tree of sequences ``start`` to ``stop``, the latter excluded."""
+        return int(self.trees(start, stop - 1)[0])
+
+
+def _cheapest(sizes: _Sizes, tokens: int, square: float) -> list[int]:
+    """Where to cut the sequences into trees so that the sum of their costs is least, by dynamic programming."""
+    count = len(sizes.lengths)
+    cost = np.zeros(count + 1)
+    first = np.zeros(count + 1, dtype=np.int64)
+    for last in range(count):
+        start = max(0, last - _LARGEST)
+        size = sizes.trees(start, last)
+        total = cost[start : last + 1] + size * (square + size)
+        total[:-1][size[:-1] > tokens] = np.inf
+        best = int(total.argmin())
+        cost[last + 1], first[last + 1] = total[best], start + best
+    cuts = [count]
+    while cuts[-1]:
+        cuts.append(int(first[cuts[-1]]))
+    return cuts[::-1]

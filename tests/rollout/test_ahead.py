@@ -1,0 +1,289 @@
+"""Episodes that are begun while others think, and while nobody plays at all."""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import faulty
+import pytest
+
+from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
+from reflectrl.core.hosting import Reset
+from reflectrl.core.workers import WorkerPool, send_ahead
+from reflectrl.players import ExpertReflector, RandomPolicy
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, begin_ahead, rollout
+
+ours = functools.partial(faulty.processes, parent=os.getpid())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _table():
+    with faulty.registered():
+        yield
+
+
+@pytest.fixture(scope="module")
+def pools(_table):
+    """One process, and two, for the tests that do not break them."""
+    with WorkerPool(1) as one, WorkerPool(2) as two:
+        for pool in (one, two):
+            pool.make("faulty", {}, 2)
+        yield one, two
+        assert (one.failures, two.failures) == (0, 0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(pools):  # noqa: ARG001 - its processes are there before and after
+    """No process is left after a test, not even a dead one."""
+    before = sorted(ours())
+    yield
+    assert sorted(ours()) == before
+
+
+class Noting(RandomPolicy):
+    """Acts at random and notes who thinks side by side; ``thinks`` is called with their number first."""
+
+    def __init__(self, thinks=lambda _: None):
+        self.batches = []
+        self.thinks = thinks
+
+    def act(self, prompts, draws):
+        self.batches.append([prompt.text for prompt in prompts])
+        self.thinks(len(self.batches))
+        return super().act(prompts, draws)
+
+    @property
+    def sizes(self):
+        return [len(batch) for batch in self.batches]
+
+
+def episodes(*lengths, note=""):
+    """Episodes of so many steps, of tasks train-0, train-1 and so on."""
+    options = [{"number": number, "length": length, "note": note} for number, length in enumerate(lengths)]
+    return [Episode(Task(f"train-{number}", each), seed=number) for number, each in enumerate(options)]
+
+
+STAGGERED = episodes(1, 3, 2, 6, 1, 1, 4, 2, 5, 3, 1, 2)
+
+
+def play(envs, to_play=STAGGERED, policy=None, reflector=None):
+    return rollout(envs, to_play, policy=policy or RandomPolicy(), reflector=reflector, layout=PromptFormat())
+
+
+def here(to_play=STAGGERED, **players):
+    """What is played one after the other in this process, where nothing is ever begun ahead."""
+    return play([make_env("faulty")], to_play, **players)
+
+
+@pytest.fixture
+def met(tmp_path):
+    """Options with which the reset of the third task leaves a marker, and waits for a gate where that is the fault."""
+    return {"at": 0, "task": "train-2", "marker": str(tmp_path / "begun"), "gate": str(tmp_path / "gate")}
+
+
+THIRD_IN_THE_MIDDLE = episodes(1, 3, 2)
+"""To be played over two environments: the third begins while the second goes on."""
+
+
+def think_once_begun(met):
+    """A policy that cannot act on the second step before the third task's reset has begun."""
+    return Noting(lambda batch: batch != 2 or faulty.wait_until(Path(met["marker"]).exists))
+
+
+# ---- the same, whoever begins ahead ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5, 12])
+def test_episodes_and_who_thinks_side_by_side_are_the_same_with_any_processes_and_with_none(slots, pools):
+    kinds = [[make_env("faulty") for _ in range(slots)], *(pool.make("faulty", {}, slots) for pool in pools)]
+    policies = [Noting() for _ in kinds]
+    assert [play(envs, policy=policy) for envs, policy in zip(kinds, policies, strict=True)] == [here()] * 3
+    assert policies[0].batches == policies[1].batches == policies[2].batches
+
+
+def test_a_slot_sits_out_one_step_of_the_others_and_none_where_there_are_no_others():
+    policy = Noting()
+    play([make_env("faulty") for _ in range(2)], episodes(1, 3, 2, 1, 1), policy=policy)
+    # 0 and 1; 1 alone, as 2 begins; 1 and 2, which both end; 3 and 4, with nobody to wait for
+    assert policy.sizes == [2, 1, 2, 1, 1, 1]
+
+
+def test_two_threads_may_begin_ahead_in_the_same_processes(pools):
+    mine, yours = pools[1].make("faulty", {}, 3), pools[1].make("faulty", {}, 3)[::-1]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(play, [mine, yours])) == [here()] * 2
+
+
+def test_long_answers_that_nobody_waits_for_yet_block_nothing(pools):
+    long = episodes(*[1, 2] * 16, note="x" * 30_000)
+    envs = pools[0].make("faulty", {}, 16)
+    begin_ahead(envs, long)
+    assert play(envs, long) == here(long)
+
+
+# ---- while the others think ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "reflector"), [(2, None), (1, ExpertReflector())])
+def test_a_slow_reset_and_the_thinking_of_the_others_go_on_side_by_side(workers, reflector, met):
+    """Each waits for the other to have begun."""
+
+    def think(batch):
+        if batch == 2:
+            faulty.wait_until(Path(met["marker"]).exists)
+            Path(met["gate"]).touch()
+
+    policy = Noting(think)
+    with WorkerPool(workers) as pool:
+        envs = pool.make("faulty", {"fault": "wait", **met}, 2)
+        assert play(envs, THIRD_IN_THE_MIDDLE, policy, reflector) == here(THIRD_IN_THE_MIDDLE, reflector=reflector)
+    assert policy.sizes == [2, 1, 2, 1]
+    assert pool.failures == 0
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has one worker process")
+def test_a_slow_reset_holds_up_no_step_in_another_process(met):
+    """The reset waits for a step of the second environment; the first, in its own process, has to wait for it."""
+    slow, opens = {"fault": "wait", **met}, {"fault": "open", "task": "train-1", "at": 2, "gate": met["gate"]}
+    slow["task"] = "train-3"
+    to_play = episodes(3, 3, 1, 2)
+    with WorkerPool(2) as pool:
+        envs = [pool.make("faulty", options, 1)[0] for options in (slow, opens, slow)]
+        assert envs[0].worker is envs[2].worker is not envs[1].worker
+        assert play(envs, to_play) == here(to_play)
+    assert pool.failures == 0
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "fault"), [(1, "kill"), (2, "stall"), (1, "raise")])
+def test_a_reset_that_broke_ahead_is_repeated_and_nothing_shows_it(workers, fault, met):
+    with WorkerPool(workers, deadline_s=1 if fault == "stall" else 60) as pool:
+        envs = pool.make("faulty", {"fault": fault, **met}, 2)
+        assert play(envs, THIRD_IN_THE_MIDDLE, think_once_begun(met)) == here(THIRD_IN_THE_MIDDLE)
+    assert pool.failures == 1
+
+
+@pytest.mark.parametrize("fault", ["kill", "raise"])
+def test_drop_leaves_out_the_one_that_broke_ahead_and_its_slot_takes_the_next(fault, met):
+    to_play, policy = episodes(1, 4, 2, 1), think_once_begun(met)
+    with WorkerPool(1, on_failure="drop") as pool:
+        played = play(pool.make("faulty", {"fault": fault, **met}, 2), to_play, policy)
+    assert played == [each for each in here(to_play) if each.task.id != "train-2"]
+    assert policy.sizes == [2, 1, 1, 2]
+    assert pool.failures == 1
+
+
+def test_what_is_refused_ahead_is_refused_with_its_words(met):
+    with WorkerPool(2) as pool, pytest.raises(InvalidInput, match=r"^this task is not for you; choose another\.$"):
+        play(pool.make("faulty", {"fault": "refuse", **met}, 2), THIRD_IN_THE_MIDDLE, think_once_begun(met))
+    assert pool.failures == 0
+
+
+def test_a_reset_that_fails_ahead_and_again_is_given_up():
+    options = {"fault": "raise", "at": 0, "task": "train-2"}
+    with WorkerPool(2) as pool, pytest.raises(WorkFailed, match="start of task 'train-2': .*it was tried 3 times"):
+        play(pool.make("faulty", options, 2), THIRD_IN_THE_MIDDLE)
+    assert pool.failures == 3
+
+
+def test_a_reset_ahead_that_fails_once_too_often_ends_the_work(met):
+    with (
+        WorkerPool(2, max_failures=0) as pool,
+        pytest.raises(WorkFailed, match="environments failed 1 times; the limit is 0: .*task 'train-2'"),
+    ):
+        play(pool.make("faulty", {"fault": "raise", **met}, 2), THIRD_IN_THE_MIDDLE)
+
+
+def test_an_interrupt_while_others_begin_leaves_no_answer_behind_for_the_next(met):
+    def interrupted(batch):
+        if batch == 2:
+            faulty.wait_until(Path(met["marker"]).exists)
+            Path(met["gate"]).touch()
+            raise KeyboardInterrupt
+
+    with WorkerPool(2) as pool:
+        envs = pool.make("faulty", {"fault": "wait", **met}, 2)
+        with pytest.raises(KeyboardInterrupt):
+            play(envs, THIRD_IN_THE_MIDDLE, Noting(interrupted))
+        assert play(envs) == here()
+    assert pool.failures == 0
+
+
+# ---- between two rollouts --------------------------------------------------------------------------------------------
+
+
+def test_episodes_begun_between_two_rollouts_are_under_way_at_once_and_are_not_begun_twice(met, tmp_path):
+    log = tmp_path / "log"
+    with WorkerPool(2) as pool:
+        envs = pool.make("faulty", {"fault": "wait", "log": str(log), **met}, 3)
+        begin_ahead(envs, STAGGERED)
+        faulty.wait_until(Path(met["marker"]).exists)
+        assert not Path(met["gate"]).exists()
+        Path(met["gate"]).touch()
+        assert play(envs) == here()
+    assert sorted(log.read_text().split()) == sorted(episode.task.id for episode in STAGGERED)
+    assert pool.failures == 0
+
+
+def test_there_may_be_more_environments_or_more_episodes(pools):
+    envs = pools[0].make("faulty", {}, 3)
+    for to_play in (STAGGERED[:2], STAGGERED, STAGGERED[:3], []):
+        begin_ahead(envs, to_play)
+        assert play(envs, to_play) == here(to_play)
+
+
+@pytest.mark.parametrize("fault", ["", "kill"])
+def test_episodes_begun_but_not_played_leave_no_trace(fault, met):
+    with WorkerPool(2) as pool:
+        envs = pool.make("faulty", {"fault": fault, **met}, 3)
+        begin_ahead(envs, STAGGERED)
+        begin_ahead(envs, STAGGERED[4:])
+        assert play(envs, STAGGERED[:4]) == here(STAGGERED[:4])
+
+
+@pytest.mark.parametrize("fault", ["kill", "refuse"])
+def test_what_went_wrong_between_two_rollouts_is_told_by_the_second(fault, met):
+    del met["marker"]
+    with WorkerPool(1, max_failures=0) as pool:
+        envs = pool.make("faulty", {"fault": fault, **met}, 3)
+        begin_ahead(envs, STAGGERED)
+        with pytest.raises(InvalidInput if fault == "refuse" else WorkFailed):
+            play(envs)
+
+
+def test_environments_that_are_closed_have_finished_what_they_began(met, tmp_path):
+    log = tmp_path / "log"
+    with WorkerPool(1) as pool:
+        first, *others = pool.make("faulty", {"fault": "exit", "log": str(log), **met}, 3)
+        begin_ahead([first, *others], STAGGERED)
+        for env in others:
+            env.close()
+        assert log.read_text().split() == ["train-0", "train-1", "train-2"]
+        assert play([first]) == here()
+        begin_ahead([first], STAGGERED)
+        first.close()
+
+
+def test_a_pool_that_is_closed_does_not_wait_for_what_was_begun(met):
+    with WorkerPool(1) as pool:
+        (env,) = pool.make("faulty", {"fault": "stall", **met}, 1)
+        begin_ahead([env], STAGGERED[2:])
+        faulty.wait_until(Path(met["marker"]).exists)
+    with pytest.raises(InvalidInput, match="used after its worker processes were closed"):
+        play([env], STAGGERED[2:])
+    env.close()
+    assert pool.failures == 0
+
+
+def test_environments_of_this_process_begin_nothing_ahead():
+    env = make_env("faulty")
+    begin_ahead([env], STAGGERED)
+    send_ahead([env], [Reset(STAGGERED[0].task, 0)])
+    with pytest.raises(InvalidInput, match="'faulty' has not been reset yet"):
+        env.observation  # noqa: B018
