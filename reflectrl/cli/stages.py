@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.profile import profiling
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
@@ -52,10 +53,21 @@ def sft(
 
 
 def rlft(
-    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+    recipe: RecipeOption,
+    runs: RunsOption = Path("runs"),
+    run: RunOption = None,
+    profile: Annotated[bool, typer.Option(help="Print where the time of an iteration went.")] = False,
+    overrides: Overrides = None,
 ) -> None:
     """Stage 2: online reinforcement learning of the policy, with the reflector frozen."""
-    _stages(("rlft",), recipe, runs, run, overrides)
+    if not profile:
+        _stages(("rlft",), recipe, runs, run, overrides)
+        return
+    with profiling() as measured:
+        _stages(("rlft",), recipe, runs, run, overrides)
+    from reflectrl.report.profile import print_profile
+
+    print_profile(measured)
 
 
 def evaluate(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reflectrl.core.profile import part
 from reflectrl.models.head import bent
 from reflectrl.models.sequences import Inputs, Tokens
 from reflectrl.models.slots import Slots
@@ -75,8 +76,9 @@ class Decoder:
         """(sequence, next token) of those that go on."""
         if not active:
             return []
-        inputs = self._slots.extend([said[sequence][-1] for sequence in active])
-        return list(zip(active, sampler.choose(self._logits(inputs), active), strict=True))
+        with part("reflector: write"):
+            inputs = self._slots.extend([said[sequence][-1] for sequence in active])
+            return list(zip(active, sampler.choose(self._logits(inputs), active), strict=True))
 
     def _begin(
         self, fresh: Sequence[int], rows: Sequence[Tokens], sampler: Sampler, first: int
@@ -85,11 +87,12 @@ class Decoder:
         chosen: list[tuple[int, int]] = []
         if not fresh:
             return chosen
-        for indices, inputs in self._slots.read([rows[sequence] for sequence in fresh], first):
-            logits = self._logits(inputs)
-            sequences = [fresh[index] for index in indices]
-            if sequences:
-                chosen += zip(sequences, sampler.choose(logits, sequences), strict=True)
+        with part("reflector: read"):
+            for indices, inputs in self._slots.read([rows[sequence] for sequence in fresh], first):
+                logits = self._logits(inputs)
+                sequences = [fresh[index] for index in indices]
+                if sequences:
+                    chosen += zip(sequences, sampler.choose(logits, sequences), strict=True)
         return chosen
 
     def _going_on(self, chosen: Sequence[tuple[int, int]], said: Sequence[list[int]]) -> list[int]:

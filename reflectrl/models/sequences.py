@@ -187,7 +187,7 @@ def _cheapest(sizes: _Sizes, tokens: int, square: float) -> list[int]:
     cost = np.zeros(count + 1)
     first = np.zeros(count + 1, dtype=np.int64)
     for last in range(count):
-        start = max(0, last - _LARGEST)
+        start = max(0, last + 1 - _LARGEST)
         size = sizes.trees(start, last)
         total = cost[start : last + 1] + size * (square + size)
         total[:-1][size[:-1] > tokens] = np.inf

@@ -10,6 +10,7 @@ import torch
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.profile import active_profile
 from reflectrl.models.load import save_model
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
@@ -99,6 +100,9 @@ class _Records:
 
 def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
     """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``."""
+    profile = active_profile()
+    if profile is not None and torch.cuda.is_available():
+        profile.synchronize = torch.cuda.synchronize
     cast = Cast(recipe, run)
     lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
     reflector = cast.reflector(lm)

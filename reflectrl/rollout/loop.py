@@ -9,6 +9,7 @@ from typing import Any
 
 from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
 from reflectrl.core.hosting import AskHints, Reset, Step
+from reflectrl.core.profile import part
 from reflectrl.core.workers import ask_ahead, send_ahead
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat
@@ -134,15 +135,16 @@ def _each(
     *arguments: Sequence[Any],
 ) -> list[_Slot]:
     """Call a method of each slot, known to make this request; returns the slots whose episode was not dropped at it."""
-    ask_ahead([slot.env for slot in slots], requests)
     left = []
-    for slot, *given in zip(slots, *arguments, strict=True):
-        try:
-            method(slot, *given)
-        except EpisodeFailed:
-            slot.free = True
-        else:
-            left.append(slot)
+    with part(f"environments: {method.__name__}"):
+        ask_ahead([slot.env for slot in slots], requests)
+        for slot, *given in zip(slots, *arguments, strict=True):
+            try:
+                method(slot, *given)
+            except EpisodeFailed:
+                slot.free = True
+            else:
+                left.append(slot)
     return left
 
 
@@ -163,12 +165,14 @@ def _step(
     reflections: list[str | None] = [None] * len(slots)
     if reflector is not None:
         asked = [layout.reflector(s.env.observation, s.past, s.hints if reflector.wants_hints else None) for s in slots]
-        reflections = [said.text for said in reflector.reflect(asked, [draw for draw, _ in draws])]
+        with part("reflector"):
+            reflections = [said.text for said in reflector.reflect(asked, [draw for draw, _ in draws])]
     menus = [layout.menu(slot.env.observation, slot.rng) for slot in slots]
     prompts = [
         layout.policy(s.env.observation, s.past, reflection, menu, s.hints if policy.wants_hints else None)
         for s, reflection, menu in zip(slots, reflections, menus, strict=True)
     ]
-    decisions = policy.act(prompts, [draw for _, draw in draws])
+    with part("policy: act"):
+        decisions = policy.act(prompts, [draw for _, draw in draws])
     steps = [Step(decision.action) for decision in decisions]
     return _each(_Slot.play, slots, steps, menus, reflections, decisions)

@@ -25,6 +25,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core.profile import active_profile, part
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.head import add_choice_head
@@ -34,7 +35,7 @@ from reflectrl.models.reuse import slots_for
 from reflectrl.models.sequences import Inputs, read, split, square_of
 from reflectrl.players import Reflector
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout import Episode, episode_metrics, rollout
+from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
 from reflectrl.rollout.jsonl import decode, encode
 from reflectrl.training.batch import StepSample, minibatches, step_samples
 from reflectrl.training.config import ReflectRLConfig
@@ -157,39 +158,49 @@ class ReflectRLTrainer(_BaseTrainer):
         """
         if not self._envs:
             self._envs = self._env_factory(stage.env, self.args.episodes)
-        rank = self.args.process_index
-        rng = random.Random(derive_seed(self.args.seed, "tasks", self.iteration, rank))
-        choices = stage.choose(self._envs[0])
-        groups = [rng.choice(choices) for _ in range(self.args.episodes // self.args.episodes_per_task)]
-        tasks = [task for task in groups for _ in range(self.args.episodes_per_task)]
-        episodes = [
-            Episode(task, derive_seed(self.args.seed, "episode", self.iteration, rank, number))
-            for number, task in enumerate(tasks)
-        ]
+        episodes = self._episodes(stage, self.iteration)
         self._policy.forget()
-        played = rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
+        with part("rollout"):
+            played = rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
                 "nothing to learn from: mend the environment, then go on from the last checkpoint (the same command)."
             )
+        if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
+            begin_ahead(self._envs, self._episodes(stage, self.iteration + 1))  # they are reset during the update
         return played
+
+    def _episodes(self, stage: Stage, iteration: int) -> list[Episode]:
+        """The fresh episodes of an iteration of ``stage``; seed, iteration and rank alone decide."""
+        rank = self.args.process_index
+        rng = random.Random(derive_seed(self.args.seed, "tasks", iteration, rank))
+        choices = stage.choose(self._envs[0])
+        groups = [rng.choice(choices) for _ in range(self.args.episodes // self.args.episodes_per_task)]
+        tasks = [task for task in groups for _ in range(self.args.episodes_per_task)]
+        return [
+            Episode(task, derive_seed(self.args.seed, "episode", iteration, rank, number))
+            for number, task in enumerate(tasks)
+        ]
 
     def _collect(self) -> list[list[StepSample]]:
         """Play, and turn the episodes into the minibatches of this iteration."""
+        if profile := active_profile():
+            profile.begin_iteration()
         if isinstance(self._reflector, LMReflector) and self._reflector.speaks_with(self.model):
             self._reflector.clear()  # single player: its words change with its weights
         rng = random.Random(derive_seed(self.args.seed, "updates", self.iteration, self.args.process_index))
         self._fresh = self._play(self.curriculum.stage)
         self._replayed = self.replay.sample(self.args.replay_episodes, rng)
         self.replay.extend(t for t in self._fresh if self.curriculum.stage.worth_replaying(t))
-        samples = step_samples(
-            [*self._fresh, *self._replayed],
-            self._layout,
-            gamma=self.args.gamma,
-            baseline=self.args.baseline,
-            normalize=self.args.normalize_advantages,
-        )
+        with part("advantages"):
+            samples = step_samples(
+                [*self._fresh, *self._replayed],
+                self._layout,
+                gamma=self.args.gamma,
+                baseline=self.args.baseline,
+                normalize=self.args.normalize_advantages,
+            )
         return minibatches(samples, passes=self.args.num_iterations, parts=self.args.num_minibatches, rng=rng)
 
     # ---- update -----------------------------------------------------------------------------------------------
@@ -209,14 +220,16 @@ class ReflectRLTrainer(_BaseTrainer):
             self._queue = self._collect()
         samples = self._queue.pop(0)
         rows = [self._encoder.tokens(sample.prompt) for sample in samples]
-        parts = list(split(rows, tokens=self.args.micro_batch_tokens, square=self._square))
+        with part("update: divide"):
+            batches = list(split(rows, tokens=self.args.micro_batch_tokens, square=self._square))
         total = clipped = kl = 0.0
-        for part in parts:
-            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
-                with self.compute_loss_context_manager():
-                    inputs = read(rows, part, self.args.device, self._dtype)
-                    loss = self._loss(model, [samples[index] for tree in part for index in tree], inputs)
-                self.accelerator.backward(loss.total / len(samples))
+        for batch in batches:
+            with contextlib.nullcontext() if batch is batches[-1] else self.accelerator.no_sync(model):
+                with part("update: forward"), self.compute_loss_context_manager():
+                    inputs = read(rows, batch, self.args.device, self._dtype)
+                    loss = self._loss(model, [samples[index] for tree in batch for index in tree], inputs)
+                with part("update: backward"):
+                    self.accelerator.backward(loss.total / len(samples))
             total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
         mean = total / len(samples)
         if not torch.isfinite(torch.tensor(mean)):

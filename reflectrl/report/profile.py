@@ -1,0 +1,48 @@
+"""The table of a profile: where the time of an iteration went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from reflectrl.core.profile import Part, Profile
+
+
+def mean_iteration(iterations: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
+    """Calls and seconds of each part in a mean iteration, the most expensive first.
+
+    The first iteration, which warms up, is left out where there are others.
+    """
+    counted = iterations[1:] or iterations
+    names = dict.fromkeys(name for iteration in counted for name in iteration)
+    found = {name: [iteration.get(name, Part()) for iteration in counted] for name in names}
+    means = {
+        name: Part(
+            round(sum(part.calls for part in parts) / len(parts)), sum(part.seconds for part in parts) / len(parts)
+        )
+        for name, parts in found.items()
+    }
+    return dict(sorted(means.items(), key=lambda item: -item[1].seconds))
+
+
+def print_profile(profile: Profile) -> None:
+    """Print the mean iteration of ``profile``."""
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not profile.iterations:
+        console.print("no iteration was trained, so there is no profile: the run is done, or its recipe has no rlft.")
+        return
+    means = mean_iteration(profile.iterations)
+    total = sum(part.seconds for part in means.values())
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    table.add_column("part of an iteration", no_wrap=True)
+    for name in ("calls", "seconds", "share"):
+        table.add_column(name, justify="right")
+    for name, part in means.items():
+        table.add_row(name, str(part.calls) if part.calls else "", f"{part.seconds:.3f}", f"{part.seconds / total:.0%}")
+    table.add_row("all", "", f"{total:.3f}", "100%")
+    console.print(table)
+    counted = len(profile.iterations[1:]) or 1
+    console.print(f"mean of {counted} iteration{'s' * (counted > 1)}{', without the first' * (counted > 1)}")
