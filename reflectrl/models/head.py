@@ -98,14 +98,14 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
         nn.init.zeros_(model.value_head.weight)
         nn.init.zeros_(model.value_head.bias)
         model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
-    original = model.forward
+    original = model.forward.__func__  # not bound to this model, of which there may be copies
 
     @functools.wraps(type(model).forward)  # generate() reads the signature
     def forward(
         self: Any, *args: Any, choice_ids: Tensor | None = None, last: Tensor | None = None, **kwargs: Any
     ) -> Any:
         if choice_ids is None or last is None:
-            return original(*args, **kwargs)
+            return original(self, *args, **kwargs)
         hidden = self.base_model(*args, use_cache="past_key_values" in kwargs, **kwargs).last_hidden_state
         hidden = hidden.flatten(0, 1)[last]
         logits = bent(self.config, _choice_logits(self.get_output_embeddings(), hidden, choice_ids))

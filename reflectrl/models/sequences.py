@@ -114,9 +114,10 @@ def packed(trees: Sequence[Tree], device: torch.device, dtype: torch.dtype) -> I
 def square_of(model: PreTrainedModel) -> float:
     """How many tokens must attend to each other until that costs as much as all the rest of a layer.
 
-    The rest is 24 d² floating point operations a token at width d in GPT-2's layers, attention 4 d a pair of tokens.
+    At width d in GPT-2's layers the rest is 24 d² operations a token, thrice with the backward pass; attention is 4 d a
+    pair of tokens, and 3.5 times that with the backward pass.
     """
-    return 6.0 * float(model.config.get_text_config().hidden_size)
+    return 72 / 14 * float(model.config.get_text_config().hidden_size)
 
 
 def read(rows: Sequence[Tokens], part: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype) -> Inputs:

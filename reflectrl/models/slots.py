@@ -26,7 +26,7 @@ _WORTH = 16
 
 
 class _Layer(CacheLayerMixin):
-    """The states of one attention layer: keys and values, each (slots, heads, room, head size)."""
+    """The states of one attention layer: keys and values, each (slots, room, heads, head size)."""
 
     is_sliding = False
 
@@ -43,26 +43,27 @@ class _Layer(CacheLayerMixin):
 
     def _grow(self, number: int, states: Tensor) -> None:
         count, room = self._slots.count, self._slots.room
-        old = self._kept[number] if number < len(self._kept) else states[:0]
-        if old.size(0) < count or old.size(2) < room:
-            new = states.new_zeros(count, states.size(1), room, states.size(3))
-            new[: old.size(0), :, : old.size(2)] = old
+        old = self._kept[number] if number < len(self._kept) else states[:0].transpose(1, 2)
+        if old.size(0) < count or old.size(1) < room:
+            new = old.new_zeros(count, room, *old.shape[2:])
+            new[: old.size(0), : old.size(1)] = old
             self._kept[number : number + 1] = [new]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new states into their places; returns all states of the sequences at work."""
         self.lazy_initialization(key_states, value_states)
         slots = self._slots
-        keys, values = (kept[slots.first : slots.first + len(slots.places), :, : slots.width] for kept in self._kept)
-        for mine, states in ((keys, key_states), (values, value_states)):
-            mine.scatter_(2, slots.places[:, None, :, None].expand_as(states), states)
+        for kept, states in zip(self._kept, (key_states, value_states), strict=True):
+            tokens = kept.view(-1, *kept.shape[2:])
+            tokens.index_copy_(0, slots.places, states.transpose(1, 2).flatten(0, 1))
+        keys, values = (kept[slots.at_work, : slots.width].transpose(1, 2) for kept in self._kept)
         return keys, values
 
     def move(self, targets: Tensor, sources: Tensor, length: int) -> None:
         """Copy the first ``length`` tokens of slots ``sources`` to slots ``targets``."""
-        self.lazy_initialization(*self._kept)
-        for kept in self._kept:
-            kept[targets, :, :length] = kept[sources, :, :length]
+        for number, kept in enumerate(self._kept):
+            self._grow(number, kept.transpose(1, 2))
+            self._kept[number][targets, :length] = self._kept[number][sources, :length]
 
     def get_seq_length(self) -> int:
         """Tokens before those of this pass: the model must take positions from ``position_ids`` alone."""
@@ -103,12 +104,12 @@ class Slots:
         self._cache = Cache(layer_class_to_replicate=lambda: _Layer(self))
         self.room = 0
         """Tokens that fit into a slot."""
-        self.first = 0
-        """First slot of the present pass."""
+        self.at_work = slice(0, 0)
+        """The B slots of the present pass."""
         self.width = 0
-        """Tokens that the present pass can attend to."""
-        self.places = torch.empty(0, 0, dtype=torch.long)
-        """(B, T) where in their slots the tokens of the present pass go."""
+        """Tokens of each that the present pass can attend to."""
+        self.places = torch.empty(0, dtype=torch.long)
+        """(B T,) where its tokens go: ``slot * room + place``."""
 
     @property
     def count(self) -> int:
@@ -196,14 +197,16 @@ class Slots:
         """Sequences for slots ``first`` and following, of which the states before ``starts`` are there."""
         news = [row[start:] for row, start in zip(rows, starts, strict=True)]
         widest, longest = max(map(len, news)), max(map(len, rows))
-        self.first = first
+        self.at_work = slice(first, first + len(rows))
         self.width = -(-(longest + 1) // 8) * 8
         self.room = max(self.room, -(-self.width // _BLOCK) * _BLOCK)
         # what pads a row on the right goes behind all sequences, and is attended to by padding only
         after = torch.tensor(starts, device=self._device)[:, None] + torch.arange(widest, device=self._device)
-        self.places = after.clamp_max(longest)
-        sees = torch.arange(self.width, device=self._device) <= self.places[:, :, None]
-        self._held[first : first + len(rows)] = rows
+        places = after.clamp_max(longest)
+        slots = torch.arange(first, first + len(rows), device=self._device)
+        self.places = (slots[:, None] * self.room + places).flatten()
+        sees = torch.arange(self.width, device=self._device) <= places[:, :, None]
+        self._held[self.at_work] = rows
         self.computed += sum(map(len, news))
         return Inputs(
             torch.tensor([new + new[-1:] * (widest - len(new)) for new in news], device=self._device),
