@@ -10,12 +10,13 @@ needs its extra: pip install 'reflectrl[alfworld]'.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,7 +36,7 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
-from reflectrl.players import ExpertReflector
+from reflectrl.players import ExpertPolicy, ExpertReflector
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.format import ACTION_CUE
 from reflectrl.rollout import Episode, rollout
@@ -87,11 +88,12 @@ class NoisyExpert:
         return [self._decide(prompt, draw) for prompt, draw in zip(prompts, draws, strict=True)]
 
     def _decide(self, prompt: Prompt, draw: float) -> Decision:
+        expert = ExpertPolicy().act([prompt], [draw])[0]
+        if draw < self._expertise:
+            return expert
         actions = prompt.menu.actions if prompt.menu else ()
-        action = prompt.hints.action if prompt.hints else None
-        if action is None or draw >= self._expertise:
-            action = actions[int((draw - self._expertise) / (1 - self._expertise) * len(actions))]
-        return Decision(actions.index(action), action, logprob=0.0, entropy=0.0)
+        index = int((draw - self._expertise) / (1 - self._expertise) * len(actions))
+        return replace(expert, index=index, action=actions[index], probabilities=())
 
 
 @dataclass(frozen=True)
@@ -156,17 +158,16 @@ class Scene:
 
 
 @contextmanager
-def set_up(name: str, *, horizon: int | None = None, menu: int = 0) -> Iterator[Scene]:
+def set_up(name: str, overrides: Sequence[str] = (), *, menu: int = 0) -> Iterator[Scene]:
     """A shipped recipe in a folder that lasts as long as the context.
 
     Args:
         name: of the recipe.
-        horizon: instead of the recipe's.
+        overrides: of the recipe, such as ``env.options.horizon=40``.
         menu: have labels for a menu of so many actions, even where the environment never shows one.
 
     """
-    overrides = [*OFFLINE.get(name, ()), *([] if horizon is None else [f"env.options.horizon={horizon}"])]
-    recipe = load_recipe(name, overrides)
+    recipe = load_recipe(name, [*OFFLINE.get(name, ()), *overrides])
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
         build_dataset(recipe, Path(folder))
         env = recipe_env(recipe, Path(folder))
@@ -202,15 +203,16 @@ def gpt2_small(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, 
     Its vocabulary is as large as GPT-2's: the words of the prompts come first, and every id beyond stands for a
     character of its own that no prompt has, so that whatever a random model says can be read again.
     """
-    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=2000, max_length=1024)
+    length = shape.get("n_positions", 1024)
+    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=2000, max_length=length)
     private = range(0xF0000, 0xF0000 + GPT2_VOCABULARY - len(tokenizer))
     tokenizer.add_tokens([AddedToken(chr(point), normalized=False) for point in private])
     still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    config = GPT2Config(pad_token_id=tokenizer.pad_token_id, **still, **ends, **shape)
+    eos = tokenizer.eos_token_id
+    config = GPT2Config(bos_token_id=eos, eos_token_id=eos, pad_token_id=tokenizer.pad_token_id, **still, **shape)
     with seeded(seed):
         model = GPT2LMHeadModel(config)
-    return _reader(scene, LanguageModel(model, tokenizer), config.n_positions)
+    return _reader(scene, LanguageModel(model, tokenizer), length)
 
 
 def _reader(scene: Scene, lm: LanguageModel, max_length: int) -> Reader:
@@ -258,12 +260,8 @@ def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str
 
 def new_tokens(rows: Iterable[Sequence[int]]) -> int:
     """Tokens of the prefix tree over ``rows``: what is left to compute if no beginning is computed twice."""
-    total, last = 0, ()
-    for row in sorted(tuple(row) for row in rows):
-        shared = next((at for at, (one, other) in enumerate(zip(last, row, strict=False)) if one != other), None)
-        total += len(row) - (min(len(last), len(row)) if shared is None else shared)
-        last = row
-    return total
+    ordered = [(), *sorted(tuple(row) for row in rows)]
+    return sum(len(row) - len(os.path.commonprefix([last, row])) for last, row in pairwise(ordered))
 
 
 def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) -> list[str]:

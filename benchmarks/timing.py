@@ -34,16 +34,16 @@ class Times:
         return median(self.wall)
 
 
-def race(contenders: Mapping[str, Call], rounds: int = 5) -> dict[str, Times]:
+def race(contenders: Mapping[str, Call], rounds: int = 5, *, warm_up: bool = True) -> dict[str, Times]:
     """Time the contenders in turns (A B A B ...), so that what else the machine does hits all alike.
 
-    A round that warms up comes first and is forgotten.
+    A round that warms up comes first and is forgotten, unless the contenders are too slow for it to matter.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
+    for _ in range(rounds + warm_up):
         for name, call in contenders.items():
             seconds[name].append(clocked(call))
-    return {name: Times(*zip(*pairs[1:], strict=True)) for name, pairs in seconds.items()}
+    return {name: Times(*zip(*pairs[warm_up:], strict=True)) for name, pairs in seconds.items()}
 
 
 def clocked(call: Call) -> tuple[float, float]:

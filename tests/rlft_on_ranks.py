@@ -18,7 +18,7 @@ OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
     "replay_size": 1000,
     "replay_episodes": 0,
-    "micro_batch_size": 3,
+    "micro_batch_tokens": 100,
     "optim": "sgd",
     "learning_rate": 0.1,
     "weight_decay": 0.0,

@@ -41,6 +41,10 @@ class ScriptedEndpoint:
         self.requests: list[Request] = []
         self.connections = 0
         """Accepted so far."""
+        self.open = 0
+        """Of them, those not closed yet."""
+        self.latency_s = 0.0
+        """Before every reply."""
         self.peak = 0
         self.active = 0
         self.lock = threading.Lock()
@@ -66,8 +70,15 @@ class _Server(ThreadingHTTPServer):
     owner: ScriptedEndpoint
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.owner.connections += 1  # in the one thread that accepts
+        with self.owner.lock:
+            self.owner.connections += 1
+            self.owner.open += 1
         super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        with self.owner.lock:
+            self.owner.open -= 1
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -86,6 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             fault, _, value = (owner.faults.popleft() if owner.faults else "none").partition(":")
             owner.active += 1
             owner.peak = max(owner.peak, owner.active)
+        time.sleep(owner.latency_s)
         try:
             self._answer(fault, value, json.dumps(_completion(owner.reply(body["messages"]))).encode())
         finally:

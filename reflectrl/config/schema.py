@@ -137,6 +137,10 @@ class ModelSection(Section):
     """Train adapters instead of all weights."""
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
     """Attention kernel; flash_attention_2 excludes ``prefix_reuse``."""
+    autocast: bool = False
+    """Compute in bfloat16 whatever the type of the weights; slower on processors that have no bfloat16."""
+    compile: bool = False
+    """Compile the model with torch.compile, which takes minutes once; slower for small models on processors."""
     prefix_reuse: bool = True
     """Compute what prompts share once: key-value states are kept at play, updates run over prefix trees."""
     trust_remote_code: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ class Decoder:
 
     """
 
-    def __init__(self, model: PreTrainedModel, slots: Slots, ends: Sequence[int], limit: int) -> None:
+    def __init__(self, model: PreTrainedModel, slots: Slots, ends: Collection[int], limit: int) -> None:
         self._model = model
         self._slots = slots
         self._ends = frozenset(ends)

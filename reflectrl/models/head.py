@@ -98,7 +98,9 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
         nn.init.zeros_(model.value_head.weight)
         nn.init.zeros_(model.value_head.bias)
         model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
-    original = model.forward.__func__  # not bound to this model, of which there may be copies
+    bound = model.forward
+    # unbound, because there may be copies of this model; behind accelerate's hooks there is no method to unbind
+    original = getattr(bound, "__func__", lambda _, *args, **kwargs: bound(*args, **kwargs))
 
     @functools.wraps(type(model).forward)  # generate() reads the signature
     def forward(

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora, load_lora, quantization_config
+from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import add_label_tokens
 
@@ -173,6 +174,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
     if len(tokenizer) > model.get_input_embeddings().weight.size(0):
         model.resize_token_embeddings(len(tokenizer))
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+    adopt_kernels(model, section)
     return model
 
 

@@ -47,9 +47,11 @@ class LMReflector(CachedReflector):
         cache_size: int = 100_000,
         batch_size: int = 256,
         slots: Slots | None = None,
+        ends: Sequence[int] = (),
     ) -> None:
         """Reflect with ``model``, at most ``batch_size`` prompts side by side.
 
+        A reflection ends with the tokenizer's end-of-text token, or with one of ``ends``.
         With ``slots`` of this model, what prompts share with those of the last call is not read again; without, all is
         left to ``transformers``' ``generate``.
         """
@@ -61,6 +63,7 @@ class LMReflector(CachedReflector):
         self._temperature = temperature
         self._batch_size = batch_size
         self._slots = slots
+        self._ends = frozenset({tokenizer.eos_token_id, *ends})
 
     def speaks_with(self, model: Any) -> bool:
         """Whether ``model`` is the one that reflects (single player)."""
@@ -79,7 +82,7 @@ class LMReflector(CachedReflector):
         self._model.eval()
         if self._slots is not None:
             base = self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model
-            decoder = Decoder(base, self._slots, [self._tokenizer.eos_token_id], self._max_new_tokens)
+            decoder = Decoder(base, self._slots, self._ends, self._max_new_tokens)
             said = decoder.write(rows, Sampler(draws, self._temperature))
         else:
             said = []
@@ -93,7 +96,7 @@ class LMReflector(CachedReflector):
     def _generate(self, rows: Sequence[Tokens], sampler: Sampler) -> list[list[int]]:
         """As ``Decoder.write``, by transformers alone."""
         width = max(len(row) for row in rows)
-        pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
+        pad = self._tokenizer.pad_token_id
         device = self._model.device
         written = self._model.generate(
             input_ids=torch.tensor([[pad] * (width - len(row)) + [*row] for row in rows], device=device),
@@ -104,10 +107,11 @@ class LMReflector(CachedReflector):
             num_beams=1,
             # not the model's own default, which would count the padding and so see the rest of the batch
             repetition_penalty=1.0,
-            eos_token_id=eos,
+            eos_token_id=sorted(self._ends),
             pad_token_id=pad,
         )[:, width:].tolist()
-        return [ids[: ids.index(eos)] if eos in ids else ids for ids in written]
+        stops = [next((at for at, token in enumerate(ids) if token in self._ends), len(ids)) for ids in written]
+        return [ids[:stop] for ids, stop in zip(written, stops, strict=True)]
 
     def _utterance(self, ids: Sequence[int]) -> Utterance:
         return Utterance(" ".join(self._tokenizer.decode(ids, skip_special_tokens=True).split()), len(ids))

@@ -124,6 +124,8 @@ class Slots:
             end there, in the order of their slots. No indices: a beginning that all of them share.
 
         """
+        if not rows:
+            return
         self._held += [()] * (first + len(rows) - self.count)
         self.given += sum(map(len, rows))
         shared = self._shared(rows)

@@ -35,7 +35,6 @@ def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
         stages=[Stage(**stage.model_dump()) for stage in recipe.rlft.stages],
         seed=recipe.seed,
         use_cpu=not cuda,
-        bf16=cuda and recipe.model.dtype == "bfloat16",
         disable_tqdm=True,
         save_total_limit=2,
         dataloader_pin_memory=cuda,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from accelerate.utils import parse_flag_from_env
 from trl.trainer.base_config import _BaseConfig  # private in trl 1.x: with rlft.py the only importers
 
 from reflectrl.core import InvalidInput
@@ -63,9 +64,19 @@ class ReflectRLConfig(_BaseConfig):
         """Derive Trainer's step counts.
 
         Raises:
-            InvalidInput: unknown baseline, incomplete groups, or several updates a batch without a clip range.
+            InvalidInput: unknown baseline, incomplete groups, several updates a batch without a clip range, or a model
+                divided over processes.
 
         """
+        sharded = {
+            "FSDP": self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"),
+            "DeepSpeed": self.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"),
+        }
+        for name in (name for name, asked in sharded.items() if asked):
+            raise InvalidInput(
+                f"{name} was asked for, but each process plays at its own pace and so needs the whole model; start "
+                "with torchrun alone, and use LoRA on a quantised base (model.quantization) where memory is short."
+            )
         if self.baseline not in BASELINES:
             raise InvalidInput(f"baseline {self.baseline!r} is unknown; known: {', '.join(BASELINES)}.")
         if self.episodes_per_task < 1 or self.episodes < 1 or self.episodes % self.episodes_per_task:

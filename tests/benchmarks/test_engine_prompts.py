@@ -29,7 +29,8 @@ TINY = {"n_layer": 1, "n_embd": 8, "n_head": 1}
 
 @pytest.fixture(scope="module", params=[*PAPER, *NANO])
 def scene(request):
-    with set_up(request.param) as scene:
+    few = ["env.options.count=8"] if request.param.startswith("alfworld") else []
+    with set_up(request.param, few) as scene:
         yield scene
 
 
@@ -86,7 +87,7 @@ def test_episodes_are_as_long_as_they_are_wanted(taxi):
 
 
 def test_a_horizon_of_one_s_own():
-    with set_up("dangerous_taxi/paper", horizon=2) as scene:
+    with set_up("dangerous_taxi/paper", ["env.options.horizon=2"]) as scene:
         assert max(len(trajectory.turns) for trajectory in scene.play(4, expertise=1.0)) == 2
 
 

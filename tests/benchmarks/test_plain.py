@@ -34,8 +34,9 @@ PPO = Objective(epsilon=0.2, entropy_coef=0.05, value_coef=0.0)
 @pytest.fixture(scope="module", params=NANO)
 def played(request):
     """A scene, its steps, and a model that is far from uniform."""
-    with set_up(request.param, menu=100) as scene:
-        episodes = scene.steps(scene.play(3))
+    short = ["env.options.horizon=8", *(["env.options.count=8"] if request.param.startswith("alfworld") else [])]
+    with set_up(request.param, short, menu=100) as scene:
+        episodes = scene.steps(scene.play(3, expertise=0.8))
         reader = nano(scene, episodes)
         with torch.no_grad():
             for weight in reader.model.parameters():
@@ -70,7 +71,7 @@ def test_the_plain_policy_plays_from_the_distribution_of_the_choice_head(played,
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-@pytest.mark.parametrize("number", [4, 20, 100])
+@pytest.mark.parametrize("number", [20, 100])
 def test_scores_are_those_of_a_loop_over_actions_and_tokens(played, number, batch_size):
     _, episodes, reader = played
     prompt = [*reader.encoder.tokens(without_menu(policies(episodes)[0]))]
@@ -137,6 +138,7 @@ def test_all_updates_have_the_same_gradients(played):
     old = iter(LMPolicy(reader.model, reader.encoder).act(prompts, draws(prompts)))
     each = [[replace(step.sample, old_logprob=next(old).logprob) for step in episode] for episode in episodes]
     samples = [sample for episode in each for sample in episode]
+    assert any(sample.advantage > 0.1 for sample in samples)
     wanted_loss, wanted = gradients(reader, plain_update, reader.label_ids, samples, objective=PPO)
     assert max(float(gradient.abs().max()) for gradient in wanted.values()) > 1e-2
     for update, *arguments in (
@@ -168,8 +170,9 @@ def test_the_plain_iteration_plays_the_episodes_that_players_of_the_library_play
     spoken = {"max_new_tokens": 6, "temperature": 1.0}
     eos = [reader.tokenizer.eos_token_id]
     learned = []
+    envs = scene.envs(2)
     found = plain_iteration(
-        scene.envs(1)[0],
+        envs[0],
         episodes,
         scene.layout,
         PlainPolicy(reader.model, reader.encoder, reader.label_ids),
@@ -177,7 +180,7 @@ def test_the_plain_iteration_plays_the_episodes_that_players_of_the_library_play
         lambda samples: learned.extend(samples) or 0.0,
     )
     wanted = rollout(
-        scene.envs(3),
+        envs,
         episodes,
         policy=LMPolicy(reader.model, reader.encoder),
         reflector=LMReflector(reader.model, reader.tokenizer, max_length=reader.model.config.n_positions, **spoken),

@@ -78,9 +78,10 @@ def test_illegal_actions_add_nothing_to_the_entropy_and_get_no_gradient():
 
 def test_equal_prompts_are_computed_once():
     batch = encoder().batch([RAGGED[0], RAGGED[1], replace(RAGGED[0]), RAGGED[1]], CPU)
-    assert batch.input_ids.size(0) == 2
-    assert batch.row.tolist() == [0, 1, 0, 1]
-    assert batch.last_index.tolist() == [len(tokenizer()(p.text)["input_ids"]) - 1 for p in RAGGED[:2]]
+    rows, width = batch.inputs.input_ids.shape
+    assert rows == 2
+    ends = [row * width + len(tokenizer()(RAGGED[row].text)["input_ids"]) - 1 for row in (0, 1)]
+    assert batch.inputs.last.tolist() == [*ends, *ends]
 
 
 def test_equal_prompts_have_equal_distributions_and_values():
@@ -113,7 +114,7 @@ def test_a_policy_batch_needs_menus():
 
 
 def test_a_prompt_that_fits_is_the_tokenized_text():
-    assert encoder().tokens(RAGGED[1]) == tokenizer()(RAGGED[1].text)["input_ids"]
+    assert encoder().tokens(RAGGED[1]) == tuple(tokenizer()(RAGGED[1].text)["input_ids"])
 
 
 def test_a_prompt_that_is_too_long_loses_its_oldest_history_and_nothing_else():
@@ -151,7 +152,9 @@ def test_shortened_prompts_that_become_equal_share_a_row():
     texts = [replace(policy_prompt(4), history=(f"Past: {word}\n", "Past: last\n")) for word in ("this", "that")]
     limit = len(encoder().tokens(texts[0])) - 1
     batch = encoder(limit).batch(texts, CPU)
-    assert batch.row.tolist() == [0, 0]
+    assert batch.inputs.input_ids.size(0) == 1
+    kept = encoder().tokens(replace(texts[0], history=("Past: last\n",)))
+    assert batch.inputs.last.tolist() == [len(kept) - 1] * 2
 
 
 # ---- the cache of tokens ---------------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from accelerate import dispatch_model
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from tiny import ARCHITECTURES, language_model, tokenizer
@@ -14,6 +17,9 @@ from reflectrl.models.head import add_choice_head
 
 CHOICES = torch.tensor([41, 7, 300])
 LAST = torch.tensor([8, 3, 5])
+"""Of each of three rows."""
+ENDS = LAST + 9 * torch.arange(3)
+"""Counted through all rows."""
 
 
 def token_ids(rows=3):
@@ -29,7 +35,7 @@ def full_logits(model):
 
 def choice_logits(model):
     with torch.no_grad():
-        return model(input_ids=token_ids(), choice_ids=CHOICES, last_index=LAST)[0]
+        return model(input_ids=token_ids(), choice_ids=CHOICES, last=ENDS)[0]
 
 
 def shaken(model, names=("lora_B", "trainable_tokens_delta")):
@@ -79,7 +85,7 @@ def test_trained_label_tokens_are_part_of_the_choice_logits(architecture):
 def test_gradients_reach_the_adapters():
     model = add_lora(language_model("llama"), LoraSection(r=4), [])
     add_choice_head(model.get_base_model())
-    logits, _ = model(input_ids=token_ids(), choice_ids=CHOICES, last_index=LAST)
+    logits, _ = model(input_ids=token_ids(), choice_ids=CHOICES, last=ENDS)
     logits.log_softmax(-1)[:, 0].sum().backward()
     trained = [weight for name, weight in model.named_parameters() if "lora_B" in name]
     assert trained
@@ -126,11 +132,33 @@ def test_a_second_choice_head_changes_nothing():
     assert torch.equal(choice_logits(model), expected)
 
 
+def test_a_copy_has_a_forward_and_a_choice_head_of_its_own():
+    model = language_model("gpt2")
+    add_choice_head(model)
+    other = copy.deepcopy(model)
+    expected = full_logits(other), choice_logits(other)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    assert torch.equal(full_logits(other), expected[0])
+    assert torch.equal(choice_logits(other), expected[1])
+    assert not torch.allclose(full_logits(model), expected[0])
+
+
+def test_a_model_that_accelerate_has_dispatched_takes_a_choice_head():
+    model = language_model("llama")
+    expected = full_logits(model)
+    dispatch_model(model, {"": "cpu"}, force_hooks=True)
+    add_choice_head(model)
+    torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(full_logits(model), expected)
+
+
 # ---- the value head --------------------------------------------------------------------------------------------------
 
 
 def values_of(model):
-    return model(input_ids=token_ids(), choice_ids=CHOICES, last_index=LAST)[1]
+    return model(input_ids=token_ids(), choice_ids=CHOICES, last=ENDS)[1]
 
 
 def test_values_are_zero_before_training_and_without_a_value_head():

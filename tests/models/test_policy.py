@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
-from tiny import LABELS, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
+from tiny import LABELS, LAYOUT, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
 
+from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.adapters import add_lora
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
+from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.players import ExpertReflector
+from reflectrl.rollout import Episode, rollout
 
 LARGEST_DRAW = 1 - 2**-53
 """``random.random()`` never returns more."""
@@ -152,3 +159,101 @@ def test_nobody_to_act_for_is_no_work(model):
 def test_a_policy_needs_a_menu_to_choose_from(model):
     with pytest.raises(InvalidInput, match="given a reflector's prompt; expected one with a menu"):
         policy(model).act([reflector_prompt()], [0.0])
+
+
+# ---- what was read before --------------------------------------------------------------------------------------------
+
+
+def slots(**options):
+    return Slots(torch.device("cpu"), torch.float32, **options)
+
+
+LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
+"""As real prompts are, most of one is as it was a step before."""
+
+
+def played(player, side_by_side=5, count=14):
+    """Whole episodes, in which prompts grow, part and end."""
+    env = NumberLine(size=8)
+    tasks = env.tasks("train")
+    episodes = [Episode(tasks[number % 5], seed=number) for number in range(count)]
+    envs = [NumberLine(size=8) for _ in range(side_by_side)]
+    return rollout(envs, episodes, policy=player, reflector=ExpertReflector(), layout=LONG)
+
+
+def assert_same_decisions(found, expected):
+    assert [one.index for one in found] == [other.index for other in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.action == other.action
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+        assert (one.logprob, one.entropy) == pytest.approx((other.logprob, other.entropy), abs=1e-5)
+        assert one.value == pytest.approx(other.value, abs=1e-5)
+
+
+@pytest.fixture(params=["gpt2", "llama", "lora"])
+def valued(request):
+    """With a value head, and perhaps adapters, away from where they start."""
+    model = language_model("llama" if request.param == "lora" else request.param)
+    lm = add_lora(model, LoraSection(r=4), []) if request.param == "lora" else model
+    add_choice_head(model, value_head=True)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in lm.named_parameters():
+            if "lora_B" in name or "value_head.weight" in name:
+                weight.normal_(0, 0.1, generator=generator)
+    return lm.eval()
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("limit", [256, 2])
+def test_with_slots_whole_episodes_are_the_same(valued, greedy, limit):
+    held = slots(limit=limit)
+    found = played(policy(valued, greedy=greedy, slots=held))
+    expected = played(policy(valued, greedy=greedy))
+    assert [one.task for one in found] == [other.task for other in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.rewards == other.rewards
+        assert_same_decisions([turn.decision for turn in one.turns], [turn.decision for turn in other.turns])
+    assert len({turn.decision.value for one in found for turn in one.turns}) > 5
+    assert len({len(one.turns) for one in found}) > 1
+    assert held.computed < 0.8 * held.given
+
+
+def test_with_slots_equal_prompts_are_read_once_and_each_gets_its_own_draw(model):
+    prompts, draws = [*PROMPTS[:3], *PROMPTS[:3], PROMPTS[1]], uniform(7)
+    held = slots()
+    found = policy(model, slots=held).act(prompts, draws)
+    assert_same_decisions(found, policy(model).act(prompts, draws))
+    assert held.given == sum(len(encoder().tokens(prompt)) for prompt in PROMPTS[:3])
+    assert len({decision.index for decision in found[1::3]}) > 1 or found[1].index != found[6].index
+
+
+def test_with_slots_nobody_to_act_for_is_no_work(model):
+    player = policy(model, slots=slots())
+    assert player.act([], []) == []
+    assert_same_decisions(player.act(PROMPTS, [0.5] * 10), policy(model).act(PROMPTS, [0.5] * 10))
+    assert player.act([], []) == []
+
+
+def test_with_slots_new_weights_are_followed_once_the_old_are_forgotten():
+    model = gpt2(0, spread=0.2).eval()
+    add_choice_head(model)
+    player = policy(model, slots=slots())
+    early, late = policy_prompt(3, past=1), policy_prompt(3, past=2)  # which begin with the same
+    player.act([early], [0.5])
+    model.load_state_dict(gpt2(1, spread=0.2).state_dict())
+    fresh = policy(model).act([late], [0.5])
+    (stale,) = player.act([late], [0.5])
+    assert stale.probabilities != pytest.approx(fresh[0].probabilities, abs=1e-3)
+    player.forget()
+    assert_same_decisions(player.act([late], [0.5]), fresh)
+    policy(model).forget()  # nothing to forget without slots
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_with_slots_acting_is_without_dropout_and_leaves_the_model_in_its_mode(training):
+    model = gpt2(spread=0.2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5).train(training)
+    add_choice_head(model)
+    draws = uniform(len(PROMPTS))
+    assert_same_decisions(policy(model, slots=slots()).act(PROMPTS, draws), policy(model).act(PROMPTS, draws))
+    assert model.training is training

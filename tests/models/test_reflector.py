@@ -3,13 +3,18 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from tiny import MAX_LENGTH, encoder, gpt2, language_model, reflector_prompt, tokenizer
+from tiny import ACTIONS, LAYOUT, MAX_LENGTH, encoder, gpt2, history, language_model, reflector_prompt, tokenizer
 
-from reflectrl.core import InvalidInput
+from reflectrl.config.schema import LoraSection
+from reflectrl.core import InvalidInput, Observation
+from reflectrl.models.adapters import add_lora
+from reflectrl.models.head import add_choice_head
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.slots import Slots
 
 PROMPTS = [reflector_prompt(number, past=number % 4) for number in range(8)]
 ZEROS = [0.0] * len(PROMPTS)
@@ -265,3 +270,85 @@ def test_reflecting_leaves_weights_mode_and_gradients_alone():
     assert said == reflector(model).reflect(PROMPTS, ZEROS)  # no dropout
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
+
+
+# ---- what was read before --------------------------------------------------------------------------------------------
+
+
+def slots(**options):
+    return Slots(torch.device("cpu"), torch.float32, **options)
+
+
+def steps_of_episodes():
+    """Prompts of five steps of six episodes, each with the draws of its step."""
+    long = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
+    for step in range(5):
+        seen = [Observation(f"Number {(number + step) % 10}, target {number}.", ACTIONS[:2]) for number in range(6)]
+        yield [long.reflector(each, history(step)) for each in seen], draws(6, seed=step)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.7])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma2", "granite"])
+def test_with_slots_the_same_words_are_said(architecture, temperature):
+    model = language_model(architecture)
+    held = slots()
+    plain, reusing = (
+        reflector(model, temperature=temperature, cache_size=0),
+        reflector(model, temperature=temperature, cache_size=0, slots=held),
+    )
+    texts = set()
+    for prompts, given in steps_of_episodes():
+        said = reusing.reflect(prompts, given)
+        assert said == plain.reflect(prompts, given)
+        texts |= {words.text for words in said}
+    assert len(texts) > 3
+    assert held.computed < 0.8 * held.given
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_with_slots_equal_prompts_and_an_end_of_text_are_no_different(talker, temperature):
+    ids = generated(talker, PROMPTS[0])
+    stop = next(n for n in range(1, len(ids)) if ids[n] not in ids[:n])
+    short = copy.deepcopy(tokenizer())
+    short.eos_token = short.convert_ids_to_tokens(ids[stop])
+    options = {"tokenizer": short, "temperature": temperature, "cache_size": 0}
+    prompts = [PROMPTS[index] for index in (0, 0, 3, 0, 3, 5, 6, 7)] * 5
+    expected = reflector(talker, **options).reflect(prompts, draws(40))
+    assert reflector(talker, **options, slots=slots()).reflect(prompts, draws(40)) == expected
+    assert reflector(talker, **options, slots=slots(limit=3)).reflect(prompts, draws(40)) == expected
+    assert len({words.tokens for words in expected}) > 1
+
+
+def test_with_slots_a_single_player_with_adapters_says_the_same():
+    base = language_model("llama")
+    model = add_lora(base, LoraSection(r=4), [40, 41])
+    add_choice_head(base, value_head=True)
+    bare = reflector(model).reflect(PROMPTS, ZEROS)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name or "trainable_tokens_delta" in name:
+                weight.normal_(0, 0.3, generator=generator)
+    model.train()
+    said = reflector(model, slots=slots()).reflect(PROMPTS, ZEROS)
+    assert model.training
+    assert said == reflector(model).reflect(PROMPTS, ZEROS)
+    assert said != bare
+
+
+def test_clearing_forgets_the_states_of_the_old_weights_too():
+    model = gpt2(0, spread=0.2)
+    held = slots()
+    player = reflector(model, slots=held)
+    player.reflect(PROMPTS, ZEROS)
+    model.load_state_dict(gpt2(1, spread=0.2).state_dict())
+    assert held.count > 0
+    player.clear()
+    assert held.count == 0
+    fresh = [words.text for words in reflector(model).reflect(PROMPTS, ZEROS)]
+    assert [words.text for words in player.reflect(PROMPTS, ZEROS)] == fresh
+
+
+def test_with_slots_nobody_to_reflect_for_is_no_work(talker):
+    assert reflector(talker, slots=slots(), temperature=1.0).reflect([], []) == []
+    assert reflector(talker, temperature=1.0).reflect([], []) == []

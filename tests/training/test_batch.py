@@ -7,7 +7,7 @@ from tiny import LAYOUT
 
 from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
 from reflectrl.rollout.record import prompts_of
-from reflectrl.training.batch import micro_batches, minibatches, step_samples
+from reflectrl.training.batch import minibatches, step_samples
 
 
 def episode(*steps, reflection="Go on."):
@@ -99,29 +99,3 @@ def test_passes_have_different_orders_that_follow_the_generator():
 def test_no_minibatch_is_empty():
     batches = minibatches(samples(LONG), passes=2, parts=3, rng=random.Random(0))
     assert [len(batch) for batch in batches] == [1, 1, 2] * 2
-
-
-# ---- micro-batches ---------------------------------------------------------------------------------------------------
-
-ROOMS = [episode((name, 0, 0.0)) for name in ("Hall.", "Attic.", "A long room.", "Cellar, dark.", "Hall.", "Attic.")]
-
-
-def test_micro_batches_hold_every_sample_once():
-    found = samples(*ROOMS, LONG)
-    parts = list(micro_batches(found, 2))
-    assert sorted(id(sample) for part in parts for sample in part) == sorted(map(id, found))
-
-
-@pytest.mark.parametrize(("rows", "parts"), [(1, 5), (2, 3), (3, 2), (5, 1), (99, 1)])
-def test_micro_batches_count_distinct_prompts_and_keep_equal_ones_together(rows, parts):
-    found = samples(*ROOMS, LONG)  # 8 steps, 5 prompts: of the attic there are two, one with a past
-    cut = list(micro_batches(found, rows))
-    assert len(cut) == parts
-    distinct = [{sample.prompt for sample in part} for part in cut]
-    assert max(len(prompts) for prompts in distinct) <= rows
-    assert sum(len(prompts) for prompts in distinct) == 5
-
-
-def test_prompts_of_similar_length_share_a_micro_batch():
-    lengths = [len(sample.prompt.text) for part in micro_batches(samples(*ROOMS), 2) for sample in part]
-    assert lengths == sorted(lengths)

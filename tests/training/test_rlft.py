@@ -127,6 +127,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
     ).train()
     assert [iteration.clipped for iteration in done.iterations] == [0.0, 0.0]
     assert all(iteration.kl < 1e-6 for iteration in done.iterations)
+    assert "reads every prompt from its beginning" not in caplog.text  # prefixes were reused on both sides
 
 
 def test_the_ratio_is_not_one_after_an_update(tmp_path):

@@ -12,8 +12,9 @@ import torch
 from rlft_on_ranks import OPTIONS
 from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
+from tiny_rlft import config
 
-from reflectrl.core import Trajectory
+from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.rollout import episode_metrics
@@ -113,3 +114,21 @@ def test_ranks_go_on_from_a_checkpoint_as_if_nothing_had_happened(folder, told):
     assert told[0]["resumed"] == told[0]["iterations"][2:]
     for straight, again in zip(weights(folder, "straight"), weights(folder, "again"), strict=True):
         assert all(torch.equal(weight, again[name]) for name, weight in straight.items())
+
+
+# ---- divided models --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"fsdp": True}, "FSDP"), ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "DeepSpeed")]
+)
+def test_sharding_is_refused(tmp_path, options, name):
+    with pytest.raises(InvalidInput, match=f"{name} was asked for.*whole model"):
+        config(tmp_path, **options)
+
+
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
+def test_sharding_asked_of_accelerate_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    with pytest.raises(InvalidInput, match="whole model"):
+        config(tmp_path)

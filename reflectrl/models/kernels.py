@@ -1,0 +1,33 @@
+"""How a model computes: in bfloat16 by autocast, compiled by ``torch.compile``. Neither changes what it computes."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from reflectrl.config.schema import ModelSection
+
+
+def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
+    """Have the trunk of ``model``, which everything goes through, compute as ``section`` says.
+
+    Compiled code reads prompts and updates; passes over kept key-value states, whose shapes change with each step, stay
+    as they are. Under autocast the trunk still ends in the type of the weights.
+    """
+    if not (section.autocast or section.compile):
+        return
+    trunk = model.base_model
+    plain = trunk.forward.__func__
+    compiled = torch.compile(plain, dynamic=True) if section.compile else plain
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = compiled if kwargs.get("past_key_values") is None and not kwargs.get("use_cache") else plain
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=section.autocast):
+            done = run(self, *args, **kwargs)
+        done.last_hidden_state = done.last_hidden_state.to(self.dtype)
+        return done
+
+    trunk.forward = types.MethodType(forward, trunk)

@@ -1,0 +1,93 @@
+"""What docs/ shows exists: commands parse, with recipes and overrides that the schema takes; keys are the schema's."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+from torch.distributed.run import parse_args as torchrun
+
+from reflectrl.cli.app import app
+from reflectrl.config import check_recipe, load_recipe
+from reflectrl.config.schema import Recipe, Section
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
+
+
+def commands() -> list[str]:
+    """Lines of code blocks that run reflectrl, by torchrun or not."""
+    indented = [line for line in FENCE.sub("", TEXT).splitlines() if line.startswith("    ")]
+    fenced = "\n".join(FENCE.findall(TEXT)).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in indented + fenced if re.match(r"\s*(reflectrl|torchrun)\s", line)]
+
+
+def keys() -> list[str]:
+    """Dotted names in backticks that are no files; a value behind them is left out."""
+    names = re.findall(r"`([a-z_]+(?:\.[a-z0-9_]+)+)(?:=[^`]*)?`", FENCE.sub("", TEXT))
+    return sorted({name for name in names if not FILES.search(name)})
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The section that a field holds, possibly or many times."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := section_of(each))), None)
+
+
+def in_schema(key: str) -> bool:
+    section: type[Section] | None = Recipe
+    for name in key.split("."):
+        if section is None or name not in section.model_fields:
+            return False
+        section = section_of(section.model_fields[name].annotation)
+    return True
+
+
+def test_there_is_something_to_check() -> None:
+    assert PAGES
+    assert len(commands()) > 5
+    assert len(keys()) > 10
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_parses(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "torchrun":
+        given = torchrun(words[1:])
+        assert given.module
+        words = [given.training_script, *given.training_script_args]
+    assert words.pop(0) == "reflectrl"
+    command: Any = typer.main.get_command(app)
+    while names := getattr(command, "commands", None):
+        command = names[words.pop(0)]
+    params = command.make_context("reflectrl", words).params
+    if "overrides" in params:
+        check_recipe(load_recipe(params["recipe"], params["overrides"] or ()))
+
+
+@pytest.mark.parametrize("key", keys())
+def test_a_key_is_one_of_the_schema(key: str) -> None:
+    assert in_schema(key)
+
+
+@pytest.mark.parametrize("key", ["rlft.episode", "rflt.episodes", "rlft.episodes.more", "players.endpoint.modell"])
+def test_a_key_that_is_not_would_be_found(key: str) -> None:
+    assert not in_schema(key)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_]+/[a-z_0-9]+)`", TEXT))))
+def test_a_recipe_that_is_named_is_shipped(name: str) -> None:
+    assert (ROOT / "recipes" / f"{name}.yaml").is_file()
+
+
+@pytest.mark.parametrize("script", sorted(set(re.findall(r"python (benchmarks/\w+\.py)", TEXT))))
+def test_a_script_that_is_named_is_there(script: str) -> None:
+    assert (ROOT / script).is_file()
