@@ -188,9 +188,10 @@ class Reader:
     label_ids: tuple[int, ...]
 
 
-def nano(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0) -> Reader:
-    """``builtin/nano`` as the nano recipe of the same environment has it, before training."""
+def nano(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, *, max_length: int | None = None) -> Reader:
+    """``builtin/nano`` as the nano recipe of the same environment has it, before training, or reading more tokens."""
     section = load_recipe(f"{scene.recipe.env.name}/nano").model
+    section = section.model_copy(update={"max_length": max_length or section.max_length})
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
         base = make_base(section, Path(folder) / "base", corpus=corpus(episodes), labels=scene.labels, seed=seed)
         lm = new_model(base, labels=scene.labels, seed=seed)

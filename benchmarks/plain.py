@@ -266,7 +266,7 @@ def plain_update(
         last = logits[torch.arange(len(ids), device=model.device), [len(row) - 1 for row in ids]]
         return menu_distribution(last, label_ids, [len(sample.prompt.menu.actions) for sample in part])
 
-    return _update(
+    return update(
         model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, objective
     )
 
@@ -284,7 +284,7 @@ def bucketed_update(
 
     ``model`` needs a choice head (``add_choice_head``), as for ``padded_update``.
     """
-    return _update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), objective)
+    return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), objective)
 
 
 def padded_update(
@@ -296,7 +296,7 @@ def padded_update(
     objective: Objective = REINFORCE,
 ) -> float:
     """Only the labels' rows of the head, one padded batch an episode."""
-    return _update(model, optimizer, episodes, _choices(model, encoder), objective)
+    return update(model, optimizer, episodes, _choices(model, encoder), objective)
 
 
 def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
@@ -318,7 +318,7 @@ def _choices(model: Any, encoder: PromptEncoder) -> Callable[[Sequence[StepSampl
     return forward
 
 
-def _update(
+def update(
     model: Any,
     optimizer: torch.optim.Optimizer,
     parts: Sequence[Sequence[StepSample]],
@@ -358,18 +358,18 @@ def plain_iteration(
     layout: PromptFormat,
     policy: Policy,
     reflector: Reflector | None,
-    update: Update,
+    learn: Update,
     *,
     gamma: float = 1.0,
 ) -> list[Trajectory]:
     """Play one episode after the other in one environment, step by step, then learn from all of their steps."""
     played = rollout([env], episodes, policy=policy, reflector=reflector, layout=layout)
-    update(step_samples(played, layout, gamma=gamma, baseline="batch", normalize=True))
+    learn(step_samples(played, layout, gamma=gamma, baseline="batch", normalize=True))
     return played
 
 
 def replayed_iteration(
-    episodes: Sequence[Sequence[Step]], policy: Policy, reflector: Reflector | None, update: Update, seed: int = 0
+    episodes: Sequence[Sequence[Step]], policy: Policy, reflector: Reflector | None, learn: Update, seed: int = 0
 ) -> float:
     """The same work on recorded prompts: what is said and chosen is thrown away, so every iteration costs the same."""
     rng = random.Random(seed)
@@ -377,4 +377,4 @@ def replayed_iteration(
         if reflector is not None:
             reflector.reflect([step.reflector], [rng.random()])
         policy.act([step.policy], [rng.random()])
-    return update([step.sample for episode in episodes for step in episode])
+    return learn([step.sample for episode in episodes for step in episode])

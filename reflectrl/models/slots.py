@@ -200,11 +200,11 @@ class Slots:
         news = [row[start:] for row, start in zip(rows, starts, strict=True)]
         widest, longest = max(map(len, news)), max(map(len, rows))
         self.at_work = slice(first, first + len(rows))
-        self.width = -(-(longest + 1) // 8) * 8
+        self.width = -(-longest // 8) * 8
         self.room = max(self.room, -(-self.width // _BLOCK) * _BLOCK)
-        # what pads a row on the right goes behind all sequences, and is attended to by padding only
+        # a row is padded with its last token, which goes behind it, or, where there is no room, to its own place again
         after = torch.tensor(starts, device=self._device)[:, None] + torch.arange(widest, device=self._device)
-        places = after.clamp_max(longest)
+        places = after.clamp_max(longest - 1)
         slots = torch.arange(first, first + len(rows), device=self._device)
         self.places = (slots[:, None] * self.room + places).flatten()
         sees = torch.arange(self.width, device=self._device) <= places[:, :, None]
@@ -214,7 +214,7 @@ class Slots:
             torch.tensor([new + new[-1:] * (widest - len(new)) for new in news], device=self._device),
             torch.tensor([row * widest + len(new) - 1 for row, new in enumerate(news)], device=self._device),
             {
-                "position_ids": after.clamp_max(longest - 1),
+                "position_ids": places,
                 "attention_mask": additive(sees[:, None], self._dtype),
                 "past_key_values": self._cache,
             },

@@ -82,6 +82,13 @@ def test_every_choice_of_an_option_is_used_by_a_recipe() -> None:
     assert sorted(known - used) == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_asks_for_no_reuse_where_its_kernel_takes_no_mask(name: str) -> None:
+    recipe = load_recipe(name)
+    for section in filter(None, (recipe.model, recipe.reflector_model)):
+        assert section.prefix_reuse == (section.attn_implementation != "flash_attention_2")
+
+
 def difference(name: str) -> set[tuple[str, ...]]:
     """The settings that a recipe changes in the one it extends, its name and description aside."""
 

@@ -280,14 +280,14 @@ def slots(**options):
 
 
 def steps_of_episodes():
-    """Prompts of five steps of six episodes, each with the draws of its step."""
+    """Prompts of four steps of six episodes, each with the draws of its step."""
     long = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
-    for step in range(5):
+    for step in range(4):
         seen = [Observation(f"Number {(number + step) % 10}, target {number}.", ACTIONS[:2]) for number in range(6)]
         yield [long.reflector(each, history(step)) for each in seen], draws(6, seed=step)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma2", "granite"])
 def test_with_slots_the_same_words_are_said(architecture, temperature):
     model = language_model(architecture)

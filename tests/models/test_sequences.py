@@ -195,7 +195,7 @@ def test_a_tree_has_at_most_512_different_sequences(count, trees):
 
 # ---- the same states and gradients -----------------------------------------------------------------------------------
 
-ROWS = [tuple(row) for row in (*walks(4, 10), *walks(5, 5), *walks(4, 2))]
+ROWS = [tuple(row) for row in (*walks(4, 7), *walks(5, 3), *walks(4, 2))]
 MENUS = [2 + index % 4 for index in range(len(ROWS))]
 
 
@@ -243,7 +243,7 @@ def test_trees_have_the_states_and_gradients_of_sequences_alone(architecture, ad
     expected, gradients, _ = update(model, [[[index]] for index in range(len(ROWS))])
     assert expected.std(dim=1).min() > 0.05
     base = model.get_base_model() if adapters else model
-    for tokens, passes in ((10_000, 1), (60, 3)):
+    for tokens, passes in ((10_000, 1), (60, 2)):
         parts = list(split(ROWS, tokens=tokens, square=square_of(base)))
         found, others, trees = update(model, parts)
         assert len(parts) >= passes

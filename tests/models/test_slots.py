@@ -12,7 +12,7 @@ from reflectrl.models.slots import Slots
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "gemma2"])
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
 def model(request):
     return language_model(request.param)
 
@@ -90,10 +90,10 @@ def episodes(seed, steps, most):
 
 
 @pytest.mark.parametrize("limit", [256, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_sequences_end_as_if_read_from_their_beginning(model, seed, limit):
     held = slots(limit=limit)
-    for rows in episodes(seed, steps=14, most=7):
+    for rows in episodes(seed, steps=10, most=7):
         shapes = assert_read_right(model, held, rows)
         assert max(count for count, _ in shapes) <= limit
     assert held.computed < 0.7 * held.given

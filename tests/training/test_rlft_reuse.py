@@ -34,7 +34,7 @@ class Passes:
 def trained(folder, model, **options):
     """A trained run and its forward passes; sgd, because Adam makes steps of one size out of rounding."""
     defaults = {
-        "stages": [Stage("main", 3, env={"size": 6})],
+        "stages": [Stage("main", 2, env={"size": 6})],
         "episodes": 6,
         "baseline": "value",
         "entropy_coef": 0.1,
