@@ -4,8 +4,8 @@
     python benchmarks/engine.py act update      # some sections only
     python benchmarks/engine.py --quick         # small models and few repeats, on stdout
 
-Both sides run in one process and in turns, on real prompts (``engine_prompts.py``) and random weights, against the plain
-implementation of ``plain.py``. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
+Both sides run in one process and in turns, on real prompts (``engine_prompts.py``) and random weights; the other side
+is the plain implementation of ``plain.py``. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class Case:
         return [self.env, self.shape, *words, *seconds, f"**{times_as_fast(times, 'ours', 'plain'):.1f}**"]
 
 
-def cases(many: int, few: int, *, shapes: Sequence[str] = SHAPES) -> Iterator[Case]:
+def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[str] = ENVS) -> Iterator[Case]:
     """``many`` episodes for the small model, ``few`` for the large one, of each environment."""
-    for shape, env in itertools.product(shapes, ENVS):
+    for shape, env in itertools.product(shapes, envs):
         with set_up(recipe(shape, env)) as scene:
             if shape == SHAPES[0]:
                 episodes = scene.steps(scene.play(many))
@@ -333,7 +333,7 @@ def learn() -> str:
 
 def update_of(side: str) -> Call:
     """An update of ALFWorld's steps by the large model, for a process of its own."""
-    case = next(case for case in cases(1, 2, shapes=SHAPES[1:]) if case.env == "alfworld")
+    (case,) = cases(1, 2, SHAPES[1:], ["alfworld"])
     who, optimizer, samples = case.reader, sgd(case.reader), case.samples
     if side == "trees":
         return partial(tree_update, who, optimizer, samples)
@@ -414,7 +414,7 @@ def work() -> str:
     """Operations a second of the large model, as a part of those of a product of two large matrices."""
     product, operations = matmul()
     lines = []
-    for case in cases(1, 1, shapes=SHAPES[1:]):
+    for case in cases(1, 1, SHAPES[1:]):
         who = case.reader
         rows = [who.encoder.tokens(step.policy) for step in case.episodes[0]]
         reads = partial(prefill, who, rows)
@@ -436,9 +436,9 @@ def prefill(who: Reader, rows: Sequence[Any]) -> None:
 
 
 def kernels() -> str:
-    """Forward and backward of padded batches under autocast to bfloat16, and compiled; what compiling took is left out."""
+    """Updates by padded batches under autocast to bfloat16, and compiled; what compiling took is left out."""
     lines = []
-    for case in cases(16, 1):
+    for case in cases(16, 1, envs=["alfworld"]):
         who, samples = case.reader, case.samples
         sides: dict[str, Call] = {}
         for name, section in (
