@@ -92,9 +92,9 @@ class Case:
         """Of all episodes."""
         return [step.sample for episode in self.episodes for step in episode]
 
-    def race(self, contenders: dict[str, Call]) -> dict[str, Times]:
-        """In turns, three to seven times."""
-        return race(contenders, 3 if self.heavy or QUICK else 7, warm_up=not self.heavy)
+    def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> dict[str, Times]:
+        """In turns, seven times after a warm-up, or ``heavy_rounds`` times."""
+        return race(contenders, heavy_rounds if self.heavy else 2 if QUICK else 7, warm_up=not self.heavy)
 
     def line(self, times: dict[str, Times], *words: str) -> list[str]:
         """A line of a table: who, the medians of both sides in seconds, how many times as fast."""
@@ -259,7 +259,8 @@ def score() -> str:
             prompt = with_menu(step.policy, scene.layout, made_up_actions(episodes, count))
             one = [[replace(step, sample=replace(step.sample, prompt=prompt))]]
             scored = ScoringPolicy(who.model, who.tokenizer, who.encoder)
-            times = case.race({"plain": partial(acts, scored, one), "ours": partial(acts, policy(who), one)})
+            sides: dict[str, Call] = {"plain": partial(acts, scored, one), "ours": partial(acts, policy(who), one)}
+            times = case.race(sides, 2 if count == 20 else 1)
             lines.append(case.line(times, str(count), str(len(who.encoder.tokens(prompt)))))
     heads = ["actions", "tokens with menu", "scoring, s", "ours, s", "times as fast (goal 10 and 40)"]
     return table([*CASE, *heads], lines)
@@ -271,14 +272,14 @@ def reflect() -> str:
     for case in cases(16, 16):
         calls = together(case.episodes)[: 3 if case.heavy else None]
         plain, ours = plain_reflector(case.reader, 1.0, batch_size=16), reflector(case.reader, 1.0)
-        times = case.race({"plain": partial(reflects, plain, calls), "ours": partial(reflects, ours, calls)})
+        times = case.race({"plain": partial(reflects, plain, calls), "ours": partial(reflects, ours, calls)}, 1)
         lines.append(case.line(times, str(sum(map(len, calls)))))
     heads = ["reflections", "`generate`, s", "ours, s", "times as fast (goal 1.5)"]
     return table([*CASE, *heads], lines)
 
 
 def cache() -> str:
-    """The greedy reflector of taxi, 64 episodes that are new to it; plain: ``generate`` at each step."""
+    """The greedy reflector of taxi after iterations of 64 episodes, 16 new ones; plain: ``generate`` at each step."""
     lines, rounds = [], 3
     with set_up(recipe("nano", "dangerous_taxi")) as scene:
         episodes = scene.steps(scene.play(64 * (8 if QUICK else 48)))
@@ -295,7 +296,7 @@ def cache() -> str:
                 "16 at a time": plain_reflector(who, 0.0, batch_size=16),
                 "ours": ours,
             }
-            fresh = batches[seen : seen + rounds]
+            fresh = [[steps[:16] for steps in calls] for calls in batches[seen : seen + rounds]]
             times = race(
                 {name: InTurn(partial(asks, side), fresh) for name, side in sides.items()}, rounds, warm_up=False
             )
@@ -321,7 +322,7 @@ def learn() -> str:
             "bucketed": partial(bucketed_update, who.model, optimizer, who.encoder, samples, budget=BUDGET),
             "ours": partial(tree_update, who, optimizer, samples),
         }
-        times = case.race(sides)
+        times = case.race(sides, 1)
         rows = [who.encoder.tokens(sample.prompt) for sample in samples]
         faster = [f"**{times_as_fast(times, 'ours', name):.1f}**" for name in ("step", "padded", "bucketed")]
         tokens = f"{sum(map(len, rows)):,} / {new_tokens(rows):,}"
@@ -371,7 +372,8 @@ def whole() -> str:
         )
         engine = partial(iteration, policy(who), ours, partial(tree_update, who, optimizer))
         fresh = batches[-rounds:]
-        times = race({"plain": InTurn(plain, fresh), "ours": InTurn(engine, fresh)}, rounds, warm_up=False)
+        sides: dict[str, Call] = {"plain": InTurn(plain, fresh), "ours": InTurn(engine, fresh)}
+        times = race(sides, 1 if case.heavy else rounds, warm_up=False)
         lines.append(case.line(times, str(sum(map(len, fresh[0])))))
     return table([*CASE, "steps", "plain, s", "ours, s", "times as fast (goal 3, taxi 10)"], lines)
 
@@ -438,7 +440,7 @@ def prefill(who: Reader, rows: Sequence[Any]) -> None:
 def kernels() -> str:
     """Updates by padded batches under autocast to bfloat16, and compiled; what compiling took is left out."""
     lines = []
-    for case in cases(16, 1, envs=["alfworld"]):
+    for case in cases(16, 1, SHAPES[:1], ["alfworld"]):
         who, samples = case.reader, case.samples
         sides: dict[str, Call] = {}
         for name, section in (
@@ -460,7 +462,7 @@ def kernels() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    section.__name__: section for section in (act, score, reflect, cache, learn, memory, whole, horizon, work, kernels)
+    section.__name__: section for section in (act, reflect, cache, learn, whole, horizon, memory, work, score, kernels)
 }
 
 
