@@ -14,238 +14,63 @@ import argparse
 import copy
 import itertools
 import math
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import linear_regression
 from typing import Any
 
 import torch
 from arms import HERE, made_by, publish, table
-from engine_prompts import (
-    ENVS,
-    Reader,
-    Scene,
-    Step,
-    ends,
-    gpt2_small,
-    made_up_actions,
-    nano,
-    new_tokens,
-    set_up,
-    with_menu,
+from engine_prompts import ENVS, Reader, gpt2_small, made_up_actions, new_tokens, set_up, with_menu
+from engine_sides import (
+    BUDGET,
+    CASE,
+    SHAPES,
+    Case,
+    InTurn,
+    acts,
+    asks,
+    cases,
+    effort,
+    iteration,
+    plain_reflector,
+    policy,
+    reader,
+    recipe,
+    reflector,
+    reflects,
+    sgd,
+    together,
+    tree_update,
 )
-from plain import (
-    REINFORCE,
-    PlainPolicy,
-    PlainReflector,
-    ScoringPolicy,
-    Update,
-    bucketed_update,
-    padded_update,
-    plain_update,
-    update,
-)
-from timing import Call, Times, flops, matmul, peak_memory, race, share_of_peak, times_as_fast
+from plain import PlainPolicy, ScoringPolicy, bucketed_update, padded_update, plain_update
+from timing import Call, flops, matmul, peak_memory, race, ratio_table, share_of_peak, times_as_fast
 
 from reflectrl.config.schema import ModelSection
-from reflectrl.models.encode import action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.kernels import adopt_kernels
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reflector import LMReflector
-from reflectrl.models.sequences import padded, read, split, square_of
-from reflectrl.models.slots import Slots
-from reflectrl.players import Policy, Reflector
-from reflectrl.training.batch import StepSample
-
-BUDGET = 4096
-"""Tokens of a forward pass of an update."""
-LIMIT = 64
-"""Tokens of a reflection at most; random weights end one after about 33."""
-QUICK = False
-SHAPES = ("nano", "GPT-2 small")
-CASE = ("environment", "model")
-STEPS = {"dangerous_taxi": 5, "auto_explore": 5, "alfworld": 8}
-"""Of the episodes that the large model reads."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Recorded episodes of an environment, and random models of one shape that read them."""
-
-    env: str
-    shape: str
-    scene: Scene
-    episodes: list[list[Step]]
-    reader: Reader
-
-    @property
-    def heavy(self) -> bool:
-        """Seconds a call: nothing to warm up, and few repeats."""
-        return self.shape == SHAPES[1] and not QUICK
-
-    @property
-    def samples(self) -> list[StepSample]:
-        """Of all episodes."""
-        return [step.sample for episode in self.episodes for step in episode]
-
-    def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> dict[str, Times]:
-        """In turns, seven times after a warm-up, or ``heavy_rounds`` times."""
-        return race(contenders, heavy_rounds if self.heavy else 2 if QUICK else 7, warm_up=not self.heavy)
-
-    def line(self, times: dict[str, Times], *words: str) -> list[str]:
-        """A line of a table: who, the medians of both sides in seconds, how many times as fast."""
-        seconds = (f"{times[name].seconds:.3g}" for name in ("plain", "ours"))
-        return [self.env, self.shape, *words, *seconds, f"**{times_as_fast(times, 'ours', 'plain'):.1f}**"]
-
-
-def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[str] = ENVS) -> Iterator[Case]:
-    """``many`` episodes for the small model, ``few`` for the large one, of each environment."""
-    for shape, env in itertools.product(shapes, envs):
-        with set_up(recipe(shape, env)) as scene:
-            if shape == SHAPES[0]:
-                episodes = scene.steps(scene.play(many))
-            else:
-                episodes = scene.steps(scene.play(few, steps=STEPS[env]))
-            yield Case(env, shape, scene, episodes, reader(shape, scene, episodes))
-
-
-def recipe(shape: str, env: str) -> str:
-    """Whose prompts a model of ``shape`` reads."""
-    return f"{env}/{'nano' if shape == SHAPES[0] else 'paper'}"
-
-
-def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_length: int | None = None) -> Reader:
-    """A model with a choice head."""
-    small = {"n_layer": 2, "n_embd": 64, "n_head": 2} if QUICK else {}
-    if shape == SHAPES[0]:
-        made = nano(scene, episodes, max_length=max_length)
-    else:
-        made = gpt2_small(scene, episodes, n_positions=max_length or 1024, **small)
-    add_choice_head(made.model)
-    return made
-
-
-def policy(who: Reader) -> LMPolicy:
-    """The engine's."""
-    return LMPolicy(who.model, who.encoder, slots=Slots(who.model.device, who.model.dtype))
-
-
-def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflector:
-    """The engine's; without a cache it writes everything."""
-    return LMReflector(
-        who.model,
-        who.tokenizer,
-        max_length=who.encoder.max_length,
-        max_new_tokens=LIMIT,
-        temperature=temperature,
-        cache_size=cache_size,
-        slots=Slots(who.model.device, who.model.dtype),
-        ends=ends(who.model.config.vocab_size, who.tokenizer.eos_token_id),
-    )
-
-
-def plain_reflector(who: Reader, temperature: float, batch_size: int = 1) -> PlainReflector:
-    """The plain side's, with the same words."""
-    stops = ends(who.model.config.vocab_size, who.tokenizer.eos_token_id)
-    return PlainReflector(
-        who.model,
-        who.tokenizer,
-        who.encoder,
-        ends=stops,
-        max_new_tokens=LIMIT,
-        temperature=temperature,
-        batch_size=batch_size,
-    )
-
-
-def together(episodes: Sequence[Sequence[Step]]) -> list[list[Step]]:
-    """The first steps of all episodes, then the second ones, and so on: how a rollout asks."""
-    longest = max(map(len, episodes))
-    return [[episode[at] for episode in episodes if at < len(episode)] for at in range(longest)]
-
-
-def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
-    """Act at each step anew."""
-    if isinstance(player, LMPolicy):
-        player.forget()
-    for steps in calls:
-        player.act([step.policy for step in steps], [0.5] * len(steps))
-
-
-def reflects(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
-    """Reflect at each step anew."""
-    if isinstance(player, LMReflector):
-        player.clear()
-    asks(player, calls)
-
-
-def asks(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
-    """Reflect at each step."""
-    rng = random.Random(0)
-    for steps in calls:
-        player.reflect([step.reflector for step in steps], [rng.random() for _ in steps])
-
-
-def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample]) -> float:
-    """As ``ReflectRLTrainer`` makes it: forward passes over prefix trees."""
-    rows = [who.encoder.tokens(sample.prompt) for sample in samples]
-    batches = list(split(rows, tokens=BUDGET, square=square_of(who.model)))
-    parts = [[samples[index] for tree in batch for index in tree] for batch in batches]
-    inputs = (read(rows, batch, who.model.device, who.model.dtype) for batch in batches)
-
-    def forward(part: Sequence[StepSample]) -> Any:
-        prompts = [sample.prompt for sample in part]
-        return action_distribution(who.model, who.encoder.with_menus(prompts, next(inputs)))[0]
-
-    return update(who.model, optimizer, parts, forward, REINFORCE)
-
-
-def sgd(who: Reader) -> torch.optim.Optimizer:
-    """Without states of its own, and so small a step that repeats do the same work."""
-    return torch.optim.SGD(who.model.parameters(), lr=1e-6)
-
-
-def iteration(player: Policy, speaker: Reflector, learn: Update, episodes: Sequence[Sequence[Step]]) -> None:
-    """An iteration on recorded prompts, all episodes side by side: reflect, act, learn."""
-    if isinstance(player, LMPolicy):
-        player.forget()
-    for steps in together(episodes):
-        speaker.reflect([step.reflector for step in steps], [0.5] * len(steps))
-        player.act([step.policy for step in steps], [0.5] * len(steps))
-    learn([step.sample for episode in episodes for step in episode])
-
-
-class InTurn:
-    """Calls a function with the next of some arguments, so that no repeat sees what an earlier one has seen."""
-
-    def __init__(self, function: Callable[[Any], object], arguments: Sequence[Any]) -> None:
-        self._function = function
-        self._arguments = iter(arguments)
-
-    def __call__(self) -> None:
-        """With the next."""
-        self._function(next(self._arguments))
-
-
-# ---- sections --------------------------------------------------------------------------------------------------------
+from reflectrl.models.sequences import padded
+from reflectrl.players import Reflector
 
 
 def act() -> str:
-    """The policy over an episode and over 16 side by side; plain: ``generate`` of one token a step."""
+    """The policy over an episode and over 16 side by side; plain: ``generate`` of one token, one or 16 at a time."""
     lines = []
     for case in cases(16, 1):
         who = case.reader
-        one = [[step] for step in case.episodes[0]]
-        asked = {1: one} if case.heavy else {1: one, 16: together(case.episodes)}
-        for side_by_side, calls in asked.items():
-            plain = PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=side_by_side)
-            times = case.race({"plain": partial(acts, plain, calls), "ours": partial(acts, policy(who), calls)})
-            lines.append(case.line(times, str(side_by_side), str(sum(map(len, calls)))))
-    return table([*CASE, "side by side", "steps", "`generate`, s", "ours, s", "times as fast (goal 4)"], lines)
+        single, batched = (PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=size) for size in (1, 16))
+        one, all_of = [[step] for step in case.episodes[0]], together(case.episodes)
+        for calls in (one, *([] if case.heavy else [all_of])):
+            sides = {"plain": single, "batched": batched, "ours": policy(who)}
+            times = case.race({name: partial(acts, side, calls) for name, side in sides.items()})
+            rows = [who.encoder.tokens(step.policy) for steps in calls for step in steps]
+            tokens = f"{sum(map(len, rows)):,} / {new_tokens(rows):,}"
+            faster = f"**{times_as_fast(times, 'ours', 'batched'):.1f}**"
+            lines.append([*case.line(times, str(max(map(len, calls))), str(len(rows)), tokens), faster])
+    heads = ["side by side", "steps", "tokens / new", "`generate`, 1 at a time, s", "ours, s"]
+    return table([*CASE, *heads, "times as fast (goal 4)", "as `generate`, all side by side"], lines)
 
 
 def score() -> str:
@@ -282,11 +107,11 @@ def cache() -> str:
     """The greedy reflector of taxi after iterations of 64 episodes, 16 new ones; plain: ``generate`` at each step."""
     lines, rounds = [], 3
     with set_up(recipe("nano", "dangerous_taxi")) as scene:
-        episodes = scene.steps(scene.play(64 * (8 if QUICK else 48)))
+        episodes = scene.steps(scene.play(64 * (8 if effort.quick else 48)))
         batches = [together(episodes[at : at + 64]) for at in range(0, len(episodes), 64)]
         who = reader("nano", scene, episodes)
         ours = reflector(who, 0.0, cache_size=100_000)
-        for seen in (0, 4) if QUICK else (0, 20, 40):
+        for seen in (0, 4) if effort.quick else (0, 20, 40):
             ours.clear()
             for calls in batches[:seen]:
                 asks(ours, calls)
@@ -381,7 +206,7 @@ def whole() -> str:
 def horizon() -> str:
     """An iteration against the length of an episode: ALFWorld, two episodes of H steps, 2 layers of width 256."""
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
-    lengths = (5, 10) if QUICK else (5, 10, 20, 40)
+    lengths = (5, 10) if effort.quick else (5, 10, 20, 40)
     for steps in lengths:
         with set_up("alfworld/paper", [f"env.options.horizon={steps}"]) as scene:
             episodes = scene.steps(scene.play(2, steps=steps, expertise=0.0))
@@ -438,27 +263,22 @@ def prefill(who: Reader, rows: Sequence[Any]) -> None:
 
 
 def kernels() -> str:
-    """Updates by padded batches under autocast to bfloat16, and compiled; what compiling took is left out."""
-    lines = []
-    for case in cases(16, 1, SHAPES[:1], ["alfworld"]):
-        who, samples = case.reader, case.samples
-        sides: dict[str, Call] = {}
-        for name, section in (
-            ("plain", ModelSection()),
-            ("autocast", ModelSection(autocast=True)),
-            ("compile", ModelSection(compile=True)),
-        ):
-            own = copy.deepcopy(who.model)
-            adopt_kernels(own, section)
-            sides[name] = partial(
-                bucketed_update, own, sgd(replace(who, model=own)), who.encoder, samples, budget=BUDGET
-            )
-        times = race(sides, 3)
-        seconds = [f"{times[name].seconds:.3g}" for name in sides]
-        faster = [f"**{times_as_fast(times, name, 'plain'):.2f}**" for name in ("autocast", "compile")]
-        lines.append([case.env, case.shape, *seconds, *faster])
-    heads = ["plain, s", "autocast, s", "compiled, s", "autocast, times as fast", "compiled, times as fast"]
-    return table([*CASE, *heads], lines)
+    """Updates of ALFWorld's steps by the small model with other kernels; what compiling took is left out."""
+    (case,) = cases(16, 1, SHAPES[:1], ["alfworld"])
+    who, samples = case.reader, case.samples
+    sections = {
+        "float32, sdpa": ModelSection(),
+        "attn_implementation: eager": ModelSection(attn_implementation="eager"),
+        "autocast: true": ModelSection(autocast=True),
+        "compile: true": ModelSection(compile=True),
+    }
+    sides: dict[str, Call] = {}
+    for name, section in sections.items():
+        own = copy.deepcopy(who.model)
+        own.set_attn_implementation(section.attn_implementation)
+        adopt_kernels(own, section)
+        sides[name] = partial(tree_update, replace(who, model=own), sgd(replace(who, model=own)), samples)
+    return ratio_table(race(sides, 3), next(iter(sections)))
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
@@ -468,19 +288,18 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     """Measure section by section; each is published as soon as it is there."""
-    global QUICK  # noqa: PLW0603 - what every section asks
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"unknown section {unknown[0]!r}; known: {', '.join(SECTIONS)}")
-    QUICK = arguments.quick
+    effort.quick = arguments.quick
     for name in arguments.sections or SECTIONS:
         began = time.monotonic()
         text = SECTIONS[name]()
         print(f"{name}\n\n{text}\n", flush=True)
-        if not QUICK:
+        if not effort.quick:
             took = f"in {(time.monotonic() - began) / 60:.0f} min" if time.monotonic() - began > 60 else "in a minute"
             made = f"{made_by(f'python benchmarks/engine.py {name}')} {took}, {torch.get_num_threads()} threads."
             publish(HERE / "README.md", f"engine_{name}", f"{made}\n\n{text}\n")

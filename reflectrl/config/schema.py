@@ -253,6 +253,8 @@ class RLFTSection(Section):
     """B, episodes sampled an iteration."""
     episodes_per_task: Count = 1
     """Episodes that start from the same task, a group."""
+    batch_size: Count | None = None
+    """Episodes played side by side, each in an environment of its own; absent: all. What is drawn stays the same."""
     learning_rate: Positive = 2e-4
     """Initial learning rate."""
     learning_rate_end: Fraction = 1.0

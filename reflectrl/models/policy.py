@@ -40,6 +40,11 @@ class LMPolicy:
         self._batch_size = batch_size
         self._slots = slots
 
+    @property
+    def reused(self) -> float:
+        """Fraction of the prompts' tokens, so far, whose states were there already."""
+        return 0.0 if self._slots is None or not self._slots.given else 1 - self._slots.computed / self._slots.given
+
     def forget(self) -> None:
         """Reuse nothing of what was computed before: the weights have changed."""
         if self._slots is not None:

@@ -73,7 +73,8 @@ class _Records:
                 kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:iteration]
                 path.write_text("".join(kept), encoding="utf-8")
 
-    def __call__(self, done: Iteration, episodes: Sequence[Trajectory]) -> None:
+    def add(self, done: Iteration, episodes: Sequence[Trajectory], prompt_reuse: float) -> None:
+        """An iteration, its episodes, and the fraction of the policy's prompts that was not read anew."""
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         append_jsonl(self._run / "metrics.jsonl", [done])
         steps = sum(len(episode.turns) for episode in episodes)
@@ -83,6 +84,7 @@ class _Records:
             "seconds": round(seconds, 4),
             "steps_per_second": round(steps / seconds, 1),
             "reflection_hit_rate": round(hit_rate, 4),
+            "prompt_reuse": round(prompt_reuse, 4),
             "env_failures": self._envs.failures - self._failures,
         }
         self._failures = self._envs.failures
@@ -115,7 +117,7 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
             env_factory=envs.make,
             layout=cast.layout,
             reflector=reflector,
-            on_iteration=records,
+            on_iteration=lambda done, fresh: records.add(done, fresh, trainer.policy.reused),
         )
         checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
         if is_main_process():

@@ -31,10 +31,10 @@ def mean_iteration(iterations: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
 def print_profile(profile: Profile) -> None:
     """Print the mean iteration of ``profile``."""
     console = Console(markup=False, highlight=False, emoji=False)
-    if not profile.iterations:
+    means = mean_iteration(profile.iterations)
+    if not means:
         console.print("no iteration was trained, so there is no profile: the run is done, or its recipe has no rlft.")
         return
-    means = mean_iteration(profile.iterations)
     total = sum(part.seconds for part in means.values())
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
     table.add_column("part of an iteration", no_wrap=True)

@@ -29,6 +29,8 @@ class ReflectRLConfig(_BaseConfig):
     """Episodes an iteration, on each process."""
     episodes_per_task: int = 1
     """Episodes that start from the same task."""
+    batch_size: int | None = None
+    """Episodes played side by side, each in an environment of its own; ``None`` for all of them."""
     num_iterations: int = 1
     """Passes over a batch of episodes."""
     num_minibatches: int = 1

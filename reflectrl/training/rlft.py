@@ -117,8 +117,6 @@ class ReflectRLTrainer(_BaseTrainer):
     ) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         add_choice_head(base, value_head=args.baseline == "value")
-        slots = slots_for(base, encoder.max_length, "policy") if args.prefix_reuse else None
-        self._square = None if slots is None else square_of(base)
         self._dtype = base.dtype
         self.curriculum = Curriculum(args.stages)
         self.replay = ReplayBuffer(args.replay_size)
@@ -145,7 +143,9 @@ class ReflectRLTrainer(_BaseTrainer):
             callbacks=[_StopWithCurriculum(self.curriculum)],
         )
         self.remove_callback(PrinterCallback)
-        self._policy = LMPolicy(model, encoder, slots=slots)
+        slots = slots_for(base, encoder.max_length, "policy") if args.prefix_reuse else None
+        self._square = None if slots is None else square_of(base)
+        self.policy = LMPolicy(model, encoder, slots=slots)
 
     # ---- rollout ----------------------------------------------------------------------------------------------
 
@@ -157,11 +157,12 @@ class ReflectRLTrainer(_BaseTrainer):
 
         """
         if not self._envs:
-            self._envs = self._env_factory(stage.env, self.args.episodes)
+            side_by_side = min(self.args.batch_size or self.args.episodes, self.args.episodes)
+            self._envs = self._env_factory(stage.env, side_by_side)
         episodes = self._episodes(stage, self.iteration)
-        self._policy.forget()
+        self.policy.forget()
         with part("rollout"):
-            played = rollout(self._envs, episodes, policy=self._policy, reflector=self._reflector, layout=self._layout)
+            played = rollout(self._envs, episodes, policy=self.policy, reflector=self._reflector, layout=self._layout)
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "

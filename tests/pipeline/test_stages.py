@@ -88,6 +88,20 @@ def test_same_recipe_and_seed_twice_give_the_same_bytes(finished, tmp_path):
     assert bytes_of(tmp_path / "again", *RESULTS) == bytes_of(finished, *RESULTS)
 
 
+def test_prompts_are_reused_as_the_recipe_says(finished, tmp_path):
+    run_stages(recipe("model.prefix_reuse=false"), tmp_path, STAGES[:3], reporter=Reporter(Console(file=io.StringIO())))
+
+    def reuse(run):
+        return [json.loads(line)["prompt_reuse"] for line in (run / "throughput.jsonl").read_text().splitlines()]
+
+    assert reuse(tmp_path) == [0.0] * 12
+    assert min(reuse(finished)) > 0.1
+    read, anew = (
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (finished, tmp_path)
+    )
+    assert read[0] == pytest.approx(anew[0], abs=1e-4)
+
+
 def test_done_stages_are_skipped(finished):
     said = io.StringIO()
     before = bytes_of(finished, *RESULTS)

@@ -119,3 +119,18 @@ def test_under_autocast_prefixes_are_reused_too(tmp_path):
     first, expected = done.iterations[0], plain.iterations[0]
     assert first.kl < 1e-3
     assert (first.loss, first.entropy) == pytest.approx((expected.loss, expected.entropy), abs=0.02)
+
+
+# ---- side by side ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 99])
+def test_how_many_episodes_are_played_side_by_side_changes_nothing_that_is_drawn(tmp_path, batch_size):
+    options = {"episodes": 8, "learning_rate": 0.0}
+    whole = run(tmp_path / "whole", gpt2(spread=0.1), **options).train()
+    parts = run(tmp_path / "parts", gpt2(spread=0.1), batch_size=batch_size, **options).train()
+    for all_of, some in zip(whole.episodes, parts.episodes, strict=True):
+        assert [[turn.decision.action for turn in episode.turns] for episode in all_of] == [
+            [turn.decision.action for turn in episode.turns] for episode in some
+        ]
+    assert len({len(episode.turns) for episode in whole.episodes[0]}) > 1

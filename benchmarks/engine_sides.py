@@ -1,0 +1,201 @@
+"""Both sides of the engine's benchmark: recorded episodes, models that read them, and who plays and learns."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, set_up
+from plain import REINFORCE, PlainReflector, Update, update
+from timing import Call, Times, race, times_as_fast
+
+from reflectrl.models.encode import action_distribution
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.sequences import read, split, square_of
+from reflectrl.models.slots import Slots
+from reflectrl.players import Policy, Reflector
+from reflectrl.training.batch import StepSample
+
+
+@dataclass
+class Effort:
+    """How much is measured."""
+
+    quick: bool = False
+    """Small models instead of large ones, and few repeats."""
+
+
+effort = Effort()
+BUDGET = 4096
+"""Tokens of a forward pass of an update."""
+LIMIT = 64
+"""Tokens of a reflection at most; random weights end one after about 33."""
+SHAPES = ("nano", "GPT-2 small")
+CASE = ("environment", "model")
+STEPS = {"dangerous_taxi": 5, "auto_explore": 5, "alfworld": 8}
+"""Of the episodes that the large model reads."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Recorded episodes of an environment, and random models of one shape that read them."""
+
+    env: str
+    shape: str
+    scene: Scene
+    episodes: list[list[Step]]
+    reader: Reader
+
+    @property
+    def heavy(self) -> bool:
+        """Seconds a call: nothing to warm up, and few repeats."""
+        return self.shape == SHAPES[1] and not effort.quick
+
+    @property
+    def samples(self) -> list[StepSample]:
+        """Of all episodes."""
+        return [step.sample for episode in self.episodes for step in episode]
+
+    def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> dict[str, Times]:
+        """In turns, seven times after a warm-up, or ``heavy_rounds`` times."""
+        return race(contenders, heavy_rounds if self.heavy else 2 if effort.quick else 7, warm_up=not self.heavy)
+
+    def line(self, times: dict[str, Times], *words: str) -> list[str]:
+        """A line of a table: who, the medians of both sides in seconds, how many times as fast."""
+        seconds = (f"{times[name].seconds:.3g}" for name in ("plain", "ours"))
+        return [self.env, self.shape, *words, *seconds, f"**{times_as_fast(times, 'ours', 'plain'):.1f}**"]
+
+
+def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[str] = ENVS) -> Iterator[Case]:
+    """``many`` episodes for the small model, ``few`` for the large one, of each environment."""
+    for shape, env in itertools.product(shapes, envs):
+        with set_up(recipe(shape, env)) as scene:
+            if shape == SHAPES[0]:
+                episodes = scene.steps(scene.play(many))
+            else:
+                episodes = scene.steps(scene.play(few, steps=STEPS[env]))
+            yield Case(env, shape, scene, episodes, reader(shape, scene, episodes))
+
+
+def recipe(shape: str, env: str) -> str:
+    """Whose prompts a model of ``shape`` reads."""
+    return f"{env}/{'nano' if shape == SHAPES[0] else 'paper'}"
+
+
+def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_length: int | None = None) -> Reader:
+    """A model with a choice head."""
+    small = {"n_layer": 2, "n_embd": 64, "n_head": 2} if effort.quick else {}
+    if shape == SHAPES[0]:
+        made = nano(scene, episodes, max_length=max_length)
+    else:
+        made = gpt2_small(scene, episodes, n_positions=max_length or 1024, **small)
+    add_choice_head(made.model)
+    return made
+
+
+def policy(who: Reader) -> LMPolicy:
+    """The engine's."""
+    return LMPolicy(who.model, who.encoder, slots=Slots(who.model.device, who.model.dtype))
+
+
+def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflector:
+    """The engine's; without a cache it writes everything."""
+    return LMReflector(
+        who.model,
+        who.tokenizer,
+        max_length=who.encoder.max_length,
+        max_new_tokens=LIMIT,
+        temperature=temperature,
+        cache_size=cache_size,
+        slots=Slots(who.model.device, who.model.dtype),
+        ends=ends(who.model.config.vocab_size, who.tokenizer.eos_token_id),
+    )
+
+
+def plain_reflector(who: Reader, temperature: float, batch_size: int = 1) -> PlainReflector:
+    """The plain side's, with the same words."""
+    stops = ends(who.model.config.vocab_size, who.tokenizer.eos_token_id)
+    return PlainReflector(
+        who.model,
+        who.tokenizer,
+        who.encoder,
+        ends=stops,
+        max_new_tokens=LIMIT,
+        temperature=temperature,
+        batch_size=batch_size,
+    )
+
+
+def together(episodes: Sequence[Sequence[Step]]) -> list[list[Step]]:
+    """The first steps of all episodes, then the second ones, and so on: how a rollout asks."""
+    longest = max(map(len, episodes))
+    return [[episode[at] for episode in episodes if at < len(episode)] for at in range(longest)]
+
+
+def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
+    """Act at each step anew."""
+    if isinstance(player, LMPolicy):
+        player.forget()
+    for steps in calls:
+        player.act([step.policy for step in steps], [0.5] * len(steps))
+
+
+def reflects(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
+    """Reflect at each step anew."""
+    if isinstance(player, LMReflector):
+        player.clear()
+    asks(player, calls)
+
+
+def asks(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
+    """Reflect at each step."""
+    rng = random.Random(0)
+    for steps in calls:
+        player.reflect([step.reflector for step in steps], [rng.random() for _ in steps])
+
+
+def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample]) -> float:
+    """As ``ReflectRLTrainer`` makes it: forward passes over prefix trees."""
+    rows = [who.encoder.tokens(sample.prompt) for sample in samples]
+    batches = list(split(rows, tokens=BUDGET, square=square_of(who.model)))
+    parts = [[samples[index] for tree in batch for index in tree] for batch in batches]
+    inputs = (read(rows, batch, who.model.device, who.model.dtype) for batch in batches)
+
+    def forward(part: Sequence[StepSample]) -> Any:
+        prompts = [sample.prompt for sample in part]
+        return action_distribution(who.model, who.encoder.with_menus(prompts, next(inputs)))[0]
+
+    return update(who.model, optimizer, parts, forward, REINFORCE)
+
+
+def sgd(who: Reader) -> torch.optim.Optimizer:
+    """Without states of its own, and so small a step that repeats do the same work."""
+    return torch.optim.SGD(who.model.parameters(), lr=1e-6)
+
+
+def iteration(player: Policy, speaker: Reflector, learn: Update, episodes: Sequence[Sequence[Step]]) -> None:
+    """An iteration on recorded prompts, all episodes side by side: reflect, act, learn."""
+    if isinstance(player, LMPolicy):
+        player.forget()
+    for steps in together(episodes):
+        speaker.reflect([step.reflector for step in steps], [0.5] * len(steps))
+        player.act([step.policy for step in steps], [0.5] * len(steps))
+    learn([step.sample for episode in episodes for step in episode])
+
+
+class InTurn:
+    """Calls a function with the next of some arguments, so that no repeat sees what an earlier one has seen."""
+
+    def __init__(self, function: Callable[[Any], object], arguments: Sequence[Any]) -> None:
+        self._function = function
+        self._arguments = iter(arguments)
+
+    def __call__(self) -> None:
+        """With the next."""
+        self._function(next(self._arguments))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny import encoder, language_model, policy_prompt
+
+from reflectrl.config.schema import ModelSection
+from reflectrl.models.encode import action_distribution
+from reflectrl.models.head import add_choice_head
+from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reuse import refusal
+from reflectrl.models.slots import Slots
+
+PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
+
+
+def probabilities(model):
+    return action_distribution(model, encoder().batch(PROMPTS, model.device))[0].probs
+
+
+def with_kernels(architecture, **options):
+    model = language_model(architecture)
+    adopt_kernels(model, ModelSection(**options))
+    add_choice_head(model)
+    return model
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2"])
+def test_autocast_computes_in_bfloat16_and_ends_in_the_type_of_the_weights(architecture):
+    plain, cast = with_kernels(architecture), with_kernels(architecture, autocast=True)
+    seen = []
+    layer = next(module for module in cast.modules() if isinstance(module, torch.nn.Linear) or "Conv1D" in repr(module))
+    layer.register_forward_hook(lambda *call: seen.append(call[2].dtype))
+    probs = probabilities(cast)
+    assert seen == [torch.bfloat16]
+    assert probs.dtype == torch.float32
+    torch.testing.assert_close(probs, probabilities(plain), rtol=0, atol=0.03)
+    assert not torch.equal(probs, probabilities(plain))
+    assert refusal(cast, 128) is None
+
+
+def test_autocast_trains_the_weights_in_their_own_type():
+    model = with_kernels("llama", autocast=True)
+    probabilities(model)[:, 0].log().sum().backward()
+    assert all(weight.grad.dtype == torch.float32 for weight in model.parameters() if weight.grad is not None)
+    assert model.model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
+
+
+def test_generate_works_under_autocast():
+    model = with_kernels("qwen2", autocast=True)
+    ids = torch.tensor([[2, 3, 4, 5]])
+    said = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
+    assert said.shape == (1, 8)
+
+
+def test_a_plain_section_changes_nothing():
+    model = language_model("gpt2")
+    forward = model.base_model.forward
+    adopt_kernels(model, ModelSection())
+    assert model.base_model.forward == forward
+
+
+@pytest.mark.slow
+def test_a_compiled_model_says_the_same_and_plays_over_slots():
+    plain, compiled = with_kernels("gpt2"), with_kernels("gpt2", compile=True)
+    torch.testing.assert_close(probabilities(compiled), probabilities(plain), rtol=0, atol=1e-5)
+    for own in (plain, compiled):
+        own.zero_grad()
+        probabilities(own)[:, 0].log().sum().backward()
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(dict(compiled.named_parameters())[name].grad, weight.grad, rtol=1e-4, atol=1e-5)
+    draws = [0.5] * len(PROMPTS)
+    slots = LMPolicy(compiled, encoder(), slots=Slots(compiled.device, compiled.dtype)).act(PROMPTS, draws)
+    assert [decision.index for decision in slots] == [
+        decision.index for decision in LMPolicy(copy.deepcopy(plain), encoder()).act(PROMPTS, draws)
+    ]
