@@ -32,7 +32,7 @@ class Effort:
 
 
 effort = Effort()
-BUDGET = 4096
+BUDGET = 2048
 """Tokens of a forward pass of an update."""
 LIMIT = 64
 """Tokens of a reflection at most; random weights end one after about 33."""

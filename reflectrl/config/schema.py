@@ -263,7 +263,7 @@ class RLFTSection(Section):
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
     """Gradient clipping."""
-    micro_batch_tokens: Count = 4096
+    micro_batch_tokens: Count = 2048
     """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
     num_iterations: Count = 1
     """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""

@@ -61,7 +61,13 @@ class PromptEncoder:
             InvalidInput: a prompt without a menu, or a menu larger than the labels there are.
 
         """
-        return self.with_menus(prompts, padded([self.tokens(prompt) for prompt in prompts], device))
+        return self.with_menus(prompts, padded(self.rows(prompts), device))
+
+    def rows(self, prompts: Sequence[Prompt]) -> list[Tokens]:
+        """Token ids of prompts with menus; raises as ``batch`` does, and as ``tokens`` if all menus are right."""
+        for prompt in prompts:
+            self._menu_size(prompt)
+        return [self.tokens(prompt) for prompt in prompts]
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
         """``inputs``, which end in ``prompts``, with their menus; raises as ``batch`` does."""

@@ -56,7 +56,7 @@ class LMPolicy:
         was_training = self._model.training
         self._model.eval()
         decisions: dict[int, Decision] = {}
-        for indices, inputs in self._passes([self._encoder.tokens(prompt) for prompt in prompts]):
+        for indices, inputs in self._passes(self._encoder.rows(prompts)):
             if not indices:  # only to be read: what the next ones share
                 token = inputs.input_ids[0, :1]
                 self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)

@@ -35,7 +35,7 @@ class ReflectRLConfig(_BaseConfig):
     """Passes over a batch of episodes."""
     num_minibatches: int = 1
     """Optimizer steps a pass."""
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     """Tokens a forward pass of an update, padding included."""
     prefix_reuse: bool = True
     """Compute what prompts share once, where the model can: in slots at play, in prefix trees at updates."""

@@ -220,7 +220,7 @@ class ReflectRLTrainer(_BaseTrainer):
         if not self._queue:
             self._queue = self._collect()
         samples = self._queue.pop(0)
-        rows = [self._encoder.tokens(sample.prompt) for sample in samples]
+        rows = self._encoder.rows([sample.prompt for sample in samples])
         with part("update: divide"):
             batches = list(split(rows, tokens=self.args.micro_batch_tokens, square=self._square))
         total = clipped = kl = 0.0

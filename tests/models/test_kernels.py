@@ -6,6 +6,8 @@ import pytest
 import torch
 from tiny import encoder, language_model, policy_prompt
 
+from transformers.pytorch_utils import Conv1D
+
 from reflectrl.config.schema import ModelSection
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.head import add_choice_head
@@ -32,7 +34,7 @@ def with_kernels(architecture, **options):
 def test_autocast_computes_in_bfloat16_and_ends_in_the_type_of_the_weights(architecture):
     plain, cast = with_kernels(architecture), with_kernels(architecture, autocast=True)
     seen = []
-    layer = next(module for module in cast.modules() if isinstance(module, torch.nn.Linear) or "Conv1D" in repr(module))
+    layer = next(module for module in cast.modules() if isinstance(module, torch.nn.Linear | Conv1D))
     layer.register_forward_hook(lambda *call: seen.append(call[2].dtype))
     probs = probabilities(cast)
     assert seen == [torch.bfloat16]
@@ -64,6 +66,7 @@ def test_a_plain_section_changes_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 def test_a_compiled_model_says_the_same_and_plays_over_slots():
     plain, compiled = with_kernels("gpt2"), with_kernels("gpt2", compile=True)
     torch.testing.assert_close(probabilities(compiled), probabilities(plain), rtol=0, atol=1e-5)
