@@ -23,6 +23,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from reflectrl.core import Decision, NatLangEnv, Trajectory, Utterance
 from reflectrl.models.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
+from reflectrl.models.reflector import Chosen
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -157,17 +158,6 @@ class ScoringPolicy:
 # ---- reflecting ------------------------------------------------------------------------------------------------------
 
 
-class _Sampled(LogitsProcessor):
-    """Leaves ``generate`` one token a row: what the library's sampler draws for it."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
-        chosen = torch.tensor(self._sampler.choose(scores, range(len(scores))), device=scores.device)
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
-
-
 class PlainReflector:
     """``generate`` at each step, ``batch_size`` prompts at a time, padded on the left; the last to end is waited for.
 
@@ -211,7 +201,7 @@ class PlainReflector:
         for start in range(0, len(prompts), self._batch_size):
             stop = start + self._batch_size
             rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts[start:stop]]
-            sampler = [_Sampled(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
+            sampler = [Chosen(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
             said += _generate(self._model, rows, self._max_new_tokens, sampler, sorted(self._ends))
         return [self._utterance(ids) for ids in said]
 

@@ -18,7 +18,7 @@ from reflectrl.players.cache import CachedReflector
 from reflectrl.prompts import Prompt
 
 
-class _Chosen(LogitsProcessor):
+class Chosen(LogitsProcessor):
     """Leaves ``generate`` no choice but the sampler's."""
 
     def __init__(self, sampler: Sampler) -> None:
@@ -101,7 +101,7 @@ class LMReflector(CachedReflector):
         written = self._model.generate(
             input_ids=torch.tensor([[pad] * (width - len(row)) + [*row] for row in rows], device=device),
             attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device),
-            logits_processor=LogitsProcessorList([_Chosen(sampler)]),
+            logits_processor=LogitsProcessorList([Chosen(sampler)]),
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             num_beams=1,

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from tiny import encoder, language_model, policy_prompt
-
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config.schema import ModelSection
