@@ -25,6 +25,7 @@ class Chosen(LogitsProcessor):
         self._sampler = sampler
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
+        """(N, V) scores: 0 for the token that was chosen, minus infinity for all others."""
         chosen = torch.tensor(self._sampler.choose(scores, range(len(scores))), device=scores.device)
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
 
