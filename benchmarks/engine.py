@@ -1,6 +1,6 @@
 """The engine's tables in ``benchmarks/README.md``: what reuse of prefixes saves over playing and learning step by step.
 
-    python benchmarks/engine.py                 # all of it, about an hour on two cores; rewrites the tables
+    python benchmarks/engine.py                 # all of it, long on two cores; rewrites the tables
     python benchmarks/engine.py act update      # some sections only
     python benchmarks/engine.py --quick         # small models and few repeats, on stdout
 

@@ -10,24 +10,21 @@ choice-row head (``action_distribution``).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from engine_prompts import Step, without_menu
+from engine_prompts import without_menu
 from torch import Tensor
 from torch.distributions import Categorical
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from reflectrl.core import Decision, NatLangEnv, Trajectory, Utterance
+from reflectrl.core import Decision, Utterance
 from reflectrl.models.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.reflector import Chosen
-from reflectrl.players import Policy, Reflector
-from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.rollout import Episode, rollout
-from reflectrl.training.batch import StepSample, step_samples
+from reflectrl.prompts import Prompt
+from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import Objective, step_losses
 
 REINFORCE = Objective(epsilon=None, entropy_coef=0.0, value_coef=0.0)
@@ -337,34 +334,3 @@ def update(
         total += float(loss.detach())
     optimizer.step()
     return total / steps
-
-
-# ---- an iteration ----------------------------------------------------------------------------------------------------
-
-
-def plain_iteration(
-    env: NatLangEnv,
-    episodes: Sequence[Episode],
-    layout: PromptFormat,
-    policy: Policy,
-    reflector: Reflector | None,
-    learn: Update,
-    *,
-    gamma: float = 1.0,
-) -> list[Trajectory]:
-    """Play one episode after the other in one environment, step by step, then learn from all of their steps."""
-    played = rollout([env], episodes, policy=policy, reflector=reflector, layout=layout)
-    learn(step_samples(played, layout, gamma=gamma, baseline="batch", normalize=True))
-    return played
-
-
-def replayed_iteration(
-    episodes: Sequence[Sequence[Step]], policy: Policy, reflector: Reflector | None, learn: Update, seed: int = 0
-) -> float:
-    """The same work on recorded prompts: what is said and chosen is thrown away, so every iteration costs the same."""
-    rng = random.Random(seed)
-    for step in (step for episode in episodes for step in episode):
-        if reflector is not None:
-            reflector.reflect([step.reflector], [rng.random()])
-        policy.act([step.policy], [rng.random()])
-    return learn([step.sample for episode in episodes for step in episode])

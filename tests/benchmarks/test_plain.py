@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -15,9 +14,7 @@ from plain import (
     bucketed_update,
     buckets,
     padded_update,
-    plain_iteration,
     plain_update,
-    replayed_iteration,
     score_actions,
 )
 
@@ -164,20 +161,18 @@ def test_buckets_keep_every_step_within_their_budget(played):
     assert [len(part) for part in buckets(reader.encoder, samples, 1)] == [1] * len(samples)
 
 
-def test_the_plain_iteration_plays_the_episodes_that_players_of_the_library_play(played):
+def test_plain_players_play_the_episodes_that_players_of_the_library_play(played):
     scene, _, reader = played
     episodes = scene.episodes(3)
     spoken = {"max_new_tokens": 6, "temperature": 1.0}
     eos = [reader.tokenizer.eos_token_id]
-    learned = []
     envs = scene.envs(2)
-    found = plain_iteration(
-        envs[0],
+    found = rollout(
+        envs[:1],
         episodes,
-        scene.layout,
-        PlainPolicy(reader.model, reader.encoder, reader.label_ids),
-        PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, **spoken),
-        lambda samples: learned.extend(samples) or 0.0,
+        policy=PlainPolicy(reader.model, reader.encoder, reader.label_ids),
+        reflector=PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, **spoken),
+        layout=scene.layout,
     )
     wanted = rollout(
         envs,
@@ -190,23 +185,3 @@ def test_the_plain_iteration_plays_the_episodes_that_players_of_the_library_play
     assert [[turn.reflection for turn in whole.turns] for whole in found] == [
         [turn.reflection for turn in whole.turns] for whole in wanted
     ]
-    assert len(learned) == sum(len(whole.turns) for whole in found)
-
-
-def test_an_iteration_on_recorded_prompts_learns_from_them(played):
-    scene, episodes, _ = played
-    reader = nano(scene, episodes)
-    optimizer = torch.optim.SGD(reader.model.parameters(), lr=0.1)
-    before = copy.deepcopy(reader.model.state_dict())
-    learned = []
-
-    def update(samples):
-        learned.extend(samples)
-        return plain_update(reader.model, optimizer, reader.encoder, reader.label_ids, samples)
-
-    plain = PlainPolicy(reader.model, reader.encoder, reader.label_ids)
-    eos = [reader.tokenizer.eos_token_id]
-    speaker = PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, max_new_tokens=2)
-    replayed_iteration(episodes[:1], plain, speaker, update)
-    assert learned == [step.sample for step in episodes[0]]
-    assert any(not torch.equal(before[name], weight) for name, weight in reader.model.state_dict().items())
