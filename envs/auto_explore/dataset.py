@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reflectrl.core import InvalidInput, WorkFailed, nearest
+from reflectrl.core.files import in_one_move
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.ambiguity import Pair, answerable
 from reflectrl.envs.auto_explore.files import RepositoryFiles, readable_files, visible_files
@@ -216,16 +217,15 @@ def write_dataset(folder: Path, dataset: Dataset) -> None:
         _check_name(name)
         if folder.resolve().is_relative_to(source.resolve()):
             raise InvalidInput(f"{folder} lies in repository {source}, which is copied; expected a folder outside.")
-    unfinished = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    for split in SPLITS:
-        lines = (json.dumps(_row(question), ensure_ascii=False) + "\n" for question in dataset.questions[split])
-        (unfinished / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8", newline="\n")
-    for name, source in dataset.repositories.items():
-        _copy(source, unfinished / "repositories" / name)
-    read_dataset(unfinished)
-    unfinished.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with in_one_move(folder) as fresh:
+        fresh.mkdir()
+        for split in SPLITS:
+            lines = (json.dumps(_row(question), ensure_ascii=False) + "\n" for question in dataset.questions[split])
+            (fresh / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8", newline="\n")
+        for name, source in dataset.repositories.items():
+            _copy(source, fresh / "repositories" / name)
+        read_dataset(fresh)
 
 
 def _row(question: Question) -> dict[str, object]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
+from reflectrl.core.files import in_one_move
 from reflectrl.models.adapters import add_lora, load_lora, quantization_config
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.seeding import seeded
@@ -89,21 +89,14 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
 
 def save_model(lm: LanguageModel, folder: Path) -> None:
     """Write adapter or weights (safetensors) and tokenizer to ``folder``; a kill never leaves half a model there."""
-    fresh, stale = (folder.with_name(f".{folder.name}.{word}") for word in ("fresh", "stale"))
-    for leftover in (fresh, stale):
-        shutil.rmtree(leftover, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with no_progress_bars():
+    with in_one_move(folder) as fresh, no_progress_bars():
         if isinstance(lm.model, PeftModel):
             # added labels are saved as rows of their own; the whole embedding need not be
             lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
         else:
             lm.model.save_pretrained(fresh)
         lm.tokenizer.save_pretrained(fresh)
-    if folder.exists():
-        folder.replace(stale)  # a folder that is not empty cannot be replaced in one move
-    fresh.replace(folder)
-    shutil.rmtree(stale, ignore_errors=True)
 
 
 def _load_player(folder: Path, section: ModelSection, trainable: bool) -> LanguageModel:

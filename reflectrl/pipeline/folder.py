@@ -16,6 +16,7 @@ from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.files import write_text
 
 STAGES = ("gen-data", "sft", "rlft", "eval")
 
@@ -45,16 +46,6 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
 def is_main_process() -> bool:
     """True but for the further processes that `torchrun` starts."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """All of ``text`` or what was there before."""
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 class RunFolder:
@@ -125,7 +116,7 @@ class RunFolder:
         """Note the inputs of ``stage``, and the recipe as it was resolved."""
         if not is_main_process():
             return
-        write_atomically(self.path / "recipe.yaml", dump_recipe(recipe))
+        write_text(self.path / "recipe.yaml", dump_recipe(recipe))
         self._note(recipe, stage, {"done": False})
 
     def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
@@ -156,4 +147,4 @@ class RunFolder:
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
             return
-        write_atomically(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")
+        write_text(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")

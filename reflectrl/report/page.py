@@ -7,6 +7,7 @@ from pathlib import Path
 from string import Template
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.files import write_text
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.episodes import episodes
 from reflectrl.report.escape import escaped
@@ -52,10 +53,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     page = report_page(read_runs(runs))
     if out.is_dir():
         raise InvalidInput(f"{out} was given for the report and is a folder; expected the name of a file in it.")
-    partial = out.with_name(f"{out.name}.partial")
     try:
-        partial.write_text(page, encoding="utf-8", newline="\n")
-        partial.replace(out)
+        write_text(out, page)
     except OSError as error:
         raise InvalidInput(f"the report {out} cannot be written ({error.strerror}); choose another --out.") from error
     return out

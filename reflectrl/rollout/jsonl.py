@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.files import append_text, in_one_move
 
 T = TypeVar("T")
 
@@ -93,19 +94,19 @@ def dump_line(record: Any, path: Path) -> str:
 def write_jsonl(path: Path, records: Iterable[Any]) -> None:
     """Write all records or nothing: the file appears, complete, in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.tmp")
-    with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+    with in_one_move(path) as fresh, fresh.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(dump_line(record, path) for record in records)
-    unfinished.replace(path)
 
 
 def append_jsonl(path: Path, records: Iterable[Any]) -> None:
-    """Add records to the end of a file; a last line that a killed run left unfinished is taken off first."""
+    """Add records to the end of a file; a last line that a killed run left unfinished is taken off first.
+
+    They are on the disk when this returns.
+    """
     lines = [dump_line(record, path) for record in records]
     path.parent.mkdir(parents=True, exist_ok=True)
     mend_tail(path)
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.writelines(lines)
+    append_text(path, "".join(lines))
 
 
 def mend_tail(path: Path) -> None:

@@ -634,7 +634,8 @@ GREEDY = {
     "huge_file": ("f = open('huge', 'wb')\nwhile True: f.write(bytes(1 << 20))", "bytes"),
     # Looked at from time to time, so that how much more it writes is a matter of its pace.
     "many_files": (
-        "import time\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.02)\n    open(f'{n}', 'wb').write(bytes(1 << 20))",
+        "import time\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.02)\n"
+        "    open(f'{n}', 'wb').write(bytes(1 << 20))",
         "bytes",
     ),
     "files_in_memory": ("n = 0\nwhile True:\n    n += 1\n    open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))", ""),

@@ -1,0 +1,71 @@
+"""Files that survive a kill or a power cut: all of the new or all of the old, and on the disk before they count."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def in_one_move(path: Path) -> Iterator[Path]:
+    """Yield a free place beside ``path``; what is made there, a file or a folder, appears at ``path`` all at once.
+
+    After an error, what was at ``path`` before is there still. A folder that is replaced is away for the moment between
+    two moves: whoever is killed just then finds neither, so it must be made again.
+    """
+    fresh, stale = (path.with_name(f".{path.name}.{word}") for word in ("fresh", "stale"))
+    for leftover in (fresh, stale):
+        _remove(leftover)
+    try:
+        yield fresh
+        sync(fresh)
+        if path.is_dir():
+            path.replace(stale)  # a folder that is not empty cannot be replaced in one move
+        fresh.replace(path)
+    except BaseException:
+        _remove(fresh)
+        raise
+    _sync_entry(path.parent)
+    _remove(stale)
+
+
+def write_text(path: Path, text: str) -> None:
+    """All of ``text``, in UTF-8, or what was there before."""
+    with in_one_move(path) as fresh:
+        fresh.write_text(text, encoding="utf-8", newline="\n")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add ``text`` to the end of a file; it is on the disk when this returns."""
+    with path.open("a", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder with all that is in it, is on the disk; what links lead to is left alone."""
+    if path.is_symlink():
+        return
+    if path.is_dir():
+        for entry in path.iterdir():
+            sync(entry)
+    _sync_entry(path)
+
+
+def _sync_entry(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
