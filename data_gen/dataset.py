@@ -6,19 +6,28 @@ import asyncio
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
+from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.config.environment import DATASET
 from reflectrl.config.schema import DatasetSection
+from reflectrl.data_gen.estimate import estimate_files
+from reflectrl.data_gen.questions import ask_chat, reply_tokens
 from reflectrl.envs.auto_explore.dataset import ask_about, readable_files, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
+from reflectrl.players.account import Account, Usage
+from reflectrl.players.journal import Journal
+from reflectrl.prompts.questions import question_chat
 
 if TYPE_CHECKING:  # imported where a chat model asks: openai takes a second
-    from reflectrl.players.chat import Usage
+    from reflectrl.players.chat import ChatClient
 
+CALLS = "calls"
+"""Folder of a run that holds what was paid for, one folder a role: writer, teacher, reflector, policy."""
 File = tuple[str, str]
 """Path and text."""
 Pairs = Sequence[tuple[str, str]]
@@ -27,51 +36,64 @@ Progress = Callable[[int, int, str], None]
 """Told of what is done, of what is wanted, and what is counted."""
 
 
-def build_dataset(recipe: Recipe, run: Path, progress: Progress | None = None) -> list[Usage]:
+def build_dataset(
+    recipe: Recipe,
+    run: Path,
+    account: Account,
+    progress: Progress | None = None,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    dry_run: bool = False,
+) -> Usage | None:
     """Fetch the repositories of ``recipe``, ask about their files, and write ``run/dataset``; once.
 
     Args:
         recipe: with or without a dataset section.
         run: the run folder.
-        progress: told of the files that a chat model was asked about.
+        account: pays for the chat model that is asked.
+        progress: told of the files that it was asked about.
+        tell: told, in a sentence, what the chat model will be asked and what it may cost.
+        dry_run: stop after that.
 
     Returns:
-        What the calls to a chat model came to in this process, one entry a repository.
+        What the calls to a chat model came to in this process; ``None`` if a dry run stopped before them.
 
     Raises:
         InvalidInput: a source that is none or was given twice, too few questions, no key for the endpoint.
         WorkFailed: a source or the endpoint cannot be reached; answers that were paid for are kept.
 
     """
-    section, folder = recipe.dataset, run / DATASET
-    usages: list[Usage] = []
+    section, folder, usage = recipe.dataset, run / DATASET, Usage()
     if section is None:
-        return usages
-    if not folder.is_dir():
-        with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
-            if progress is not None:
-                progress(0, len(section.repositories), "fetching repositories")
-            repositories = fetch_all(section.repositories, Path(fetched))
-            files = {name: _chosen(path, section.files, recipe.seed) for name, path in sorted(repositories.items())}
-            if section.writer == "openai":
-                written, usages = asyncio.run(_ask_chat(section, files, run, progress))
-            else:
-                written = {file: write_questions(*file) for chosen in files.values() for file in chosen}
-            dataset = ask_about(
-                repositories,
-                lambda file, text: written.get((file, text), ()),
-                per_file=section.per_file,
-                seed=recipe.seed,
-            )
-            write_dataset(folder, dataset)
-    for partial in run.glob(_partial("*")):
-        partial.unlink()
-    return usages
-
-
-def _partial(repository: str) -> str:
-    """The replies about a repository that are paid for, until the dataset is written."""
-    return f"data/questions-{repository}.partial.jsonl"
+        return usage
+    if folder.is_dir():
+        account.count(Journal(run / CALLS / "writer").paid, recipe_endpoint(section.endpoint).price)
+        return usage
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
+        if progress is not None:
+            progress(0, len(section.repositories), "fetching repositories")
+        repositories = fetch_all(section.repositories, Path(fetched))
+        files = {name: _chosen(path, section.files, recipe.seed) for name, path in sorted(repositories.items())}
+        if section.writer == "openai":
+            client = _writer(section, run / CALLS / "writer", account)
+            chats = [question_chat(*file, section.per_file) for chosen in files.values() for file in chosen]
+            estimate = estimate_files(chats, reply_tokens(section.per_file))
+            tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
+            if dry_run:
+                return None
+            written, usage = _ask_chat(client, files, section.per_file, progress), client.usage
+        else:
+            written = {file: write_questions(*file) for chosen in files.values() for file in chosen}
+        dataset = ask_about(
+            repositories,
+            lambda file, text: written.get((file, text), ()),
+            per_file=section.per_file,
+            seed=recipe.seed,
+        )
+        write_dataset(folder, dataset)
+        if dropped := {why: count for why, count in vars(dataset.filtered).items() if count}:
+            tell(f"questions left out: {dropped}")
+    return usage
 
 
 def _chosen(repository: Path, count: int | None, seed: int) -> Sequence[File]:
@@ -82,25 +104,25 @@ def _chosen(repository: Path, count: int | None, seed: int) -> Sequence[File]:
     return sorted(random.Random(f"{seed} files").sample(files, count))
 
 
-async def _ask_chat(
-    section: DatasetSection, files: Mapping[str, Sequence[File]], run: Path, progress: Progress | None
-) -> tuple[dict[File, Pairs], list[Usage]]:
-    """What a chat model asks about each file, and what it cost for each repository."""
-    from reflectrl.data_gen.questions import ask_chat, reply_tokens
-    from reflectrl.players.chat import ChatClient, Endpoint
+def _writer(section: DatasetSection, calls: Path, account: Account) -> ChatClient:
+    from reflectrl.players.chat import ChatClient
 
-    enough = max(section.endpoint.max_tokens, reply_tokens(section.per_file))
-    endpoint = Endpoint(**{**section.endpoint.model_dump(), "max_tokens": enough})
+    endpoint = recipe_endpoint(section.endpoint)
+    enough = max(endpoint.max_tokens, reply_tokens(section.per_file))
+    return ChatClient(replace(endpoint, max_tokens=enough), Journal(calls), account)
+
+
+def _ask_chat(
+    client: ChatClient, files: Mapping[str, Sequence[File]], per_file: int, progress: Progress | None
+) -> dict[File, Pairs]:
+    """What a chat model asks about each file."""
     written: dict[File, Pairs] = {}
-    usages: list[Usage] = []
     for name, chosen in files.items():
-        client, partial = ChatClient(endpoint), run / _partial(name)
 
         def tell(done: int, total: int, name: str = name) -> None:
             if progress is not None:
                 progress(done, total, f"files of {name} asked about")
 
-        asked = await ask_chat(client, chosen, per_file=section.per_file, partial=partial, progress=tell)
-        usages.append(client.usage)
+        asked = asyncio.run(ask_chat(client, chosen, per_file=per_file, progress=tell))
         written |= {(file, text): asked[file] for file, text in chosen}
-    return written, usages
+    return written

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass
 
 from reflectrl.core import Decision, NatLangEnv, Observation, Task, Trajectory, Turn
 from reflectrl.data_gen.samples import Lesson, Sample
 from reflectrl.data_gen.teachers import Advice, Situation, Teacher
+from reflectrl.players.journal import RejectedReply
 from reflectrl.prompts import PromptFormat
 
 
@@ -50,10 +52,15 @@ class _Episode:
         turns: list[Turn] = []
         past: tuple[str, ...] = ()
         mistaken = terminated = truncated = success = False
+        rejected = False
         while not (terminated or truncated):
             observation = env.observation
             menu = self._menu(observation, past, negative=False)
-            advice = await self._advise(past, menu, mistaken)
+            try:
+                advice = await self._advise(past, menu, mistaken, negative=False)
+            except RejectedReply:  # there is nothing to learn here, and nobody to say how it goes on
+                rejected = truncated = True
+                break
             if observation.full_text in course.held_out:
                 self._skipped += 1
             else:
@@ -68,7 +75,7 @@ class _Episode:
             turns.append(Turn(observation, menu, advice.reflection, decision, reward, info["illegal"]))
             past = (*past, action)
         trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success)
-        return Lesson(self._number, trajectory, tuple(self._samples), self._skipped)
+        return Lesson(self._number, trajectory, tuple(self._samples), self._skipped, rejected)
 
     async def _negative(self, past: tuple[str, ...], chosen: str) -> None:
         """Play a wrong action, ask how to recover, keep only that step, and come back."""
@@ -85,13 +92,14 @@ class _Episode:
         elif not (terminated or truncated):
             astray = (*past, wrong)
             menu = self._menu(observation, astray, negative=True)
-            advice = await self._advise(astray, menu, mistaken=True)
-            self._samples.append(self._sample(astray, observation, menu, advice, negative=True))
+            with contextlib.suppress(RejectedReply):
+                advice = await self._advise(astray, menu, mistaken=True, negative=True)
+                self._samples.append(self._sample(astray, observation, menu, advice, negative=True))
         env.restore(here)
 
-    async def _advise(self, past: tuple[str, ...], menu: tuple[str, ...], mistaken: bool) -> Advice:
-        env = self._env
-        return await self._course.teacher.advise(Situation(env.observation, past, menu, env.hints(), mistaken))
+    async def _advise(self, past: tuple[str, ...], menu: tuple[str, ...], mistaken: bool, *, negative: bool) -> Advice:
+        env, draw = self._env, f"{self._number} {len(past)} {negative}"
+        return await self._course.teacher.advise(Situation(env.observation, past, menu, env.hints(), mistaken, draw))
 
     def _menu(self, observation: Observation, past: tuple[str, ...], *, negative: bool) -> tuple[str, ...]:
         where = f"{self._course.seed} menu {self._number} {self._task.id} {len(past)} {negative}"

@@ -5,34 +5,38 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
+from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.registry import env_class
 from reflectrl.core.types import SPLITS
-from reflectrl.data_gen.dataset import Progress, build_dataset
+from reflectrl.data_gen.dataset import CALLS, Progress, build_dataset
 from reflectrl.data_gen.episodes import Course, play_lesson
+from reflectrl.data_gen.estimate import Estimate, estimate_lessons
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
 from reflectrl.data_gen.samples import Lesson, Sample, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
-from reflectrl.data_gen.unfinished import UnfinishedRun
+from reflectrl.data_gen.terms import Terms
+from reflectrl.players.account import Account, Usage
+from reflectrl.players.journal import Journal
 from reflectrl.prompts import PromptFormat, TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
 
 if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
-    from reflectrl.players.chat import ChatClient, Usage
+    from reflectrl.players.chat import ChatClient
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a run of gen-data collected, and what the teacher cost in this process."""
+    """What a run of gen-data collected, and what the chat models cost."""
 
     episodes: int
     samples: int
@@ -43,48 +47,112 @@ class DataSummary:
     """Of the teacher's episodes."""
     reflection_words: float
     """Mean over the samples."""
-    questions: int = 0
+    questions: int
     """In the dataset that was made for the environment, all splits together; 0 where it brings its own tasks."""
-    calls: int = 0
-    """Requests to chat endpoints, of the questions' writer and of the teacher; 0 for the expert."""
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    usage: Usage
+    """In this process, of the questions' writer and of the teacher together; nothing for the expert."""
+    spent: float
+    """US dollars, by earlier processes too, as far as prices are known."""
 
 
-def generate(recipe: Recipe, folder: Path, progress: Progress | None = None) -> DataSummary:
+def generate(
+    recipe: Recipe,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    terms: Terms | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> DataSummary | None:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
 
     A recipe with a dataset section first gets its ``dataset/``.
 
     Episodes play training tasks in a seeded order and are independent of each other, so the result does not depend on
-    which of them ends first.
+    which of them ends first. Replies are in ``calls/`` before they are used: whoever is killed asks nothing twice.
+
+    Args:
+        recipe: what to do.
+        folder: the run folder.
+        progress: told how far it is.
+        terms: how money may be spent.
+        tell: told, in a sentence, what will be asked and what it may cost.
+
+    Returns:
+        What was collected; ``None`` for a dry run.
 
     Raises:
-        InvalidInput: an environment without the expert that the recipe asks for, no key, held-out states only.
-        WorkFailed: the endpoint cannot be used; finished episodes are kept and used by the next call.
+        InvalidInput: an environment without the expert that the recipe asks for, no key, held-out states only, a limit
+            on money without a price.
+        WorkFailed: the endpoint cannot be used, or the money is spent; what is paid for is used by the next call.
 
     """
-    usages = build_dataset(recipe, folder, progress)
-    client = _client(recipe)
+    terms = terms or Terms()
+    account = Account(terms.max_cost)
+    client = teacher_client(recipe, folder, account)
+    usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=terms.dry_run)
+    if usage is None:
+        return None
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
-        return _generate(recipe, folder, envs, client, usages, progress)
+        if client is not None:
+            tell(_estimate(recipe, envs[0]).sentence(client.endpoint, len(client.journal.paid)))
+        if terms.dry_run:
+            return None
+        if terms.batch is not None:
+            tell(_batch(recipe, folder, envs, client, terms.batch))
+            return None
+        collection = collect(recipe, envs, client, progress)
+        _write(folder, Header(recipe.env.name, recipe.env.options, collection.layout), collection)
+        questions = sum(len(envs[0].tasks(split)) for split in SPLITS) if recipe.dataset else 0
+    if client is not None:
+        usage += client.usage
+    return _summary(collection, questions, usage, account.spent)
 
 
-def _generate(
-    recipe: Recipe,
-    folder: Path,
-    envs: Sequence[NatLangEnv],
-    client: ChatClient | None,
-    usages: list[Usage],
-    progress: Progress | None,
-) -> DataSummary:
-    """Collect and write, a lesson at a time in each of ``envs``."""
+def teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient | None:
+    """Speaks to the teacher of ``recipe``; ``None`` for the expert.
+
+    Raises:
+        InvalidInput: no key, or a limit on money without a price.
+
+    """
+    if recipe.data.teacher == "expert":
+        return None
+    from reflectrl.players.chat import ChatClient
+
+    return ChatClient(recipe_endpoint(recipe.data.endpoint), Journal(folder / CALLS / "teacher"), account)
+
+
+def _batch(recipe: Recipe, folder: Path, envs: Sequence[NatLangEnv], client: ChatClient | None, what: str) -> str:
+    """One half of a round through Batch mode."""
+    if client is None or recipe.data.trajectory != "oracle":
+        raise InvalidInput(
+            f"Batch mode was asked for with data.teacher={recipe.data.teacher} and data.trajectory="
+            f"{recipe.data.trajectory}; expected openai and oracle: a teacher that plays must be answered at once."
+        )
+    from reflectrl.data_gen.batch import Batches, CallsToCome
+
+    batches = Batches(folder / CALLS / "teacher", client)
+    if what == "collect":
+        return asyncio.run(batches.collect())
+    to_come = CallsToCome(client)
+    collect(recipe, envs, to_come)
+    return asyncio.run(batches.submit(to_come.calls))
+
+
+def collect(
+    recipe: Recipe, envs: Sequence[NatLangEnv], client: ChatClient | None, progress: Progress | None = None
+) -> Collection:
+    """Play lessons until there are enough samples, one at a time in each of ``envs``.
+
+    Raises:
+        InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
+        WorkFailed: the endpoint cannot be used.
+
+    """
     env = envs[0]
     layout = prompt_format(recipe, env.instructions)
-    unfinished = UnfinishedRun(folder / "data" / "episodes.partial.jsonl", recipe) if client else None
-    collection = _Collection(recipe.data.samples, progress)
+    collection = Collection(layout, recipe.data.samples, progress)
     course = Course(
         teacher=_teacher(recipe, client, TeacherPrompts(env.instructions, layout)),
         layout=layout,
@@ -93,22 +161,14 @@ def _generate(
         negatives=recipe.data.negatives,
         held_out=_held_out(env) if env_class(recipe.env.name).observable else frozenset(),
     )
-    asyncio.run(_collect(envs, course, _order(env, recipe.seed), collection, client, unfinished))
-    _write(folder, Header(recipe.env.name, recipe.env.options, layout), collection)
-    if unfinished:
-        unfinished.close()
-    if client:
-        usages.append(client.usage)
-    questions = sum(len(env.tasks(split)) for split in SPLITS) if recipe.dataset else 0
-    return _summary(collection, questions, usages)
+    asyncio.run(_collect(envs, course, _order(env, recipe.seed), collection, client))
+    return collection
 
 
-def _client(recipe: Recipe) -> ChatClient | None:
-    if recipe.data.teacher == "expert":
-        return None
-    from reflectrl.players.chat import ChatClient, Endpoint
-
-    return ChatClient(Endpoint(**recipe.data.endpoint.model_dump()))
+def _estimate(recipe: Recipe, env: NatLangEnv) -> Estimate:
+    prompts = TeacherPrompts(env.instructions, prompt_format(recipe, env.instructions))
+    chooses = recipe.data.trajectory == "teacher"
+    return estimate_lessons(env, _order(env, recipe.seed), prompts, samples=recipe.data.samples, chooses=chooses)
 
 
 def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts) -> Teacher:
@@ -129,10 +189,11 @@ def _order(env: NatLangEnv, seed: int) -> list[Task]:
     return tasks
 
 
-class _Collection:
+class Collection:
     """Lessons by number; those in a row from the first on count, until they hold enough samples."""
 
-    def __init__(self, wanted: int, progress: Progress | None) -> None:
+    def __init__(self, layout: PromptFormat, wanted: int, progress: Progress | None) -> None:
+        self.layout = layout
         self._wanted = wanted
         self._progress = progress
         self._early: dict[int, Lesson] = {}
@@ -141,13 +202,16 @@ class _Collection:
 
     @property
     def enough(self) -> bool:
+        """Whether the lessons hold as many samples as are wanted."""
         return self._count >= self._wanted
 
     @property
     def samples(self) -> list[Sample]:
+        """As many as are wanted."""
         return [sample for lesson in self.lessons for sample in lesson.samples][: self._wanted]
 
     def add(self, lesson: Lesson) -> None:
+        """Take in a lesson, in whatever order they end."""
         self._early[lesson.number] = lesson
         while not self.enough and len(self.lessons) in self._early:
             self.lessons.append(self._early.pop(len(self.lessons)))
@@ -157,7 +221,7 @@ class _Collection:
 
     def check_yield(self, tasks: int) -> None:
         """Refuse to go on for ever when a whole round of tasks taught nothing."""
-        if len(self.lessons) >= tasks and self._count == 0:
+        if len(self.lessons) >= tasks and self._count == 0 and not any(lesson.rejected for lesson in self.lessons):
             raise InvalidInput(
                 f"all {tasks} training tasks were played and every state is the start of a validation or test task; "
                 "expected others: mend the environment's splits."
@@ -168,35 +232,36 @@ async def _collect(
     envs: Sequence[NatLangEnv],
     course: Course,
     tasks: Sequence[Task],
-    collection: _Collection,
+    collection: Collection,
     client: ChatClient | None,
-    unfinished: UnfinishedRun | None,
 ) -> None:
     """Play lessons, several at a time where a remote teacher is waited for."""
-    known = unfinished.lessons() if unfinished else {}
-    for lesson in known.values():
-        collection.add(lesson)
+    numbers = itertools.count()
 
-    async def work(env: NatLangEnv, numbers: Iterator[int]) -> None:
+    async def work(env: NatLangEnv) -> None:
         while not collection.enough:
             collection.check_yield(len(tasks))
             number = next(numbers)
-            lesson = await play_lesson(env, number, tasks[number % len(tasks)], course)
-            if unfinished:
-                unfinished.add(lesson)
-            collection.add(lesson)
+            collection.add(await play_lesson(env, number, tasks[number % len(tasks)], course))
 
-    numbers = (number for number in itertools.count() if number not in known)
     async with AsyncExitStack() as stack:
         if client is not None:
             await stack.enter_async_context(client)
-        await asyncio.gather(*(work(env, numbers) for env in envs))
+        working = [asyncio.create_task(work(env)) for env in envs]
+        try:
+            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+        finally:  # there are enough, or one failed: the lessons of the others are not needed
+            for task in working:
+                task.cancel()
+        for outcome in await asyncio.gather(*working, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
 
 
-def _write(folder: Path, header: Header, collection: _Collection) -> None:
-    layout: PromptFormat = header.prompt
-    samples = collection.samples
-    write_trajectories(folder / "data" / "teacher.jsonl", header, [lesson.trajectory for lesson in collection.lessons])
+def _write(folder: Path, header: Header, collection: Collection) -> None:
+    layout, samples = collection.layout, collection.samples
+    played = [lesson.trajectory for lesson in collection.lessons if lesson.trajectory.turns]
+    write_trajectories(folder / "data" / "teacher.jsonl", header, played)
     write_samples(folder / "data" / "negatives.jsonl", header, [sample for sample in samples if sample.negative])
     rows = {
         "reflector": [reflector_row(sample, layout) for sample in samples],
@@ -207,7 +272,7 @@ def _write(folder: Path, header: Header, collection: _Collection) -> None:
         write_rows(folder / "sft" / f"{name}.jsonl", content)
 
 
-def _summary(collection: _Collection, questions: int, usages: Sequence[Usage]) -> DataSummary:
+def _summary(collection: Collection, questions: int, usage: Usage, spent: float) -> DataSummary:
     samples, lessons = collection.samples, collection.lessons
     return DataSummary(
         episodes=len(lessons),
@@ -217,8 +282,6 @@ def _summary(collection: _Collection, questions: int, usages: Sequence[Usage]) -
         success_rate=sum(lesson.trajectory.success for lesson in lessons) / len(lessons),
         reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
         questions=questions,
-        calls=sum(usage.calls for usage in usages),
-        retries=sum(usage.retries for usage in usages),
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        usage=usage,
+        spent=spent,
     )

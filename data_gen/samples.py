@@ -41,6 +41,8 @@ class Lesson:
     """In the order in which they arose; states where a held-out task starts are left out."""
     held_out: int
     """How many were left out."""
+    rejected: bool = False
+    """Whether it ends where a call to the teacher was set aside."""
 
 
 def write_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:

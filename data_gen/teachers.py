@@ -26,6 +26,8 @@ class Situation:
     hints: Hints
     mistaken: bool
     """True when the last action is known to be a bad one."""
+    draw: str = ""
+    """Tells this place of the run apart from others where the teacher is asked the same."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,16 @@ class OracleTeacher:
 
         Raises:
             InvalidInput: the environment has no expert here.
-            WorkFailed: the endpoint failed, or the model would not keep the spoiler private.
+            RejectedReply: the model gave no usable reply, or would not keep the spoiler private.
+            WorkFailed: the endpoint failed.
 
         """
         action = expert_action(situation)
         chat = self._prompts.reflect(
             situation.observation, situation.past, spoiler=situation.hints.spoiler, mistaken=situation.mistaken
         )
-        reply = await self._client.ask(chat, partial(read_discreet, hints=situation.hints, menu=situation.menu))
+        read = partial(read_discreet, hints=situation.hints, menu=situation.menu)
+        reply = await self._client.ask(chat, read, situation.draw)
         return Advice(reply.value, action)
 
 
@@ -99,14 +103,16 @@ class ChatTeacher:
         """The model's reflection and its choice.
 
         Raises:
-            WorkFailed: the endpoint failed, or the model answered with no label however often it was asked.
+            RejectedReply: the model gave no usable reply, or no label however often it was asked.
+            WorkFailed: the endpoint failed.
 
         """
         chat = self._prompts.reflect(situation.observation, situation.past, mistaken=situation.mistaken)
-        reflection = (await self._client.ask(chat, read_reflection)).value
+        reflection = (await self._client.ask(chat, read_reflection, situation.draw)).value
         # numbers whatever the local model's labels are: added tokens mean nothing to a stranger
         menu = Menu(labels("numbers", len(situation.menu)), situation.menu)
-        chosen = await self._client.ask(self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu))
+        choice, read = self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)
+        chosen = await self._client.ask(choice, read, situation.draw)
         return Advice(reflection, menu.actions[chosen.value])
 
 

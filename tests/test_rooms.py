@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "prompts": {"core"},
     "players": {"prompts", "core"},
     "rollout": {"players", "prompts", "core"},
-    "config": {"prompts", "core"},
+    "config": {"players", "prompts", "core"},
     "models": {"config", *BELOW_MODELS},
     "data_gen": {"envs", "config", *BELOW_MODELS},
     "training": {"models", "config", *BELOW_MODELS},

@@ -14,6 +14,7 @@ from reflectrl.core.profile import profiling
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
+    from reflectrl.data_gen.terms import Terms
 
 RecipeOption = Annotated[
     str, typer.Option("--recipe", "-r", help="A shipped recipe (see 'reflectrl recipes ls') or a YAML file.")
@@ -33,11 +34,36 @@ class Players(StrEnum):
     both = "both"
 
 
+class Batch(StrEnum):
+    """The two halves of a round through Batch mode."""
+
+    submit = "submit"
+    collect = "collect"
+
+
+MaxCost = Annotated[
+    float | None,
+    typer.Option("--max-cost", help="US dollars that chat models may cost in this run folder; needs endpoint.price."),
+]
+
+
 def gen_data(
-    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+    recipe: RecipeOption,
+    runs: RunsOption = Path("runs"),
+    run: RunOption = None,
+    max_cost: MaxCost = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked and may be paid.")] = False,
+    batch: Annotated[
+        Batch | None,
+        typer.Option(help="OpenAI's Batch mode, half the price: hand the calls in; a day later, fetch the replies."),
+    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Stage 1a: let the teacher play and reflect; write its episodes and the SFT rows."""
-    _stages(("gen-data",), recipe, runs, run, overrides)
+    from reflectrl.data_gen.terms import Terms
+
+    terms = Terms(max_cost, dry_run, None if batch is None else batch.value)
+    _stages(("gen-data",), recipe, runs, run, overrides, terms=terms)
 
 
 def sft(
@@ -78,10 +104,16 @@ def evaluate(
 
 
 def run(
-    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+    recipe: RecipeOption,
+    runs: RunsOption = Path("runs"),
+    run: RunOption = None,
+    max_cost: MaxCost = None,
+    overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; what is done already is not done again."""
-    folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides)
+    from reflectrl.data_gen.terms import Terms
+
+    folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, terms=Terms(max_cost))
     from reflectrl.report import print_table, write_report
 
     print_table([folder])
@@ -95,6 +127,7 @@ def _stages(
     run: str | None,
     overrides: list[str] | None,
     sft_players: tuple[str, ...] = ("reflector", "policy"),
+    terms: Terms | None = None,
 ) -> Path:
     """Check everything that was given before anything heavy is imported, then work; returns the run folder."""
     from reflectrl.config import check_recipe, load_recipe
@@ -105,10 +138,11 @@ def _stages(
     try:
         from reflectrl.pipeline import run_stages
 
-        run_stages(checked, folder, stages, sft_players=sft_players)
-    except KeyboardInterrupt:
+        run_stages(checked, folder, stages, sft_players=sft_players, terms=terms)
+    except (KeyboardInterrupt, SystemExit) as stopped:  # by SIGINT, by SIGTERM
         print(f"\nstopped; what is done is in {folder}. The same command goes on from there.", file=sys.stderr)
-        raise typer.Exit(130) from None
+        code = stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130
+        raise typer.Exit(code) from None
     return folder
 
 

@@ -7,15 +7,11 @@ repeat calls that no repetition can mend (an exhausted quota).
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import json
-import math
-import os
 import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -23,51 +19,15 @@ from typing import Any, Generic, TypeVar
 import openai
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.players.account import BATCH_DISCOUNT, Account, Usage
+from reflectrl.players.answers import Unusable, judge, tokens_of, words_of
+from reflectrl.players.endpoint import NO_KEY, OPENAI_URL, Endpoint
+from reflectrl.players.journal import Journal, PaidReply, RejectedReply
 from reflectrl.prompts.chat import BadReply, Messages
 
-OPENAI_URL = "https://api.openai.com/v1"
-RETRIED = (408, 409, 425, 429)
-"""Statuses worth another attempt, as is every 5xx."""
-HOPELESS = ("insufficient_quota", "billing_hard_limit_reached", "context_length_exceeded", "model_not_found")
-"""Error codes that no repetition mends, whatever their status."""
-LONGEST_WAIT_S = 120.0
-"""A server that asks for a longer pause is not waited for."""
 LONGEST_BACKOFF_S = 30.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """An OpenAI-compatible chat endpoint; the fields are those of the recipe's endpoint section."""
-
-    model: str = "gpt-4o"
-    base_url: str | None = None
-    azure_api_version: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
-    concurrency: int = 8
-    timeout_s: float = 60.0
-    max_attempts: int = 5
-    max_tokens: int = 200
-    temperature: float = 0.0
-    backoff_s: float = 0.5
-    """Longest pause before the first repetition; it doubles with each further one."""
-
-    def __str__(self) -> str:
-        """For messages: what is asked, and where."""
-        return f"model {self.model!r} at {self.base_url or OPENAI_URL}"
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What the calls of a client came to."""
-
-    calls: int = 0
-    """Requests sent, repeated ones included."""
-    retries: int = 0
-    """How many of them were repetitions."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,94 +36,188 @@ class Reply(Generic[T]):
 
     value: T
     tokens: int
-    """Completion tokens; 0 where the endpoint does not say."""
-
-
-class _Unusable(Exception):
-    """An attempt that failed in a way that another may mend."""
-
-    def __init__(self, sentence: str, wait_s: float | None = None) -> None:
-        super().__init__(sentence)
-        self.wait_s = wait_s
+    """Completion tokens; 0 where the endpoint does not say, and for words that were paid for earlier."""
 
 
 class ChatClient:
     """Asks one endpoint. Use ``ask_many``, or ``async with client:`` and ``ask``.
 
+    Args:
+        endpoint: who is asked, and how.
+        journal: keeps what is paid for.
+        account: counts the money, that of earlier processes at once.
+
     Raises:
-        InvalidInput: no key, or an address that cannot be one.
+        InvalidInput: no key, an address that cannot be one, or a limit on money without a price.
 
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, journal: Journal | None = None, account: Account | None = None) -> None:
         """Read the key; nothing is sent yet."""
         self.endpoint = endpoint
+        self.journal = journal or Journal()
         self.usage = Usage()
-        self._key = _key(endpoint)
+        self._account = account or Account()
+        self._account.check_price(str(endpoint), endpoint.price)
+        self._account.count(self.journal.paid, endpoint.price)
+        self._key = endpoint.key()
         self._not_before = 0.0
         self._api: openai.AsyncOpenAI | None = None
+        self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
+        self._posting: set[asyncio.Task[Any]] = set()
+        self._leaving = False
         self._slots = asyncio.Semaphore(endpoint.concurrency)
         self._runner = asyncio.Runner()
 
     async def __aenter__(self) -> ChatClient:
         """Open the connections; they belong to the running event loop."""
-        self._api = self._connect()
-        self._slots = asyncio.Semaphore(self.endpoint.concurrency)
+        self._open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connections."""
+        """Close the connections, once the replies that are under way, and will be paid for, have come."""
+        await self._leave()
         if self._api is not None:
             await self._api.close()
         self._api = None
 
-    def ask_many(self, chats: Sequence[Messages], reads: Sequence[Callable[[str], T]]) -> list[Reply[T]]:
+    def ask_many(
+        self,
+        chats: Sequence[Messages],
+        reads: Sequence[Callable[[str], T]],
+        draws: Sequence[str] | None = None,
+        instead: T | None = None,
+    ) -> list[Reply[T]]:
         """Ask all chats, ``endpoint.concurrency`` at a time; replies in order. See ``ask``.
 
         The connections stay open for the next call, until the client is gone: a rollout asks at every step.
+
+        Args:
+            chats: what is asked.
+            reads: what is made of each reply.
+            draws: as in ``ask``.
+            instead: stands for a reply that is rejected; ``None`` to raise.
+
         """
         if self._api is None:
-            self._api, self._slots = self._connect(), asyncio.Semaphore(self.endpoint.concurrency)
-            weakref.finalize(self, _hang_up, self._runner, self._api)
+            weakref.finalize(self, _hang_up, self._runner, self._open())
+
+        async def ask_one(chat: Messages, read: Callable[[str], T], draw: str) -> Reply[T]:
+            try:
+                return await self.ask(chat, read, draw)
+            except RejectedReply:
+                if instead is None:
+                    raise
+                return Reply(instead, 0)
 
         async def ask_all() -> list[Reply[T]]:
-            asked = [asyncio.create_task(self.ask(*pair)) for pair in zip(chats, reads, strict=True)]
+            self._leaving = False
+            asks = zip(chats, reads, draws or [""] * len(chats), strict=True)
+            asked = [asyncio.create_task(ask_one(*one)) for one in asks]
             try:
                 return await asyncio.gather(*asked)
             finally:  # after a failure, nobody waits for the others
                 for ask in asked:
                     ask.cancel()
                 await asyncio.gather(*asked, return_exceptions=True)
+                await self._leave()
 
         return self._runner.run(ask_all())
 
-    async def ask(self, chat: Messages, read: Callable[[str], T]) -> Reply[T]:
+    async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:
         """What ``read`` makes of the model's reply; where it raises ``BadReply``, the model is told and asked again.
 
+        Args:
+            chat: what is asked. Equal chats are asked once.
+            read: makes a value of the model's words.
+            draw: above temperature 0, tells apart calls that ask the same and are to be drawn independently.
+
         Raises:
-            WorkFailed: the endpoint cannot be used, or ``endpoint.max_attempts`` were not enough.
+            RejectedReply: ``endpoint.max_attempts`` times the model gave no usable reply; the call is set aside.
+            WorkFailed: the endpoint cannot be used, the money is spent, or too many calls were set aside.
 
         """
         if self._api is None:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
-        attempts = self.endpoint.max_attempts
-        async with self._slots:  # kept while waiting to ask again: a server in trouble is asked less
-            for attempt in range(1, attempts + 1):
-                try:
-                    reply = await self._attempt(self._api, chat, attempt)
-                    return Reply(read(reply.value), reply.tokens)
-                except BadReply as complaint:
-                    failure = f"its last reply was {reply.value[:80]!r}, and the answer to it: {complaint}"
-                    chat = [*chat, _message("assistant", reply.value), _message("user", str(complaint))]
-                except _Unusable as error:
-                    failure = str(error)
-                    if attempt < attempts:
-                        await self._pause(attempt, error.wait_s)
-        raise WorkFailed(
-            f"{self.endpoint} gave no usable reply in {attempts} attempts: {failure} Check the server and the model, "
-            "or raise max_attempts or timeout_s of the endpoint, then run again."
+        said, bad = chat, []
+        for _ in range(self.endpoint.max_attempts):
+            words = await self._words(said, draw)
+            try:
+                return Reply(read(words.value), words.tokens)
+            except BadReply as complaint:
+                failure = f"its last reply was {words.value[:80]!r}, and the answer to it: {complaint}"
+                bad.append(self.endpoint.digest(said, draw))
+                said = [*said, _message("assistant", words.value), _message("user", str(complaint))]
+        self.journal.known(bad[0])  # it may be set aside already
+        raise self._rejection(bad[0], said, failure, bad)
+
+    async def _words(self, chat: Messages, draw: str) -> Reply[str]:
+        """The model's words: those that are there already, or those that somebody else waits for too, or new ones."""
+        asked = self.endpoint.digest(chat, draw)
+        known = self.journal.known(asked)
+        if known is not None:
+            self._count(kept=1)
+            return Reply(known, 0)
+        task = self._asking.get(asked)
+        if task is None:
+            task = self._asking[asked] = asyncio.create_task(self._fetch(asked, chat))
+            task.add_done_callback(lambda _: self._asking.pop(asked))
+            return await asyncio.shield(task)  # a reply that will be paid for is kept, although nobody waits for it
+        self._count(kept=1)
+        return replace(await asyncio.shield(task), tokens=0)
+
+    async def _fetch(self, asked: str, chat: Messages) -> Reply[str]:
+        try:
+            async with self._slots:  # kept while waiting to ask again: a server in trouble is asked less
+                return await self._repeat(lambda attempt: self._attempt(asked, chat, attempt))
+        except Unusable as failure:
+            if failure.answered:
+                raise self._rejection(asked, chat, str(failure)) from failure
+            raise self._failed(failure) from failure
+
+    async def call(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
+        """What another ``request`` of the client library returns, under the same policy.
+
+        Raises:
+            WorkFailed: the endpoint cannot be used.
+
+        """
+        try:
+            return await self._repeat(lambda _: self._send(request))
+        except Unusable as failure:
+            raise self._failed(failure) from failure
+
+    async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
+        number = 1
+        while not self._leaving:
+            try:
+                return await attempt(number)
+            except Unusable as failure:
+                if failure.final or number == self.endpoint.max_attempts:
+                    raise
+                await self._pause(number, failure.wait_s)
+            number += 1
+        raise WorkFailed(f"{self.endpoint} was left before it gave a reply.")
+
+    def _failed(self, failure: Unusable) -> WorkFailed:
+        return WorkFailed(
+            f"{self.endpoint} gave no usable reply in {self.endpoint.max_attempts} attempts: {failure} Check the "
+            "server and the model, or raise max_attempts or timeout_s of the endpoint, then run again."
+        )
+
+    def _rejection(self, asked: str, chat: Messages, failure: str, bad: Sequence[str] = ()) -> WorkFailed:
+        """Set a call aside, and say so; or say that this was one too many."""
+        reason = f"{self.endpoint} gave no usable reply in {self.endpoint.max_attempts} attempts: {failure}"
+        self.journal.reject(asked, chat, reason, bad)
+        self._count(rejected=1)
+        most, path = self.endpoint.max_rejected, self.journal.rejected_path
+        if self.journal.rejected <= most:
+            return RejectedReply(reason)
+        return WorkFailed(
+            f"{self.journal.rejected} calls were set aside, more than max_rejected={most} of the endpoint: {reason} "
+            f"Check the model{f'; all are in {path}, and without that file they are asked again' if path else ''}."
         )
 
     async def _pause(self, attempt: int, wait_s: float | None) -> None:
@@ -174,97 +228,110 @@ class ChatClient:
         # jitter decides when a call is repeated, never what it says, so it needs no seed
         await asyncio.sleep(random.uniform(longest / 2, longest))
 
-    async def _attempt(self, api: openai.AsyncOpenAI, chat: Messages, attempt: int) -> Reply[str]:
+    async def _attempt(self, asked: str, chat: Messages, attempt: int) -> Reply[str]:
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
-        usage = self.usage
-        self.usage = replace(usage, calls=usage.calls + 1, retries=usage.retries + (attempt > 1))
-        seconds = self.endpoint.timeout_s
+        body, most, paid = self.endpoint.body(chat), self.endpoint.most_cost(chat), 0.0
+        while self._account.tight(most):
+            await asyncio.sleep(0.02)
+        self._account.promise(most)
         try:
-            # the client's own timeout would run between bytes only; this one is for the whole reply
-            completion = await asyncio.wait_for(self._create(api, chat), seconds)
-        except TimeoutError as error:
-            raise _Unusable(f"no complete reply within timeout_s={seconds:g}.") from error
-        except openai.APIStatusError as error:
-            raise self._judge(error) from error
-        except openai.APIConnectionError as error:
-            raise _Unusable(f"it cannot be reached ({error.__cause__ or error}).") from error
-        except (openai.APIResponseValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise _Unusable("its reply is not the JSON of a chat completion.") from error
-        return self._read(completion)
+            self._count(calls=1, retries=int(attempt > 1))
+            # chat.completions.create takes a third more processor time a call, to check and wrap what goes by
+            completion = await self._send(lambda api: api.post("/chat/completions", cast_to=object, body=body))
+            paid = tokens_of(completion).cost(self.endpoint.price)
+        finally:
+            self._account.settle(most, paid)
+        return self._keep(asked, completion, batch=False)
 
-    async def _create(self, api: openai.AsyncOpenAI, chat: Messages) -> object:
-        endpoint = self.endpoint
-        # self-made servers know max_tokens, OpenAI's newer models refuse it
-        old_name = endpoint.base_url is not None and endpoint.azure_api_version is None
-        body = {
-            "model": endpoint.model,
-            "messages": chat,
-            "temperature": endpoint.temperature,
-            "max_tokens" if old_name else "max_completion_tokens": endpoint.max_tokens,
-        }
-        # chat.completions.create takes a third more processor time a call, to check and wrap what goes by
-        return await api.post("/chat/completions", cast_to=object, body=body)
+    def promise_batch(self, chats: Sequence[Messages]) -> None:
+        """Look whether there is money for ``chats`` in Batch mode.
 
-    def _read(self, completion: Any) -> Reply[str]:
-        """The text of a completion; whatever a broken server may have sent is refused."""
-        tokens = _count(completion, "completion_tokens")
-        self.usage = replace(
-            self.usage,
-            prompt_tokens=self.usage.prompt_tokens + _count(completion, "prompt_tokens"),
-            completion_tokens=self.usage.completion_tokens + tokens,
+        Raises:
+            WorkFailed: there might not be.
+
+        """
+        most = BATCH_DISCOUNT * sum(self.endpoint.most_cost(chat) for chat in chats)
+        self._account.promise(most)
+        self._account.settle(most, 0.0)
+
+    def keep_batched(self, asked: str, completion: object) -> bool:
+        """Keep a reply of Batch mode; False where it cannot be used, and the call has to be made again."""
+        self._account.spent += tokens_of(completion).cost(self.endpoint.price, batch=True)
+        try:
+            self._keep(asked, completion, batch=True)
+        except Unusable:
+            return False
+        return True
+
+    def _keep(self, asked: str, completion: object, *, batch: bool) -> Reply[str]:
+        """Count a reply and put it on the disk, before anybody reads it."""
+        tokens = tokens_of(completion)
+        cost = tokens.cost(self.endpoint.price, batch=batch)
+        self._count(
+            prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost
         )
         try:
-            text, finish = completion["choices"][0]["message"]["content"], completion["choices"][0].get("finish_reason")
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
-            shown = self._safe(str(completion))
-            raise _Unusable(f"its reply is not a chat completion but {shown!r}.") from error
-        if not isinstance(text, str) or not text.strip():
-            raise _Unusable(f"its reply is empty (finish_reason {finish}; for 'length', raise max_tokens).")
-        # half of a surrogate pair is valid in JSON, but in no file
-        return Reply(text.strip().encode(errors="replace").decode(), tokens)
+            text = self._clean(words_of(completion, self._safe))
+        except Unusable:
+            self.journal.add(PaidReply(asked, None, tokens, batch))
+            raise
+        self.journal.add(PaidReply(asked, text, tokens, batch))
+        return Reply(text, tokens.completion)
 
-    def _judge(self, error: openai.APIStatusError) -> Exception:
-        """Whether to try again (``_Unusable``) or to stop (``WorkFailed``, with what to do)."""
-        status, said = error.status_code, self._safe(error.response.text)
-        if error.code not in HOPELESS and (status in RETRIED or status >= 500):
-            wait_s = _retry_after(error.response.headers)
-            if wait_s is None or wait_s <= LONGEST_WAIT_S:
-                return _Unusable(f"it answered with status {status}: {said}.", wait_s)
-            advice = f"it asks for a pause of {wait_s:.0f} seconds; run again after that"
-        elif error.code in HOPELESS[:2]:
-            advice = "the account's quota is used up; raise it, or use another endpoint"
-        elif status in (401, 403):
-            advice = f"the key was refused; put a valid one into the environment variable {self.endpoint.api_key_env}"
-        elif status == 404 or error.code == "model_not_found":
-            advice = "there is no such model or path; check endpoint.model and endpoint.base_url"
-        elif error.code == "context_length_exceeded":
-            advice = "the prompt is longer than the model takes; use a model with a longer context"
-        else:
-            advice = "the request was refused; check the endpoint's settings against what the server supports"
-        return WorkFailed(f"{self.endpoint} answered with status {status}: {advice}. It said: {said}")
+    async def _send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
+        """One request, within its deadline; the library's own would run between bytes only."""
+        seconds, task = self.endpoint.timeout_s, asyncio.current_task()
+        if self._api is None or task is None:
+            raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
+        self._posting.add(task)
+        try:
+            return await asyncio.wait_for(request(self._api), seconds)
+        except TimeoutError as error:
+            raise Unusable(f"no complete reply within timeout_s={seconds:g}.") from error
+        except openai.APIStatusError as error:
+            raise judge(
+                self.endpoint, error.status_code, error.code, error.response.headers, self._safe(error.response.text)
+            ) from None  # its text may hold the key
+        except openai.APIConnectionError as error:
+            raise Unusable(f"it cannot be reached ({self._safe(str(error.__cause__ or error))}).") from None
+        except (openai.APIResponseValidationError, ValueError, RecursionError) as error:  # of bytes, syntax, depth
+            raise Unusable("its reply is not the JSON of a chat completion.", answered=True) from error
+        finally:
+            self._posting.discard(task)
 
     def _safe(self, text: str) -> str:
         """What a server said, short, without the key should it echo it."""
-        line = " ".join(text.replace(self._key, "***").split())
+        line = " ".join(self._clean(text).split())
         return line if len(line) <= 200 else f"{line[:197]}..."
 
-    def _connect(self) -> openai.AsyncOpenAI:
+    def _clean(self, text: str) -> str:
+        """``text`` for a file: without the key, and without half of a surrogate pair, which is valid in JSON only."""
+        hidden = text if self._key == NO_KEY else text.replace(self._key, "***")
+        return hidden.encode(errors="replace").decode()
+
+    def _count(self, **more: float) -> None:
+        self.usage += Usage(**more)  # type: ignore[arg-type]
+
+    def _open(self) -> openai.AsyncOpenAI:
         endpoint = self.endpoint
+        given: dict[str, Any] = {"api_key": self._key, "max_retries": 0, "timeout": None}
         if endpoint.azure_api_version is None:
-            return openai.AsyncOpenAI(
-                base_url=endpoint.base_url or OPENAI_URL,
-                api_key=self._key,
-                max_retries=0,
-                timeout=None,
-            )
-        return openai.AsyncAzureOpenAI(
-            azure_endpoint=endpoint.base_url or "",
-            api_version=endpoint.azure_api_version,
-            api_key=self._key,
-            max_retries=0,
-            timeout=None,
-        )
+            self._api = openai.AsyncOpenAI(base_url=endpoint.base_url or OPENAI_URL, **given)
+        else:
+            version = endpoint.azure_api_version
+            self._api = openai.AsyncAzureOpenAI(azure_endpoint=endpoint.base_url or "", api_version=version, **given)
+        self._slots, self._leaving = asyncio.Semaphore(endpoint.concurrency), False
+        return self._api
+
+    async def _leave(self) -> None:
+        """Send nothing more, and keep the replies that are under way."""
+        self._leaving = True
+        for task in self._asking.values():
+            if task not in self._posting:
+                task.cancel()
+        while self._asking:  # whoever is given a reply may ask for more, and is refused
+            await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
 
 def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
@@ -286,39 +353,3 @@ def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
 
 def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
-
-
-def _key(endpoint: Endpoint) -> str:
-    """The key, from the environment only."""
-    url, azure = endpoint.base_url, endpoint.azure_api_version is not None
-    if azure and url is None:
-        raise InvalidInput("azure_api_version was given without base_url; set base_url to the address of the resource.")
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise InvalidInput(f"base_url={url!r} is no address; expected one like http://localhost:8000/v1.")
-    key = os.environ.get(endpoint.api_key_env, "").strip()
-    if not key and (url is None or azure):
-        raise InvalidInput(
-            f"{endpoint} needs a key, but the environment variable {endpoint.api_key_env} is not set; set it, or point "
-            "base_url at a server of your own."
-        )
-    if not (key.isascii() and key.isprintable()):
-        raise InvalidInput(f"environment variable {endpoint.api_key_env} has characters that no key has; set it anew.")
-    return key or "EMPTY"
-
-
-def _count(completion: Any, name: str) -> int:
-    usage = completion.get("usage") if isinstance(completion, dict) else None
-    count = usage.get(name) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) else 0
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait, from either header it may use."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) / unit
-        except ValueError:
-            continue
-        return seconds if math.isfinite(seconds) and seconds >= 0 else None
-    date = email.utils.parsedate_tz(headers.get("retry-after", ""))
-    return max(0.0, email.utils.mktime_tz(date) - time.time()) if date else None

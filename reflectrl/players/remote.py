@@ -7,32 +7,36 @@ from functools import partial
 
 from reflectrl.core import Decision, InvalidInput, Utterance
 from reflectrl.players.cache import CachedReflector
-from reflectrl.players.chat import ChatClient, Endpoint
+from reflectrl.players.chat import ChatClient
+from reflectrl.players.endpoint import Endpoint
+from reflectrl.players.journal import Journal
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.prompts.chat import policy_chat, read_label, read_reflection, reflector_chat
-
-__all__ = ["Endpoint", "RemotePolicy", "RemoteReflector"]
 
 
 class RemoteReflector(CachedReflector):
     """A frozen chat model that reflects. At temperature 0 equal prompts are asked once and remembered.
 
-    Above temperature 0 the endpoint draws, so episodes are not reproducible: ``draws`` cannot reach it.
+    A prompt that the model gives no usable reply to gets an empty reflection; ``endpoint.max_rejected`` bounds them.
+    Above temperature 0 the endpoint draws, so only what is in ``journal`` can be reproduced.
     """
 
-    def __init__(self, endpoint: Endpoint, *, cache_size: int = 100_000) -> None:
-        """Speak through ``endpoint``; keep at most ``cache_size`` reflections, 0 for none."""
+    def __init__(self, endpoint: Endpoint, *, cache_size: int = 100_000, journal: Journal | None = None) -> None:
+        """Speak through ``endpoint``; keep at most ``cache_size`` reflections in memory, 0 for none."""
         super().__init__(cache_size if endpoint.temperature == 0 else 0)
-        self.client = ChatClient(endpoint)
+        self.client = ChatClient(endpoint, journal)
 
-    def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
+    def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """One utterance a prompt.
 
         Raises:
-            WorkFailed: the endpoint gave no usable reply.
+            WorkFailed: the endpoint failed, or too many prompts were left without a usable reply.
 
         """
-        replies = self.client.ask_many([reflector_chat(prompt) for prompt in prompts], [read_reflection] * len(prompts))
+        chats = [reflector_chat(prompt) for prompt in prompts]
+        replies = self.client.ask_many(
+            chats, [read_reflection] * len(chats), [repr(draw) for draw in draws], instead=""
+        )
         return [Utterance(reply.value, reply.tokens) for reply in replies]
 
 
@@ -41,11 +45,11 @@ class RemotePolicy:
 
     wants_hints = False
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None) -> None:
         """Speak through ``endpoint``."""
-        self.client = ChatClient(endpoint)
+        self.client = ChatClient(endpoint, journal)
 
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
+    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
         """One decision a prompt.
 
         Raises:
@@ -54,7 +58,8 @@ class RemotePolicy:
         """
         menus = [_menu(prompt) for prompt in prompts]
         reads = [partial(read_label, menu=menu) for menu in menus]
-        replies = self.client.ask_many([policy_chat(prompt) for prompt in prompts], reads)
+        chats = [policy_chat(prompt) for prompt in prompts]
+        replies = self.client.ask_many(chats, reads, [repr(draw) for draw in draws])
         return [
             Decision(reply.value, menu.actions[reply.value], logprob=0.0, entropy=0.0)
             for reply, menu in zip(replies, menus, strict=True)

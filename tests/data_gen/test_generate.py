@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
@@ -13,6 +14,7 @@ from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed, make_env
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.samples import Sample, read_samples
+from reflectrl.data_gen.terms import Terms
 from reflectrl.rollout.record import prompts_of, read_trajectories
 
 
@@ -36,7 +38,19 @@ def remote(endpoint: ScriptedEndpoint, data: dict[str, object], **sections: obje
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """What was made; the replies are in the order in which they came."""
+    paths = (folder / part for part in ("data", "dataset", "sft"))
+    files = sorted(file for path in paths for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def kept(folder: Path) -> list[str]:
+    return (folder / "calls" / "teacher" / "replies.jsonl").read_text().splitlines()
+
+
+def rejected(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "calls" / "teacher" / "rejected.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def samples_of(folder: Path) -> list[Sample]:
@@ -156,9 +170,10 @@ def test_noise_is_played_while_the_experts_action_stays_the_label(tmp_path: Path
 def test_a_chat_teacher_reflects_then_chooses_and_plays_its_choice(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = clever
     summary = generate(remote(endpoint, {"trajectory": "teacher"}), tmp_path)
-    assert (summary.success_rate, summary.samples, summary.retries) == (1.0, 12, 0)
-    assert summary.calls == len(endpoint.requests)
-    assert summary.prompt_tokens == 7 * summary.calls
+    assert summary is not None
+    assert (summary.success_rate, summary.samples, summary.usage.retries) == (1.0, 12, 0)
+    assert summary.usage.calls == len(endpoint.requests)
+    assert summary.usage.prompt_tokens == 7 * summary.usage.calls
     chats = [request.chat for request in endpoint.requests]
     assert {len(chat) for chat in chats} == {2, 4}
     assert all("Private note" not in str(chat) for chat in chats)
@@ -179,26 +194,50 @@ def test_an_oracles_spoiler_reaches_the_teacher_and_no_file(endpoint: ScriptedEn
         return chat[-1]["content"] if len(chat) == 2 else "Closer now."
 
     endpoint.reply = parrot
-    summary = generate(remote(endpoint, {"trajectory": "oracle"}), tmp_path)
-    assert summary.retries > 0
+    generate(remote(endpoint, {"trajectory": "oracle"}), tmp_path)
+    assert any(len(request.chat) == 4 for request in endpoint.requests)
     assert all("Private note: The best next action is" in request.chat[1]["content"] for request in endpoint.requests)
     assert not any(b"Private note" in content or b"best next" in content for content in contents(tmp_path).values())
 
 
-def test_a_teacher_that_only_repeats_its_spoiler_fails(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+def test_a_teacher_that_only_repeats_its_spoiler_is_given_up(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda chat: chat[1]["content"]
-    with pytest.raises(WorkFailed, match="in 3 attempts.*repeats the private note"):
+    with pytest.raises(WorkFailed, match="21 calls were set aside.*in 3 attempts.*repeats the private note"):
         generate(remote(endpoint, {"trajectory": "oracle"}), tmp_path)
     assert not (tmp_path / "sft").exists()
 
 
-def test_a_teacher_that_names_no_label_fails(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+def test_a_teacher_that_names_no_label_is_given_up(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda chat: "up, I think"  # noqa: ARG005
     with pytest.raises(WorkFailed, match="not a label of the menu"):
         generate(remote(endpoint, {"trajectory": "teacher"}), tmp_path)
 
 
-def test_finished_episodes_survive_a_failure_and_are_not_asked_again(
+def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    def moody(chat: Chat) -> str:
+        return "7" if "Now choose" in str(chat) and "Number 2, target 5" in str(chat) else clever(chat)
+
+    endpoint.reply = moody
+    told = remote(endpoint, {"trajectory": "teacher", "samples": 30})
+    summary = generate(told, tmp_path)
+    assert summary is not None
+    assert summary.samples == 30
+    assert summary.usage.rejected == len(rejected(tmp_path)) == 1
+    [call] = rejected(tmp_path)
+    assert "not a label of the menu" in call["reason"]
+    assert "Number 2, target 5" in call["chat"][1]["content"]
+    _, episodes = read_trajectories(tmp_path / "data" / "teacher.jsonl")
+    assert any(episode.truncated and not episode.success for episode in episodes)
+    assert not any("Number 2, target 5" in row.prompt for row in read_rows(tmp_path / "sft" / "policy.jsonl"))
+    endpoint.requests.clear()
+    before = contents(tmp_path)
+    generate(told, tmp_path)
+    assert (endpoint.requests, contents(tmp_path)) == ([], before)
+
+
+def test_what_was_paid_for_survives_a_failure_and_is_not_asked_again(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = clever
@@ -208,21 +247,48 @@ def test_finished_episodes_survive_a_failure_and_are_not_asked_again(
     endpoint.faults.extend(["none"] * (calls // 2) + ["401"])
     with pytest.raises(WorkFailed, match="key was refused"):
         generate(remote(endpoint, small), tmp_path / "broken")
-    kept = len((tmp_path / "broken" / "data" / "episodes.partial.jsonl").read_text().splitlines()) - 1
-    assert kept > 0
+    assert len(kept(tmp_path / "broken")) == calls // 2
     endpoint.requests.clear()
-    summary = generate(remote(endpoint, {**small, "concurrency": 2}), tmp_path / "broken")
-    assert summary.calls < calls
+    generate(remote(endpoint, small), tmp_path / "broken")
+    assert len(endpoint.requests) == calls - calls // 2
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
-def test_finished_episodes_of_another_recipe_are_refused(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+PRICED = {"price": {"prompt": 1.0, "completion": 2.0}}
+
+
+def priced(endpoint: ScriptedEndpoint) -> Recipe:
+    there = {"base_url": endpoint.url, "max_tokens": 50, **PRICED}
+    return remote(endpoint, {"trajectory": "teacher", "endpoint": there, "concurrency": 1})
+
+
+def test_what_it_may_cost_is_told_before_and_a_dry_run_ends_there(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    told: list[str] = []
+    assert generate(priced(endpoint), tmp_path, terms=Terms(dry_run=True), tell=told.append) is None
+    assert re.fullmatch(r"estimate: about 24 calls to model .*: about 0\.\d\d dollars", told[0])
+    assert (endpoint.requests, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_no_more_than_the_allowed_money_is_spent_and_more_goes_on(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = clever
-    endpoint.faults.extend(["none"] * 20 + ["401"])
-    with pytest.raises(WorkFailed):
-        generate(remote(endpoint, {"trajectory": "teacher", "concurrency": 1, "samples": 60}), tmp_path)
-    with pytest.raises(InvalidInput, match="finished episodes of other settings"):
-        generate(remote(endpoint, {"trajectory": "teacher"}, seed=5), tmp_path)
+    whole = generate(priced(endpoint), tmp_path / "whole")
+    assert whole is not None
+    assert whole.spent == whole.usage.cost == pytest.approx(whole.usage.calls * 17e-6)
+    calls = len(endpoint.requests)
+    endpoint.requests.clear()
+    with pytest.raises(WorkFailed, match="of at most 0.001 dollars are spent.*allow more with --max-cost"):
+        generate(priced(endpoint), tmp_path / "poor", terms=Terms(max_cost=0.001))
+    assert 0 < len(endpoint.requests) * 17e-6 <= 0.001
+    summary = generate(priced(endpoint), tmp_path / "poor", terms=Terms(max_cost=1.0))
+    assert summary is not None
+    assert summary.spent == pytest.approx(whole.spent)
+    assert len(endpoint.requests) == calls
+    assert contents(tmp_path / "poor") == contents(tmp_path / "whole")
+
+
+def test_a_limit_on_money_needs_a_price(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="price of model 'gpt-4o' .* is not known; set the price"):
+        generate(remote(endpoint, {}), tmp_path, terms=Terms(max_cost=1.0))
 
 
 def test_openai_without_a_key_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

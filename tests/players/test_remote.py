@@ -8,7 +8,8 @@ import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.players.chat import ChatClient, Endpoint
+from reflectrl.players.chat import ChatClient
+from reflectrl.players.endpoint import Endpoint
 from reflectrl.players.remote import RemotePolicy, RemoteReflector
 from reflectrl.prompts import Menu, Prompt
 
@@ -171,7 +172,7 @@ def test_a_small_cache_forgets_the_oldest(endpoint: ScriptedEndpoint) -> None:
 
 def test_a_sampling_reflector_is_not_cached(endpoint: ScriptedEndpoint) -> None:
     reflector = RemoteReflector(at(endpoint, temperature=0.7))
-    reflector.reflect([Prompt("", (), "here")] * 2, [0.0, 0.0])
+    reflector.reflect([Prompt("", (), "here")] * 2, [0.1, 0.2])
     assert len(endpoint.requests) == 2
 
 
