@@ -1,8 +1,13 @@
-"""Started by torchrun, on each rank: train, go on from the middle as if killed, write down what came out."""
+"""Started by torchrun, on each rank, with a folder and what to do there.
+
+``train``: train, go on from the middle as if killed, write down what came out.
+``die NAME``: train until somebody ends it. ``inherit NAME...``: go on with these, and train undisturbed.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +16,9 @@ from safetensors.torch import save_file
 from tiny import gpt2
 from tiny_rlft import config, run
 
+from reflectrl.core.stop import gentle_stops
 from reflectrl.rollout.jsonl import encode
+from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.curriculum import Stage
 
 OPTIONS = {
@@ -28,8 +35,18 @@ OPTIONS = {
 }
 
 
-def main(folder: Path) -> None:
-    torch.set_num_threads(1)
+LONG = {
+    **OPTIONS,
+    "stages": [Stage("main", 40, env={"size": 6})],
+    "replay_size": 6,
+    "replay_episodes": 2,
+    "learning_rate": 0.01,
+    "save_every": 2,
+    "save_total_limit": 2,
+}
+
+
+def train(folder: Path) -> None:
     rank = config(folder, **OPTIONS).process_index
     straight = run(folder / "run", gpt2(spread=0.1), **OPTIONS).train()
     again = run(folder / "run", gpt2(spread=0.1), **OPTIONS).train(folder / "run" / "checkpoint-2")
@@ -43,5 +60,21 @@ def main(folder: Path) -> None:
     (folder / f"told_{rank}.json").write_text(json.dumps(told))
 
 
+def die(folder: Path, name: str) -> None:
+    rank = config(folder, **LONG).process_index
+    (folder / f"{name}_{rank}.pid").write_text(str(os.getpid()))
+    with gentle_stops() as stop:
+        run(folder / name, gpt2(spread=0.1), stop=stop, **LONG).train()
+
+
+def inherit(folder: Path, *names: str) -> None:
+    rank = config(folder, **LONG).process_index
+    for name in ("undisturbed", *names):
+        done = run(folder / name, gpt2(spread=0.1), **LONG).train(last_checkpoint(folder / name))
+        save_file(done.weights, folder / f"{name}_{rank}.safetensors")
+        (folder / f"{name}_{rank}.json").write_text(json.dumps(encode(done.iterations)))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    torch.set_num_threads(1)
+    {"train": train, "die": die, "inherit": inherit}[sys.argv[2]](Path(sys.argv[1]), *sys.argv[3:])

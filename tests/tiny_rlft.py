@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reflectrl.core import Trajectory
+from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import ExpertReflector, Reflector
 from reflectrl.prompts import PromptFormat
@@ -66,6 +67,8 @@ def run(
     layout: PromptFormat = LAYOUT,
     dies_after: int | None = None,
     env: type[NumberLine] = NumberLine,
+    stop: Stop | None = None,
+    failures: Path | None = None,
     **options: Any,
 ) -> Run:
     """A run that is ready to train; the expert reflects unless somebody else does.
@@ -91,5 +94,7 @@ def run(
         layout=layout,
         reflector=reflector,
         on_iteration=listen,
+        stop=stop,
+        failures=failures,
     )
     return Run(trainer, model, iterations, fresh)

@@ -10,11 +10,13 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
+from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.prompts import prompt_format
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.dataset import CALLS
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
@@ -25,8 +27,9 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.models.reuse import slots_for
 from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
+from reflectrl.players.journal import Journal
 from reflectrl.prompts import PromptFormat, labels
 
 
@@ -92,9 +95,9 @@ class Cast:
     def plain_policy(self, name: str) -> Policy:
         """A player without a local model: ``random``, ``expert`` or ``remote``."""
         if name == "remote":
-            from reflectrl.players.remote import Endpoint, RemotePolicy
+            from reflectrl.players.remote import RemotePolicy
 
-            return RemotePolicy(Endpoint(**self.recipe.players.endpoint.model_dump()))
+            return RemotePolicy(recipe_endpoint(self.recipe.players.endpoint), journal=self._journal("policy"))
         return RandomPolicy() if name == "random" else ExpertPolicy()
 
     def reflector(self, policy: LanguageModel | None) -> Reflector | None:
@@ -105,15 +108,20 @@ class Cast:
         if kind == "expert":
             return ExpertReflector()
         if kind == "remote":
-            from reflectrl.players.remote import Endpoint, RemoteReflector
+            from reflectrl.players.remote import RemoteReflector
 
-            endpoint = Endpoint(**players.endpoint.model_dump())
-            return RemoteReflector(endpoint, cache_size=players.cache_size)
+            endpoint = recipe_endpoint(players.endpoint)
+            return RemoteReflector(endpoint, cache_size=players.cache_size, journal=self._journal("reflector"))
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")
             return self._lm_reflector(policy, self.recipe.model)
         return self._local_reflector
+
+    def _journal(self, role: str) -> Journal:
+        """What this process paid for in the role; processes of a `torchrun` launch keep one each."""
+        rank = process_rank()
+        return Journal(self.run / CALLS / (f"{role}-{rank}" if rank else role))
 
     @cached_property
     def _local_reflector(self) -> LMReflector:

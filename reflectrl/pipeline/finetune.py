@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.models.load import new_model, save_model
 from reflectrl.pipeline.cast import Cast, require
@@ -39,26 +42,34 @@ def _rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
 def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
     """Train ``player`` from the base model and save it; a player that is there already is left alone."""
     folder = run / wanted_players(recipe)[player]
-    if folder.is_dir():
-        return
+    checkpoints = run / "checkpoints" / f"sft-{player}"
+    if not folder.is_dir():
+        _train(recipe, run, player, advance, folder, checkpoints)
+    shutil.rmtree(checkpoints, ignore_errors=True)  # they were for a kill before the player was there
+
+
+def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
     cast = Cast(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = cast.base(role)
     lm = new_model(base, labels=cast.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     rows: Sequence[Row] = _rows(recipe, run, player)
-    summary = train_sft(
-        lm,
-        rows[: section.max_rows],
-        player=player,
-        section=section,
-        labels=cast.labels,
-        max_length=base.max_length,
-        drop_long_rows=recipe.sft.drop_long_rows,
-        output_dir=run / "checkpoints" / f"sft-{player}",
-        seed=derive_seed(recipe.seed, "sft", player),
-        on_step=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
-    )
+    with gentle_stops() as stop:
+        summary = train_sft(
+            lm,
+            rows[: section.max_rows],
+            player=player,
+            section=section,
+            labels=cast.labels,
+            max_length=base.max_length,
+            drop_long_rows=recipe.sft.drop_long_rows,
+            output_dir=checkpoints,
+            seed=derive_seed(recipe.seed, "sft", player),
+            on_step=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
+            stop=stop,
+            failures=run / "failures",
+        )
     save_model(lm, folder)
     dropped = f", {summary.dropped} too long" if summary.dropped else ""
     advance(summary.steps, summary.steps, f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}")

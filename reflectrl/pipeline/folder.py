@@ -1,21 +1,23 @@
 """The run folder: where everything of one experiment lies, and which stages of it are done.
 
-runs/<name>/  recipe.yaml  stages.json  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
+runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               checkpoints/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import write_text
 
 STAGES = ("gen-data", "sft", "rlft", "eval")
@@ -27,6 +29,12 @@ _READS: Mapping[str, tuple[str, ...]] = {
     "eval": ("eval",),
 }
 """The parts of the recipe that each stage reads, besides those of the stages before it."""
+_NEUTRAL = {
+    "concurrency",
+    *(f"endpoint.{key}" for key in ("concurrency", "timeout_s", "max_attempts", "max_rejected", "api_key_env")),
+    *(f"endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
+}
+"""Parts of ``data``, ``dataset`` and ``players`` on which no result depends: how an endpoint is asked, and paid."""
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -40,12 +48,43 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     """Dotted recipe keys that the result of ``stage`` depends on, with their values."""
     prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
     flat = _flat(recipe.model_dump(mode="json"))
-    return {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
+    read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
+    return {key: value for key, value in read.items() if key.partition(".")[2] not in _NEUTRAL}
+
+
+def process_rank() -> int:
+    """0 but for the further processes that `torchrun` starts."""
+    return int(os.environ.get("RANK", "0"))
 
 
 def is_main_process() -> bool:
-    """True but for the further processes that `torchrun` starts."""
-    return os.environ.get("RANK", "0") == "0"
+    """Whether this is the process that writes what all of them share."""
+    return process_rank() == 0
+
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn what a disk refuses into a sentence; Rust's libraries tell of it in words only.
+
+    Raises:
+        WorkFailed: the disk is full, or cannot be written.
+
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself; what is not the disk's is raised on
+        words = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
+        if number not in _OF_THE_DISK:
+            raise
+        named = f" of {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        raise WorkFailed(
+            f"the disk refused to write in {folder}: {os.strerror(number)}{named}. What was there is there still: make "
+            "room or mend the permissions, and the same command goes on."
+        ) from error
 
 
 class RunFolder:
@@ -83,6 +122,10 @@ class RunFolder:
                 ) from error
             yield
 
+    def unfinished(self, stage: str) -> Path:
+        """Where ``stage`` notes what it has done so far."""
+        return self.path / f"{stage}.partial.jsonl"
+
     def is_done(self, stage: str) -> bool:
         """Whether ``stage`` has finished."""
         return bool(self._read().get(stage, {}).get("done"))
@@ -107,7 +150,8 @@ class RunFolder:
             )
 
     def forget(self, stage: str) -> None:
-        """Let ``stage`` be done again."""
+        """Let ``stage`` be done again, from its beginning."""
+        self.unfinished(stage).unlink(missing_ok=True)
         ledger = self._read()
         ledger.pop(stage, None)
         self._write(ledger)

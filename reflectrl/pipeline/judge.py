@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
@@ -14,20 +15,23 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
 from reflectrl.rollout import Episode
-from reflectrl.rollout.record import Header, write_trajectories
-from reflectrl.rollout.results import EvalRow, summarise, write_results
+from reflectrl.rollout.jsonl import append_jsonl, mend_tail
+from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
+from reflectrl.rollout.results import EvalRow, read_results, summarise, write_results
 
 _FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
 
 
 class _Judge:
-    """Plays the episodes, keeps the rows and the trajectories."""
+    """Plays the episodes, keeps the rows and the trajectories; rows that an earlier process finished are not played."""
 
     def __init__(self, recipe: Recipe, run: RunFolder, envs: RecipeEnvs, advance: Advance) -> None:
         self.recipe = recipe
         self.run = run
         self.cast = Cast(recipe, run)
         self.rows: list[EvalRow] = []
+        self._unfinished = run.unfinished("eval")
+        self._before = {(row.policy, row.reflections, row.mode): row for row in _finished(self._unfinished)}
         self._advance = advance
         section = recipe.eval
         self._env = env = self.cast.env(section.env)
@@ -42,6 +46,11 @@ class _Judge:
         self, name: str, reflections: str, mode: str, policy: Policy, reflector: Reflector | None
     ) -> list[Trajectory]:
         """One row of the table."""
+        path = self.run / "trajectories" / f"eval-{name}-{reflections}-{mode}.jsonl"
+        before = self._before.get((name, reflections, mode))
+        if before is not None:
+            self.rows.append(before)
+            return read_trajectories(path)[1]
         episodes: Sequence[Episode] = self._episodes[mode]
         label = f"{name} {mode}" if reflections in ("none", self.recipe.players.reflector) else f"{name} {reflections}"
         finished = 0
@@ -60,12 +69,11 @@ class _Judge:
             layout=self.cast.layout,
             on_episode=count,
         )
+        header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
+        write_trajectories(path, header, trajectories)
         row = summarise(name, reflections, mode, section.split, trajectories)
         self.rows.append(replace(row, benchmark=self._env.benchmark(row.split, row.tasks)))
-        header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
-        path = self.run / "trajectories" / f"eval-{name}-{reflections}-{mode}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        write_trajectories(path, header, trajectories)
+        append_jsonl(self._unfinished, self.rows[-1:])
         return trajectories
 
     def model_rows(self, name: str) -> None:
@@ -78,6 +86,13 @@ class _Judge:
         if name == "rlft":
             for control in self.recipe.eval.controls:
                 self.play(name, control, "sampled", player(False), _control(control, sampled))
+
+
+def _finished(unfinished: Path) -> list[EvalRow]:
+    if not unfinished.exists():
+        return []
+    mend_tail(unfinished)
+    return read_results(unfinished)
 
 
 def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
@@ -98,6 +113,7 @@ def judge(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
             else:
                 work.play(name, "none", "sampled", work.cast.plain_policy(name), None)
     write_results(run / "eval.jsonl", work.rows)
+    run.unfinished("eval").unlink(missing_ok=True)
     best = max(work.rows, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
     where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
     success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"

@@ -10,7 +10,9 @@ import torch
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.files import write_text
 from reflectrl.core.profile import active_profile
+from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.models.load import save_model
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
@@ -18,9 +20,10 @@ from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.players import Reflector
 from reflectrl.rollout.jsonl import append_jsonl, mend_tail
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Stage
-from reflectrl.training.rlft import Iteration, ReflectRLTrainer, checkpoint_iteration, last_checkpoint
+from reflectrl.training.rlft import Iteration, ReflectRLTrainer, checkpoint_iteration
 
 
 def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
@@ -71,7 +74,7 @@ class _Records:
             if path.is_file():
                 mend_tail(path)
                 kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:iteration]
-                path.write_text("".join(kept), encoding="utf-8")
+                write_text(path, "".join(kept))
 
     def add(self, done: Iteration, episodes: Sequence[Trajectory], prompt_reuse: float) -> None:
         """An iteration, its episodes, and the fraction of the policy's prompts that was not read anew."""
@@ -107,7 +110,8 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
     cast = Cast(recipe, run)
     lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
     reflector = cast.reflector(lm)
-    with RecipeEnvs(recipe, run.path) as envs:
+    tell = tell_user if is_main_process() else lambda _: None
+    with RecipeEnvs(recipe, run.path) as envs, gentle_stops(tell) as stop:
         records = _Records(recipe, run, cast, reflector, envs, advance)
         trainer = ReflectRLTrainer(
             lm.model,
@@ -118,6 +122,8 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
             layout=cast.layout,
             reflector=reflector,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.policy.reused),
+            stop=stop,
+            failures=run / "failures",
         )
         checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
         if is_main_process():

@@ -24,9 +24,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
-from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.stop import Stop
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
@@ -38,8 +39,10 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
 from reflectrl.rollout.jsonl import decode, encode
 from reflectrl.training.batch import StepSample, minibatches, step_samples
+from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, Stage
+from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, Objective, step_losses
 from reflectrl.training.replay import ReplayBuffer
 
@@ -73,18 +76,17 @@ class Iteration:
     """Environment steps since the start of training, over all processes."""
 
 
-class _StopWithCurriculum(TrainerCallback):
-    """Ends training once the last stage is over, which thresholds may bring about before ``max_steps``."""
+class _AfterStep(TrainerCallback):
+    """Has the trainer finish its iterations, once the optimizer has made their last step."""
 
-    def __init__(self, curriculum: Curriculum) -> None:
-        self._curriculum = curriculum
+    def __init__(self, trainer: ReflectRLTrainer) -> None:
+        self._trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if self._curriculum.finished:
-            control.should_training_stop = True
+        self._trainer.after_step(control)
 
 
-class ReflectRLTrainer(_BaseTrainer):
+class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
     """Trains the policy; the reflector is frozen.
 
     Args:
@@ -96,6 +98,8 @@ class ReflectRLTrainer(_BaseTrainer):
         layout: how prompts are written.
         reflector: who reflects; ``None`` for nobody. An ``LMReflector`` around ``model`` itself is the single player.
         on_iteration: told of each iteration and its fresh episodes; called on the main process only.
+        stop: training ends with a checkpoint after the iteration in which it is wanted, on whichever process.
+        failures: the folder for a batch whose loss is no number; beside the checkpoints without it.
 
     """
 
@@ -114,6 +118,8 @@ class ReflectRLTrainer(_BaseTrainer):
         layout: PromptFormat,
         reflector: Reflector | None,
         on_iteration: Callable[[Iteration, Sequence[Trajectory]], None] | None = None,
+        stop: Stop | None = None,
+        failures: Path | None = None,
     ) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         add_choice_head(base, value_head=args.baseline == "value")
@@ -129,7 +135,10 @@ class ReflectRLTrainer(_BaseTrainer):
         self._env_factory = env_factory
         self._envs: Sequence[NatLangEnv] = ()
         self._on_iteration = on_iteration
+        self._stop = stop or Stop()
+        self._failures = failures or Path(args.output_dir) / "failures"
         self._queue: list[list[StepSample]] = []
+        self._minibatch: list[StepSample] = []
         self._fresh: list[Trajectory] = []
         self._replayed: list[Trajectory] = []
         self._losses: list[tuple[float, float, float]] = []
@@ -140,7 +149,7 @@ class ReflectRLTrainer(_BaseTrainer):
             train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
             data_collator=lambda rows: rows,
             processing_class=processing_class,
-            callbacks=[_StopWithCurriculum(self.curriculum)],
+            callbacks=[_AfterStep(self)],
         )
         self.remove_callback(PrinterCallback)
         slots = slots_for(base, encoder.max_length, "policy") if args.prefix_reuse else None
@@ -207,19 +216,14 @@ class ReflectRLTrainer(_BaseTrainer):
     # ---- update -----------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
-        """One minibatch, forward and backward; returns its mean loss.
-
-        Raises:
-            WorkFailed: the loss is no finite number; the optimizer has not moved.
-
-        """
+        """One minibatch, forward and backward; returns its mean loss."""
         if self.curriculum.finished:  # resumed from a checkpoint of the end: a step without gradients changes nothing
             return torch.zeros((), device=self.args.device)
         # as when sampling (appendix A): dropout, and the kernels of 8-bit layers, would differ in training mode
         model.eval()
         if not self._queue:
             self._queue = self._collect()
-        samples = self._queue.pop(0)
+        samples = self._minibatch = self._queue.pop(0)
         rows = self._encoder.rows([sample.prompt for sample in samples])
         with part("update: divide"):
             batches = list(split(rows, tokens=self.args.micro_batch_tokens, square=self._square))
@@ -233,15 +237,29 @@ class ReflectRLTrainer(_BaseTrainer):
                     self.accelerator.backward(loss.total / len(samples))
             total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
         mean = total / len(samples)
-        if not torch.isfinite(torch.tensor(mean)):
-            raise WorkFailed(
-                f"the loss became {mean} in iteration {self.iteration}; lower rlft.learning_rate and start again from "
-                "the last checkpoint (the same command)."
-            )
         self._losses.append((mean, kl / len(samples), clipped / len(samples)))
-        if not self._queue:
-            self._finish_iteration()
         return torch.tensor(mean, device=self.args.device)
+
+    def step_loss(self) -> Tensor:
+        """Of the minibatch."""
+        return torch.tensor(self._losses[-1][0] if self._losses else 0.0, device=self.args.device)
+
+    def broken_step(self) -> BrokenStep:
+        """The minibatch."""
+        rows = [
+            {
+                "prompt": sample.prompt.text,
+                "menu": dict(zip(menu.labels, menu.actions, strict=True)),
+                "action": menu.actions[sample.index],
+                "advantage": sample.advantage,
+                "return": sample.returned,
+                "old_logprob": sample.old_logprob,
+            }
+            for sample in self._minibatch
+            if (menu := sample.prompt.menu)  # a policy's prompt has one
+        ]
+        name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
+        return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
 
     def _loss(self, model: Any, samples: Sequence[StepSample], inputs: Inputs) -> Loss:
         """Of ``samples``, in which ``inputs`` end."""
@@ -268,8 +286,15 @@ class ReflectRLTrainer(_BaseTrainer):
             returns=column("returned"),
         )
 
-    def _finish_iteration(self) -> None:
-        """Measure, advance the curriculum, report."""
+    def after_step(self, control: Any) -> None:
+        """End the iteration with its last minibatch, and training with the last stage or when it is to stop."""
+        if not self._queue and self._losses and self._finish_iteration():
+            control.should_save = control.should_training_stop = True
+        if self.curriculum.finished:  # which thresholds may bring about before max_steps
+            control.should_training_stop = True
+
+    def _finish_iteration(self) -> bool:
+        """Measure, advance the curriculum, report; returns whether to stop, the same on all processes."""
         metrics = episode_metrics(self._fresh)
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
         local = {
@@ -282,9 +307,12 @@ class ReflectRLTrainer(_BaseTrainer):
             "kl": kl,
             "clipped": clipped,
         }
-        ranks = gather_object([local])
+        env_steps = sum(len(t.turns) for t in self._fresh)
+        ranks = gather_object([{**local, "env_steps": env_steps, "stop": self._stop.signal}])
         means = {name: sum(rank[name] for rank in ranks) / len(ranks) for name in local}
-        self.env_steps += sum(gather_object([sum(len(t.turns) for t in self._fresh)]))
+        self.env_steps += sum(rank["env_steps"] for rank in ranks)
+        if asked := max(rank["stop"] for rank in ranks):
+            self._stop.signal = asked  # all stop with the one that was asked
         done = Iteration(
             iteration=self.iteration,
             stage=self.curriculum.stage.name,
@@ -301,6 +329,7 @@ class ReflectRLTrainer(_BaseTrainer):
         if self._on_iteration is not None and self.is_world_process_zero():
             self._on_iteration(done, self._fresh)
         self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
+        return asked > 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Send the iteration's metrics to the trackers along with Trainer's own."""
@@ -319,9 +348,8 @@ class ReflectRLTrainer(_BaseTrainer):
         )
         return self.lr_scheduler
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+    def write_state(self, folder: Path) -> None:
+        """Iteration, curriculum and replay buffer of this process; the value head, which is the same on all."""
         if self._value_head is not None and self.is_world_process_zero():
             save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
         state = {
@@ -331,30 +359,14 @@ class ReflectRLTrainer(_BaseTrainer):
             "successes": self.curriculum.successes,
             "replay": encode(tuple(self.replay)),
         }
-        path = folder / STATE_NAME.format(rank=self.args.process_index)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(state))
-        if self.is_world_process_zero():  # its file comes last of all: its presence says that the checkpoint is whole
-            self.accelerator.wait_for_everyone()
-        partial.replace(path)
-        if not self.is_world_process_zero():
-            self.accelerator.wait_for_everyone()
+        (folder / STATE_NAME.format(rank=self.args.process_index)).write_text(json.dumps(state), encoding="utf-8")
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        folder = Path(checkpoint)
-        processes = len(list(folder.glob(STATE_NAME.format(rank="*"))))
-        if processes != self.args.world_size:
-            raise InvalidInput(
-                f"{checkpoint} was written by {processes} processes but is read by {self.args.world_size}; go on with "
-                "as many as before, or start anew in another folder."
-            )
+    def read_state(self, folder: Path) -> None:
+        """Take up what ``write_state`` wrote."""
         if self._value_head is not None:
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
         path = folder / STATE_NAME.format(rank=self.args.process_index)
-        state = json.loads(path.read_text())
+        state = json.loads(path.read_text(encoding="utf-8"))
         self.iteration, self.env_steps = state["iteration"], state["env_steps"]
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
@@ -363,9 +375,3 @@ class ReflectRLTrainer(_BaseTrainer):
 def checkpoint_iteration(checkpoint: Path) -> int:
     """How many iterations were done when ``checkpoint`` was written."""
     return int(json.loads((checkpoint / STATE_NAME.format(rank=0)).read_text())["iteration"])
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in ``folder``; one cut short by a kill is passed over."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / STATE_NAME.format(rank=0)).is_file()]
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
 import math
 import random
 import warnings
@@ -21,11 +21,14 @@ from trl import SFTConfig, SFTTrainer
 
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core import InvalidInput
+from reflectrl.core.stop import Stop
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.training.checkpoints import Checkpoints, last_checkpoint
+from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.sft_examples import ActionExample, Example, Player, ReflectionExample, SFTRow, encode_rows
 from reflectrl.training.sft_loss import action_losses, reflection_losses
 
@@ -58,6 +61,8 @@ def train_sft(
     seed: int,
     on_step: Callable[[int, int, float], None] | None = None,
     save_every: int = 100,
+    stop: Stop | None = None,
+    failures: Path | None = None,
 ) -> SFTSummary:
     """Train ``lm`` in place; a training that was killed goes on from its last checkpoint, exactly.
 
@@ -73,9 +78,12 @@ def train_sft(
         seed: of the order of rows, and of dropout.
         on_step: told (step, steps, loss) now and then.
         save_every: steps between checkpoints.
+        stop: training ends with a checkpoint after the step in which it is wanted; the rest is for the next call.
+        failures: the folder for a batch whose loss is no number; beside the checkpoints without it.
 
     Raises:
         InvalidInput: rows that are too long, of the wrong kind or too few; batch sizes that do not go together.
+        WorkFailed: a loss or gradient that is no finite number, or a checkpoint that cannot be written.
 
     """
     examples = encode_rows(
@@ -87,14 +95,17 @@ def train_sft(
     folder = output_dir / _fingerprint(lm, examples, section, seed)
     args = _config(section, folder, seed, save_every)
     with seeded(seed), no_progress_bars(), _choice_head(lm):
-        trainer = _Trainer(lm, examples, encoder, section.label_smoothing, args, _Log(on_step))
-        trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+        callback = _AfterStep(on_step, stop or Stop())
+        broken = functools.partial(_broken_step, failures or output_dir / "failures", player, lm)
+        trainer = _Trainer(lm, examples, encoder, section.label_smoothing, args, callback, broken)
+        checkpoint = last_checkpoint(folder)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     lm.model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return SFTSummary(len(examples), len(rows) - len(examples), section.steps, losses[0], losses[-1])
 
 
-class _Trainer(SFTTrainer):
+class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
     """``SFTTrainer`` on rows that are encoded beforehand, in an order drawn beforehand: resuming is skipping."""
 
     loss_is_scaled_for_ga = False
@@ -106,11 +117,14 @@ class _Trainer(SFTTrainer):
         encoder: PromptEncoder,
         label_smoothing: float,
         args: SFTConfig,
-        log: _Log,
+        callback: TrainerCallback,
+        broken: Callable[[int, Sequence[Example]], BrokenStep],
     ) -> None:
         self._examples = examples
         self._encoder = encoder
         self._label_smoothing = label_smoothing
+        self._broken = broken
+        self._batch: list[tuple[Example, Tensor]] = []
         draws = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
         super().__init__(
             model=lm.model,
@@ -118,7 +132,7 @@ class _Trainer(SFTTrainer):
             train_dataset=Dataset.from_dict({"example": _order(len(examples), draws, args.seed)}),
             data_collator=default_data_collator,
             processing_class=lm.tokenizer,
-            callbacks=[log],
+            callbacks=[callback],
         )
         self.remove_callback(PrinterCallback)
         for parameter in lm.model.parameters():
@@ -142,24 +156,42 @@ class _Trainer(SFTTrainer):
             batch = self._encoder.batch([example.prompt for example in actions], device)
             targets = torch.tensor([example.target for example in actions], device=device)
             losses.append(action_losses(model, batch, targets, self._label_smoothing))
-        return torch.cat(losses).mean()
+        rowwise = torch.cat(losses)
+        self._batch += zip([*reflections, *actions], rowwise.detach(), strict=True)
+        return rowwise.mean()
+
+    def step_loss(self) -> Tensor:
+        """Over all micro-batches."""
+        return torch.stack([loss for _, loss in self._batch]).mean()
+
+    def broken_step(self) -> BrokenStep:
+        """The rows of all micro-batches."""
+        return self._broken(self.state.global_step + 1, [example for example, _ in self._batch])
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """One micro-batch; the first of a step begins a new list of rows."""
+        if len(self._batch) == self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps:
+            self._batch = []
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
         """Not counted."""
         return 0
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Checkpoints need no card."""
-
     def _send_telemetry(self) -> None:
         """Training here tells nobody."""
 
 
-class _Log(TrainerCallback):
-    """Hands the losses on."""
+class _AfterStep(TrainerCallback):
+    """Hands the losses on, and stops where that is wanted."""
 
-    def __init__(self, on_step: Callable[[int, int, float], None] | None) -> None:
+    def __init__(self, on_step: Callable[[int, int, float], None] | None, stop: Stop) -> None:
         self._on_step = on_step
+        self._stop = stop
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if self._stop.wanted:
+            control.should_save = control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:  # noqa: ARG002
         if self._on_step is not None and "loss" in logs:
@@ -234,14 +266,12 @@ def _fingerprint(lm: LanguageModel, examples: Sequence[Example], section: SFTPla
     return hashlib.sha256(repr((section, seed, shapes, list(examples))).encode()).hexdigest()[:16]
 
 
-def _last_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint that was written to its end: the trainer's state is its last file."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
-    return next((str(path) for path in found if _is_complete(path / "trainer_state.json")), None)
+def _broken_step(folder: Path, player: Player, lm: LanguageModel, step: int, examples: Sequence[Example]) -> BrokenStep:
+    def row(example: Example) -> dict[str, str]:
+        if isinstance(example, ActionExample):
+            labels = example.prompt.menu.labels if example.prompt.menu else ()
+            return {"prompt": example.prompt.text, "completion": labels[example.target]}
+        return {"prompt": lm.tokenizer.decode(example.prompt), "completion": lm.tokenizer.decode(example.completion)}
 
-
-def _is_complete(state: Path) -> bool:
-    try:
-        return "global_step" in json.loads(state.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    where, advice = f"step {step} of sft {player}", "lower the learning_rate of this player in another --run"
+    return BrokenStep(folder, f"sft-{player}-step-{step:05d}", where, [row(example) for example in examples], advice)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from statistics import fmean
@@ -8,7 +7,7 @@ from statistics import fmean
 import pytest
 import torch
 from tiny import LAYOUT, MAX_LENGTH, gpt2, language_model, tokenizer
-from tiny_rlft import Killed, config, run
+from tiny_rlft import Killed, run
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from reflectrl.config.schema import LoraSection
@@ -17,9 +16,10 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 from reflectrl.rollout import episode_metrics
+from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import BASELINES
 from reflectrl.training.curriculum import Stage
-from reflectrl.training.rlft import checkpoint_iteration, last_checkpoint
+from reflectrl.training.rlft import checkpoint_iteration
 
 
 def lm_reflector(model, kind=LMReflector, **options):
@@ -386,82 +386,3 @@ def test_going_on_from_the_end_changes_nothing(tmp_path):
         again = run(tmp_path / name, stages=stages, save_every=2).train(checkpoint)
         assert again.iterations == []
         assert same(again.weights, finished.weights)
-
-
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_cut_short_is_passed_over(tmp_path):
-    assert last_checkpoint(tmp_path / "nothing yet") is None
-    run(tmp_path, stages=[stage(3)], save_every=1).train()
-    assert last_checkpoint(tmp_path).name == "checkpoint-3"
-    (tmp_path / "checkpoint-3" / "reflectrl_state_0.json").rename(
-        tmp_path / "checkpoint-3" / "reflectrl_state_0.partial"
-    )
-    assert last_checkpoint(tmp_path).name == "checkpoint-2"
-    assert checkpoint_iteration(tmp_path / "checkpoint-2") == 2
-
-
-def test_checkpoints_are_compared_as_numbers(tmp_path):
-    run(tmp_path, stages=[stage(10)], save_every=5).train()
-    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-5", "checkpoint-10"}
-    assert last_checkpoint(tmp_path).name == "checkpoint-10"
-
-
-def test_a_checkpoint_is_an_ordinary_model_folder(tmp_path):
-    done = run(tmp_path, baseline="value").train()
-    saved, report = AutoModelForCausalLM.from_pretrained(last_checkpoint(tmp_path), output_loading_info=True)
-    assert not report["unexpected_keys"]
-    weights = {name: weight for name, weight in done.weights.items() if "value_head" not in name}
-    assert same(saved.state_dict(), weights)
-
-
-def test_a_checkpoint_of_another_number_of_processes_is_refused(tmp_path):
-    run(tmp_path, stages=[stage(4)], save_every=1, dies_after=None).train()
-    checkpoint = tmp_path / "checkpoint-2"
-    state = json.loads((checkpoint / "reflectrl_state_0.json").read_text())
-    (checkpoint / "reflectrl_state_1.json").write_text(json.dumps(state))
-    with pytest.raises(InvalidInput, match="written by 2 processes but is read by 1; go on with as many as before"):
-        run(tmp_path, stages=[stage(4)], save_every=1).train(checkpoint)
-
-
-# ---- failures --------------------------------------------------------------------------------------------------------
-
-
-def test_a_loss_that_is_no_number_stops_before_the_weights_are_touched(tmp_path):
-    done = run(tmp_path, baseline="value")
-    with torch.no_grad():
-        done.model.value_head.bias.fill_(torch.nan)
-    before = done.weights
-    with pytest.raises(WorkFailed, match="loss became nan in iteration 0; lower rlft.learning_rate"):
-        done.train()
-    assert done.iterations == []
-    assert all(torch.equal(weight, before[name]) for name, weight in done.weights.items() if "value_head" not in name)
-
-
-def test_an_unknown_baseline_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="baseline 'mean' is unknown; known: none, batch, leave_one_out, value"):
-        config(tmp_path, baseline="mean")
-
-
-@pytest.mark.parametrize("option", ["num_iterations", "num_minibatches"])
-def test_several_updates_a_batch_need_a_clip_range(tmp_path, option):
-    with pytest.raises(InvalidInput, match="several updates on one batch of episodes need a clip range; set epsilon"):
-        config(tmp_path, **{option: 2})
-
-
-@pytest.mark.parametrize(("episodes", "group"), [(6, 4), (2, 4), (4, 0), (0, 1)])
-def test_incomplete_groups_are_refused(tmp_path, episodes, group):
-    with pytest.raises(
-        InvalidInput, match=f"episodes={episodes} with episodes_per_task={group}; expected a whole number"
-    ):
-        config(tmp_path, episodes=episodes, episodes_per_task=group)
-
-
-def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
-    args = config(tmp_path, stages=[stage(3), stage(4)], num_iterations=2, num_minibatches=3, epsilon=0.1, save_every=5)
-    assert args.updates_per_iteration == 6
-    assert (args.max_steps, args.save_steps, args.logging_steps) == (42, 30, 6)
-    assert not args.gradient_checkpointing
-    assert not args.activation_checkpointing
-    assert not args.bf16

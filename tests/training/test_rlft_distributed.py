@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
     done = subprocess.run(
-        [*launch, str(TESTS / "rlft_on_ranks.py"), str(folder)],
+        [*launch, str(TESTS / "rlft_on_ranks.py"), str(folder), "train"],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,

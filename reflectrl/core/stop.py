@@ -1,0 +1,87 @@
+"""Stopping gently: the first Ctrl-C or SIGTERM is a wish, met when what is under way has come to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from reflectrl.core.errors import WorkFailed
+
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+class Stop:
+    """Whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        """The number of the signal that asked; 0 while nobody did."""
+
+    @property
+    def wanted(self) -> bool:
+        """Finish what is under way, save it, and return."""
+        return self.signal != 0
+
+
+def tell_user(sentence: str) -> None:
+    """Write a line to stderr, even in the middle of another line, or to a terminal that is gone."""
+    with contextlib.suppress(OSError, RuntimeError):
+        sys.stderr.write(f"{sentence}\n")
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
+    """Turn the first SIGINT or SIGTERM into a wish; a second one does at once what it would have done before.
+
+    Whoever works in the block looks at ``Stop.wanted`` now and then. When the block has come to its end, the signal is
+    raised again, so that the process ends as it would have ended. A signal that is ignored stays so, and outside of the
+    main thread, which alone may handle signals, nothing changes.
+
+    Args:
+        tell: given the sentence for the user, in the middle of whatever is under way.
+
+    Raises:
+        WorkFailed: a stop was wanted, and the handler of the signal did not end the process.
+
+    """
+    stop = Stop()
+    before: dict[signal.Signals, _Handler] = {}
+
+    def wish(number: int, _: FrameType | None) -> None:
+        if stop.wanted:
+            _restore(before)
+            signal.raise_signal(number)
+            return
+        stop.signal = number
+        tell(
+            f"{signal.Signals(number).name}: finishing the step that is under way and writing a checkpoint, from which "
+            "the same command goes on; once more stops at once."
+        )
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if handler not in (signal.SIG_IGN, None):  # None is one of another language, and could not be put back
+                before[number] = handler
+    for number in before:
+        signal.signal(number, wish)
+    try:
+        yield stop
+    finally:
+        _restore(before)
+    if stop.wanted:
+        signal.raise_signal(stop.signal)
+        raise WorkFailed(
+            f"stopped by {signal.Signals(stop.signal).name}; the same command goes on from the checkpoint."
+        )
+
+
+def _restore(handlers: dict[signal.Signals, _Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -1,0 +1,320 @@
+"""Checkpoints of safetensors and JSON: whole or not there, exact to go on from, and no pickle among them.
+
+checkpoint-12/  model.safetensors or adapter_model.safetensors, config, tokenizer: an ordinary model folder
+                optimizer.safetensors, optimizer.json (with the scheduler), trainer_state.json
+                process_0.safetensors, process_0.json, ...: random generators of each process
+                checkpoint.json: how many processes wrote it, and size and digest of each file
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import random
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import Trainer
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.files import in_one_move
+from reflectrl.models.load import no_progress_bars
+from reflectrl.rollout.jsonl import decode, encode
+
+MANIFEST = "checkpoint.json"
+FORMAT = "reflectrl-checkpoint"
+VERSION = 1
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    format: str
+    version: int
+    processes: int
+    files: tuple[_File, ...]
+
+
+# ---- finding ---------------------------------------------------------------------------------------------------------
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in ``folder``, if there is any; what is newer but cut or foreign is warned of.
+
+    Raises:
+        InvalidInput: there are checkpoints, but none is whole.
+
+    """
+    faults: list[str] = []
+    for path in reversed(_checkpoints(folder)):
+        if fault := _fault(path):
+            faults.append(fault)
+            continue
+        for fault in faults:
+            _log.warning("passing over a checkpoint that is not whole: %s; going on from %s.", fault, path)
+        return path
+    if faults:
+        raise InvalidInput(
+            f"no checkpoint in {folder} is whole: {'; '.join(faults)}. Delete that folder to start this stage anew."
+        )
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
+    return [found[step] for step in sorted(found)]
+
+
+def _fault(folder: Path) -> str | None:
+    """What is wrong with a checkpoint."""
+    try:
+        for file in _read_manifest(folder).files:
+            path = folder / file.name
+            if path.stat().st_size != file.size:
+                return f"{path} has {path.stat().st_size} bytes instead of {file.size}"
+            if _digest(path) != file.sha256:
+                return f"{path} does not hold the bytes that were written"
+    except OSError as error:
+        return f"a file of {folder} cannot be read ({error})"
+    except InvalidInput as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def _read_manifest(folder: Path) -> _Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InvalidInput(f"{folder} holds no {MANIFEST}, so it is no checkpoint of reflectrl or was cut short.")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not JSON ({error}); choose another checkpoint.") from error
+    manifest = decode(_Manifest, value, str(path))
+    if (manifest.format, manifest.version) != (FORMAT, VERSION):
+        raise InvalidInput(f"{path} is of {manifest.format} {manifest.version}; expected {FORMAT} {VERSION}.")
+    return manifest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- writing and reading ---------------------------------------------------------------------------------------------
+
+
+class Checkpoints(Trainer):
+    """Goes before a trainer of transformers or TRL, whose own checkpoints are pickles and appear file by file."""
+
+    def write_state(self, folder: Path) -> None:
+        """Add what only this training knows; called on each process."""
+
+    def read_state(self, folder: Path) -> None:
+        """Take up what ``write_state`` wrote."""
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:  # noqa: ARG002
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        main = self.is_world_process_zero()
+        self.store_flos()
+        try:
+            with self._in_one_move(folder) as fresh:
+                self._write(fresh)
+                self.accelerator.wait_for_everyone()
+                if main:
+                    _write_manifest(fresh, self.args.world_size)
+            if main:
+                _rotate(folder, self.args.save_total_limit)
+        except (OSError, SafetensorError) as error:
+            raise WorkFailed(
+                f"checkpoint {folder} cannot be written ({error}); the one before is kept: make room, or mend the "
+                "rights, and start the same command again, which goes on from it."
+            ) from error
+        self.accelerator.wait_for_everyone()
+
+    @contextlib.contextmanager
+    def _in_one_move(self, folder: Path) -> Iterator[Path]:
+        """The place where all processes write; the main one makes it, and moves it when it is left."""
+        if not self.is_world_process_zero():
+            yield Path(broadcast_object_list([""])[0])
+            return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with in_one_move(folder) as fresh:
+            fresh.mkdir()
+            broadcast_object_list([str(fresh)])
+            yield fresh
+
+    def _write(self, folder: Path) -> None:
+        rank = self.args.process_index
+        numbers, tensors = _generators(self.args.device)
+        # the losses since the last report: told of as if there had been no stop
+        _write_json(folder / f"process_{rank}.json", {**numbers, "last_logged": self._globalstep_last_logged})
+        save_file({**tensors, "loss": self._tr_loss}, folder / f"process_{rank}.safetensors")
+        if self.is_world_process_zero():
+            with no_progress_bars():
+                self._write_model(folder)
+            plain, tensors = _take_apart(self.optimizer.state_dict())
+            plain |= {"kind": self._kind_of_optimizer(), "scheduler": self.lr_scheduler.state_dict()}
+            _write_json(folder / "optimizer.json", plain)
+            save_file(tensors, folder / "optimizer.safetensors")
+            self.state.save_to_json(str(folder / "trainer_state.json"))
+        self.write_state(folder)
+
+    def _write_model(self, folder: Path) -> None:
+        if isinstance(self.model, PeftModel):
+            self.model.save_pretrained(str(folder), save_embedding_layers=False)
+        else:  # one file, by the names that the weights have in memory
+            self.model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
+        self.processing_class.save_pretrained(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        del model
+        folder = Path(resume_from_checkpoint)
+        processes = _read_manifest(folder).processes
+        if processes != self.args.world_size:
+            raise InvalidInput(
+                f"{folder} was written by {processes} processes but is read by {self.args.world_size}; go on with "
+                "as many as before, or start anew in another folder."
+            )
+        with _fitting(folder):
+            if isinstance(self.model, PeftModel):
+                weights = load_file(folder / "adapter_model.safetensors")
+                unexpected = set_peft_model_state_dict(self.model, weights).unexpected_keys
+            else:  # weights that are tied to others are left out
+                unexpected = self.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)[1]
+            if unexpected:
+                raise KeyError(unexpected[0])
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint)
+        with _fitting(folder):
+            plain = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
+            tensors = load_file(folder / "optimizer.safetensors")
+            if plain["kind"] != self._kind_of_optimizer():
+                raise ValueError(f"it was optimized by {plain['kind']}")
+            self.optimizer.load_state_dict(_put_together(plain, tensors))
+            self.lr_scheduler.load_state_dict(plain["scheduler"])
+            self.read_state(folder)
+
+    def _kind_of_optimizer(self) -> str:
+        return type(self.optimizer.optimizer).__name__  # inside of accelerate's
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Players are not trained in float16, so there is no loss scale."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        rank = self.args.process_index
+        numbers = json.loads((Path(checkpoint) / f"process_{rank}.json").read_text(encoding="utf-8"))
+        tensors = load_file(Path(checkpoint) / f"process_{rank}.safetensors")
+        self._globalstep_last_logged = numbers["last_logged"]
+        self._tr_loss = tensors["loss"].to(self.args.device)
+        _restore_generators(numbers, tensors, self.args.device)
+
+
+@contextlib.contextmanager
+def _fitting(folder: Path) -> Iterator[None]:
+    """Torch's complaints about shapes and names as a sentence."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except (KeyError, RuntimeError, ValueError, OSError, SafetensorError) as error:
+        raise InvalidInput(
+            f"{folder} does not fit this training ({str(error).splitlines()[0]}); it was written for another model or "
+            "optimizer: go on with that one, or start anew in another folder."
+        ) from error
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def _write_manifest(folder: Path, processes: int) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = tuple(_File(path.relative_to(folder).as_posix(), path.stat().st_size, _digest(path)) for path in paths)
+    manifest = _Manifest(FORMAT, VERSION, processes, files)
+    (folder / MANIFEST).write_text(json.dumps(encode(manifest), indent=1), encoding="utf-8")
+
+
+def _rotate(newest: Path, limit: int | None) -> None:
+    """Remove what is too old, and what was passed over when training went on from an older one."""
+    earlier = [path for path in _checkpoints(newest.parent) if _step(path) <= _step(newest)]
+    kept = earlier[-limit:] if limit else earlier
+    for leftover in newest.parent.glob(".checkpoint-*"):  # by a kill
+        shutil.rmtree(leftover)
+    for path in _checkpoints(newest.parent):
+        if path not in kept:
+            # out of sight first, so that it is never found half removed
+            shutil.rmtree(path.replace(path.with_name(f".{path.name}.stale")))
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+# ---- states as JSON and tensors --------------------------------------------------------------------------------------
+
+
+def _take_apart(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The state of an optimizer as plain values and, apart from them, tensors: ``3.exp_avg`` is of weight 3."""
+    plain: dict[str, dict[str, Any]] = {}
+    tensors: dict[str, Tensor] = {}
+    for weight, state in optimizer["state"].items():
+        plain[str(weight)] = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"{weight}.{name}"] = value.detach().contiguous()
+    return {"state": plain, "param_groups": optimizer["param_groups"]}, tensors
+
+
+def _put_together(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {int(weight): dict(values) for weight, values in plain["state"].items()}
+    for key, tensor in tensors.items():
+        weight, _, name = key.partition(".")
+        state[int(weight)][name] = tensor
+    return {"state": state, "param_groups": plain["param_groups"]}
+
+
+def _generators(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the global random generators would give next."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - libraries draw from the global ones
+    tensors = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        tensors["cuda"] = torch.cuda.get_rng_state(device)
+    return {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}, tensors
+
+
+def _restore_generators(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> None:
+    version, internal, gauss = numbers["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, *rest = numbers["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(tensors["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(tensors["cuda"], device)

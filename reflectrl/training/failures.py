@@ -1,0 +1,81 @@
+"""A loss or gradient that is no finite number: training stops before the weights are touched, and shows the batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer
+
+from reflectrl.core import WorkFailed
+from reflectrl.core.files import write_text
+
+
+@dataclass(frozen=True)
+class BrokenStep:
+    """The optimizer step that was not made."""
+
+    folder: Path
+    """Where its batch is shown."""
+    name: str
+    """Of the file, without an ending."""
+    where: str
+    """For the sentence: "iteration 12"."""
+    rows: Sequence[Mapping[str, Any]]
+    """The batch."""
+    advice: str
+    """For the sentence: what else may help."""
+
+    def fail(self, loss: float, norm: float, *, rank: int) -> None:
+        """Write the batch down, and say so.
+
+        Raises:
+            WorkFailed: always.
+
+        """
+        path = self.folder / f"{self.name}{f'-rank{rank}' if rank else ''}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in self.rows))
+        raise WorkFailed(
+            f"the loss became {loss:g} and the norm of its gradient {norm:g} in {self.where}; the weights were not "
+            f"changed, the last checkpoint is kept, and the batch is in {path}. Mend what is odd there, or "
+            f"{self.advice}."
+        )
+
+
+class FiniteSteps(Trainer):
+    """Goes before a trainer of transformers or TRL, which would step along such a gradient."""
+
+    def step_loss(self) -> Tensor:
+        """The loss, on this process, of the optimizer step that comes next."""
+        raise NotImplementedError
+
+    def broken_step(self) -> BrokenStep:
+        """What to show of the optimizer step that comes next."""
+        raise NotImplementedError
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The norm of the gradient; transformers asks for it at each step, just before the optimizer's.
+
+        Raises:
+            WorkFailed: it, or the loss on any of the processes, is no finite number.
+
+        """
+        norm = super()._get_grad_norm(model, grad_norm)
+        loss = self.step_loss()
+        found = torch.stack([loss.float(), torch.as_tensor(norm, device=loss.device).float()])
+        if not torch.isfinite(self.accelerator.gather(found)).all():
+            self.broken_step().fail(*found.tolist(), rank=self.args.process_index)
+        return norm
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """With numbers that JSON does not know as text."""
+    odd = {name: str(v) for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
+    return {**row, **odd}

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import gpt2
+from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
+from tiny_rlft import run
+
+from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core import WorkFailed
+from reflectrl.data_gen.rows import Row
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.load import new_model
+from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.curriculum import Stage
+from reflectrl.training.sft import train_sft
+
+ROWS = [
+    Row("|T:P|\nReflection:", " Mistake.", "t", 0, False),
+    Row(f"Past: none\n{MENU}Action:\n", "2", "t", 0, False, LABELS),
+]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def untouched(weights, before):
+    return all(torch.equal(weight, before[name]) for name, weight in weights.items() if "value_head" not in name)
+
+
+# ---- rlft ------------------------------------------------------------------------------------------------------------
+
+
+class Rich(NumberLine):
+    """Pays more than the square of a float holds."""
+
+    def act(self, action):
+        return replace(super().act(action), reward=1e30)
+
+
+def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path):
+    done = run(tmp_path / "run", env=Rich, baseline="value", normalize_advantages=False)
+    before = done.weights
+    with pytest.raises(WorkFailed, match=r"loss became inf .* in iteration 0; the weights were not changed") as caught:
+        done.train()
+    assert done.iterations == []
+    assert done.trainer.state.global_step == 0
+    assert untouched(done.weights, before)
+    (dump,) = (tmp_path / "run" / "failures").iterdir()
+    assert dump.name == "rlft-iteration-00000.jsonl"
+    assert str(dump) in str(caught.value)
+    first, *_ = rows = lines(dump)
+    assert set(first) == {"prompt", "menu", "action", "advantage", "return", "old_logprob"}
+    assert "Number" in first["prompt"]
+    assert first["action"] in first["menu"].values()
+    assert all(row["return"] >= 9e29 and row["old_logprob"] <= 0 for row in rows)
+
+
+def test_a_gradient_that_is_no_number_is_shown_in_strict_json(tmp_path):
+    done = run(tmp_path / "run", baseline="value", failures=tmp_path / "elsewhere")
+    with torch.no_grad():
+        done.model.value_head.bias.fill_(torch.nan)
+    before = done.weights
+    with pytest.raises(WorkFailed, match="loss became nan and the norm of its gradient nan in iteration 0"):
+        done.train()
+    assert untouched(done.weights, before)
+    rows = lines(tmp_path / "elsewhere" / "rlft-iteration-00000.jsonl")
+    assert {row["advantage"] for row in rows} == {"nan"}
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_the_last_good_checkpoint_stays_and_nothing_is_written_after_it(max_grad_norm, tmp_path):
+    options = {
+        "baseline": "value",
+        "stages": [Stage("main", 20, env={"size": 6})],
+        "save_every": 1,
+        "optim": "sgd",
+        "max_grad_norm": max_grad_norm,
+        "learning_rate": 1e18,  # the first step goes too far
+    }
+    done = run(tmp_path, gpt2(spread=0.1), **options)
+    with pytest.raises(WorkFailed, match="the weights were not changed, the last checkpoint is kept"):
+        done.train()
+    steps = done.trainer.state.global_step
+    assert steps >= 1
+    assert last_checkpoint(tmp_path).name == f"checkpoint-{steps}"
+    kept = load_file(tmp_path / f"checkpoint-{steps}" / "model.safetensors")
+    assert untouched(kept, done.weights)
+    assert len(done.iterations) == steps
+
+
+# ---- sft -------------------------------------------------------------------------------------------------------------
+
+
+def train(lm, folder, **settings):
+    steps = {"steps": 8, "batch_size": 4, "micro_batch_size": 2, "max_grad_norm": 1.0, "learning_rate": 0.01}
+    return train_sft(
+        lm,
+        ROWS,
+        player="both",
+        section=SFTPlayerSection(**{**steps, **settings}),
+        labels=LABELS,
+        max_length=MAX_LENGTH,
+        drop_long_rows=False,
+        output_dir=folder / "checkpoints",
+        seed=3,
+        save_every=1,
+        failures=folder / "failures",
+    )
+
+
+def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
+    section = save_tiny("gpt2", tmp_path / "base")
+    weights = load_file(tmp_path / "base" / "model.safetensors")
+    weights["transformer.h.0.mlp.c_fc.bias"][3] = torch.nan
+    save_file(weights, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
+    lm = new_model(section, labels=LABELS, seed=0)
+    before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
+    with pytest.raises(WorkFailed, match="loss became nan .* in step 1 of sft both"):
+        train(lm, tmp_path)
+    after = lm.model.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items() if "c_fc.bias" not in name)
+    rows = lines(tmp_path / "failures" / "sft-both-step-00001.jsonl")
+    assert len(rows) == 4  # of both micro-batches
+    assert {row["completion"] for row in rows} == {" Mistake.<|eos|>", "2"}
+    assert {row["prompt"] for row in rows} == {row.prompt for row in ROWS}
+
+
+def test_a_learning_rate_that_explodes_leaves_the_last_good_checkpoint(tmp_path):
+    lm = new_model(save_tiny("gpt2", tmp_path / "base"), labels=LABELS, seed=0)
+    with pytest.raises(WorkFailed, match=r"in step \d of sft both.* or lower the learning_rate of this player"):
+        train(lm, tmp_path, learning_rate=1e30, warmup=0.0)
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    kept = load_file(last_checkpoint(folder) / "model.safetensors")
+    assert all(torch.isfinite(weight).all() for weight in kept.values())
+    assert all(torch.equal(weight, lm.model.state_dict()[name]) for name, weight in kept.items())
