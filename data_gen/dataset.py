@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +122,6 @@ def _ask_chat(
             if progress is not None:
                 progress(done, total, f"files of {name} asked about")
 
-        asked = asyncio.run(ask_chat(client, chosen, per_file=per_file, progress=tell))
+        asked = client.run(ask_chat(client, chosen, per_file=per_file, progress=tell))
         written |= {(file, text): asked[file] for file, text in chosen}
     return written

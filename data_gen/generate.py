@@ -134,10 +134,10 @@ def _batch(recipe: Recipe, folder: Path, envs: Sequence[NatLangEnv], client: Cha
 
     batches = Batches(folder / CALLS / "teacher", client)
     if what == "collect":
-        return asyncio.run(batches.collect())
+        return client.run(batches.collect())
     to_come = CallsToCome(client)
     collect(recipe, envs, to_come)
-    return asyncio.run(batches.submit(to_come.calls))
+    return client.run(batches.submit(to_come.calls))
 
 
 def collect(
@@ -161,7 +161,11 @@ def collect(
         negatives=recipe.data.negatives,
         held_out=_held_out(env) if env_class(recipe.env.name).observable else frozenset(),
     )
-    asyncio.run(_collect(envs, course, _order(env, recipe.seed), collection, client))
+    work = _collect(envs, course, _order(env, recipe.seed), collection, client)
+    if client is None:
+        asyncio.run(work)
+    else:
+        client.run(work)
     return collection
 
 

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -124,7 +124,19 @@ class ChatClient:
                 await asyncio.gather(*asked, return_exceptions=True)
                 await self._leave()
 
-        return self._runner.run(ask_all())
+        return self._run(self._runner, ask_all())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work``, which asks this client, returns; whoever stops it waits for the replies under way."""
+        with asyncio.Runner() as runner:
+            return self._run(runner, work)
+
+    def _run(self, runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return runner.run(work)
+        except SystemExit:  # of SIGTERM, in the middle of the event loop; SIGINT would have cancelled the work
+            runner.run(self._leave())
+            raise
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:
         """What ``read`` makes of the model's reply; where it raises ``BadReply``, the model is told and asked again.
@@ -197,7 +209,8 @@ class ChatClient:
             except Unusable as failure:
                 if failure.final or number == self.endpoint.max_attempts:
                     raise
-                await self._pause(number, failure.wait_s)
+                if not self._leaving:
+                    await self._pause(number, failure.wait_s)
             number += 1
         raise WorkFailed(f"{self.endpoint} was left before it gave a reply.")
 
