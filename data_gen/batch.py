@@ -10,12 +10,16 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_text
 from reflectrl.players.chat import ChatClient, Reply
+from reflectrl.players.journal import RejectedReply
 from reflectrl.prompts.chat import Messages
+
+if TYPE_CHECKING:
+    import openai
 
 LARGEST = 50_000
 """Calls of one batch, by the endpoint's rules; and so many bytes:"""
@@ -66,12 +70,14 @@ class Batches:
     Args:
         folder: of the role's calls.
         client: speaks to the endpoint, and keeps the replies.
+        largest: calls of one batch.
 
     """
 
-    def __init__(self, folder: Path, client: ChatClient) -> None:
+    def __init__(self, folder: Path, client: ChatClient, largest: int = LARGEST) -> None:
         self._path = folder / OPEN
         self._client = client
+        self._largest = largest
 
     async def submit(self, calls: Sequence[Call]) -> str:
         """Hand ``calls`` in; says what was done.
@@ -91,7 +97,7 @@ class Batches:
         self._client.promise_batch([call.chat for call in calls])
         handed_in: list[str] = []
         async with self._client:
-            for lines in _portions(json.dumps(self._line(call)) + "\n" for call in calls):
+            for lines in _portions((json.dumps(self._line(call)) + "\n" for call in calls), self._largest):
                 handed_in.append(await self._hand_in("".join(lines).encode()))
                 self._note(handed_in)  # whoever is killed now knows of it
         return f"batch: {len(calls):,} calls were handed in as {', '.join(handed_in)}; fetch with --batch collect."
@@ -100,12 +106,17 @@ class Batches:
         """Its name."""
         given = ("calls.jsonl", lines)
         file = await self._client.call(lambda api: api.files.create(file=given, purpose="batch"))
-        batch = await self._client.call(
-            lambda api: api.batches.create(
+
+        async def create(api: openai.AsyncOpenAI) -> str:
+            for known in (await api.batches.list(limit=100)).data:  # of an attempt whose answer was lost
+                if known.input_file_id == file.id:
+                    return known.id
+            batch = await api.batches.create(
                 input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
             )
-        )
-        return batch.id
+            return batch.id
+
+        return await self._client.call(create)
 
     async def collect(self) -> str:
         """Fetch the replies of batches that have ended; says what was done.
@@ -158,9 +169,11 @@ class Batches:
             if response["status_code"] != 200:
                 return False
             body = response["body"]
-        except (ValueError, KeyError, TypeError):
+            if self._client.journal.known(asked) is not None:
+                return True
+        except (ValueError, KeyError, TypeError, RejectedReply):
             return False
-        return self._client.journal.known(asked) is not None or self._client.keep_batched(asked, body)
+        return self._client.keep_batched(asked, body)
 
     def _open(self) -> list[str]:
         if not self._path.exists():
@@ -178,12 +191,12 @@ class Batches:
         write_text(self._path, json.dumps(list(names)) + "\n")
 
 
-def _portions(lines: Iterator[str]) -> Iterator[list[str]]:
+def _portions(lines: Iterator[str], largest: int) -> Iterator[list[str]]:
     """As many lines as one batch may hold, each time."""
     portion: list[str] = []
     size = 0
     for line in lines:
-        if portion and (len(portion) == LARGEST or size + len(line.encode()) > LARGEST_BYTES):
+        if portion and (len(portion) == largest or size + len(line.encode()) > LARGEST_BYTES):
             yield portion
             portion, size = [], 0
         portion.append(line)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task
+from reflectrl.data_gen.episodes import Course, play_lesson
+from reflectrl.data_gen.teachers import Advice, Situation, expert_action
 from reflectrl.players.account import Tokens
 from reflectrl.players.endpoint import Endpoint
 from reflectrl.prompts import Menu, TeacherPrompts, labels
@@ -17,8 +20,10 @@ CHARACTERS = 4
 REFLECTION_TOKENS = 70
 """A reflection of the 50 words that are asked for."""
 LABEL_TOKENS = 2
-EXAMPLES = 8
-"""Tasks whose first state stands for all states."""
+EXAMPLES = 40
+"""Samples that stand for all,"""
+MOST_LESSONS = 20
+"""looked for in so many lessons."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,64 @@ def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
 
 
 def estimate_lessons(
-    env: NatLangEnv, tasks: Sequence[Task], prompts: TeacherPrompts, *, samples: int, chooses: bool
+    env: NatLangEnv, tasks: Sequence[Task], course: Course, prompts: TeacherPrompts, *, samples: int, chooses: bool
 ) -> Estimate:
-    """A call a sample, and one more where the teacher ``chooses``; as long as those of the first states."""
-    sizes: list[int] = []
-    for task in itertools.islice(tasks, EXAMPLES):
-        env.reset(seed=0, options={"task": task})
-        observation = env.observation
-        chat = prompts.reflect(observation, (), spoiler=None if chooses else env.spoiler())
-        sizes.append(_tokens(chat))
-        if chooses:
-            menu = Menu(labels("numbers", len(observation.actions)), observation.actions)
-            sizes[-1] += _tokens(prompts.choose(chat, "", menu)) + REFLECTION_TOKENS
-    answered = REFLECTION_TOKENS + (LABEL_TOKENS if chooses else 0)
-    tokens = Tokens(round(samples * sum(sizes) / len(sizes)), samples * answered)
-    return Estimate(samples * (2 if chooses else 1), tokens)
+    """As many calls a sample as in a few lessons that are played without asking anybody.
+
+    Args:
+        env: plays them.
+        tasks: in their order.
+        course: how they are taught, but for the teacher.
+        prompts: words of the teacher.
+        samples: how many are wanted.
+        chooses: whether the teacher plays; here the expert does if there is one, else the first action is taken.
+
+    Raises:
+        InvalidInput: no expert where the teacher does not play.
+
+    """
+    tally = _Tally(prompts, chooses)
+    taught = 0
+    for number, task in enumerate(itertools.islice(itertools.cycle(tasks), MOST_LESSONS)):
+        lesson = asyncio.run(play_lesson(env, number, task, replace(course, teacher=tally)))
+        taught += len(lesson.samples)
+        if taught >= min(samples, EXAMPLES):
+            break
+    scale = samples / max(1, taught)
+    tokens = Tokens(round(scale * tally.tokens.prompt), round(scale * tally.tokens.completion))
+    return Estimate(round(scale * tally.calls), tokens)
+
+
+class _Tally:
+    """A teacher that costs nothing and counts what it would cost."""
+
+    def __init__(self, prompts: TeacherPrompts, chooses: bool) -> None:
+        self._prompts = prompts
+        self._chooses = chooses
+        self.calls = 0
+        self.tokens = Tokens()
+
+    async def advise(self, situation: Situation) -> Advice:
+        spoiler, action = situation.hints.spoiler, situation.hints.action
+        if not self._chooses:
+            action = expert_action(situation)
+        elif action not in situation.menu:
+            action = situation.menu[0]
+        chat = self._prompts.reflect(
+            situation.observation,
+            situation.past,
+            spoiler=None if self._chooses else spoiler,
+            mistaken=situation.mistaken,
+        )
+        self._count(chat, REFLECTION_TOKENS)
+        if self._chooses:
+            menu = Menu(labels("numbers", len(situation.menu)), situation.menu)
+            self._count(self._prompts.choose(chat, "x" * CHARACTERS * REFLECTION_TOKENS, menu), LABEL_TOKENS)
+        return Advice("", action)
+
+    def _count(self, chat: Messages, answered: int) -> None:
+        self.calls += 1
+        self.tokens = Tokens(self.tokens.prompt + _tokens(chat), self.tokens.completion + answered)
 
 
 def _tokens(chat: Messages) -> int:

@@ -95,7 +95,7 @@ def generate(
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
         if client is not None:
-            tell(_estimate(recipe, envs[0]).sentence(client.endpoint, len(client.journal.paid)))
+            tell(_estimate(recipe, envs[0], client).sentence(client.endpoint, len(client.journal.paid)))
         if terms.dry_run:
             return None
         if terms.batch is not None:
@@ -103,7 +103,7 @@ def generate(
             return None
         collection = collect(recipe, envs, client, progress)
         _write(folder, Header(recipe.env.name, recipe.env.options, collection.layout), collection)
-        questions = sum(len(envs[0].tasks(split)) for split in SPLITS) if recipe.dataset else 0
+        questions = sum(len(envs[0].any_tasks(split)) for split in SPLITS) if recipe.dataset else 0
     if client is not None:
         usage += client.usage
     return _summary(collection, questions, usage, account.spent)
@@ -151,16 +151,8 @@ def collect(
 
     """
     env = envs[0]
-    layout = prompt_format(recipe, env.instructions)
-    collection = Collection(layout, recipe.data.samples, progress)
-    course = Course(
-        teacher=_teacher(recipe, client, TeacherPrompts(env.instructions, layout)),
-        layout=layout,
-        seed=recipe.seed,
-        noise=recipe.data.noise,
-        negatives=recipe.data.negatives,
-        held_out=_held_out(env) if env_class(recipe.env.name).observable else frozenset(),
-    )
+    course = _course(recipe, env, client)
+    collection = Collection(course.layout, recipe.data.samples, progress)
     work = _collect(envs, course, _order(env, recipe.seed), collection, client)
     if client is None:
         asyncio.run(work)
@@ -169,10 +161,22 @@ def collect(
     return collection
 
 
-def _estimate(recipe: Recipe, env: NatLangEnv) -> Estimate:
-    prompts = TeacherPrompts(env.instructions, prompt_format(recipe, env.instructions))
-    chooses = recipe.data.trajectory == "teacher"
-    return estimate_lessons(env, _order(env, recipe.seed), prompts, samples=recipe.data.samples, chooses=chooses)
+def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Course:
+    layout = prompt_format(recipe, env.instructions)
+    return Course(
+        teacher=_teacher(recipe, client, TeacherPrompts(env.instructions, layout)),
+        layout=layout,
+        seed=recipe.seed,
+        noise=recipe.data.noise,
+        negatives=recipe.data.negatives,
+        held_out=_held_out(env) if env_class(recipe.env.name).observable else frozenset(),
+    )
+
+
+def _estimate(recipe: Recipe, env: NatLangEnv, client: ChatClient) -> Estimate:
+    course, tasks, chooses = _course(recipe, env, client), _order(env, recipe.seed), recipe.data.trajectory == "teacher"
+    prompts = TeacherPrompts(env.instructions, course.layout)
+    return estimate_lessons(env, tasks, course, prompts, samples=recipe.data.samples, chooses=chooses)
 
 
 def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts) -> Teacher:
@@ -183,7 +187,7 @@ def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts)
 
 def _held_out(env: NatLangEnv) -> frozenset[str]:
     """Texts of the states in which validation and test tasks start."""
-    tasks = [task for split in ("validation", "test") for task in env.tasks(split)]
+    tasks = [task for split in ("validation", "test") for task in env.any_tasks(split)]
     return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Menu, PromptFormat, labels
-from reflectrl.rollout.jsonl import decode, encode, read_jsonl, write_jsonl
 
 
 @dataclass(frozen=True)

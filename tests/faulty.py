@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,9 +20,54 @@ FAULTS = {
     "exit": lambda: os._exit(3),
     "quit": lambda: sys.exit(4),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "odd signal": lambda: os.kill(os.getpid(), 40),
     "stall": lambda: time.sleep(3600),
     "stall with a child": lambda: subprocess.run(["sleep", "3600"], check=False),
 }
+DEADLY = {"exit", "kill", "stall", "stall with a child"}
+"""Those after which there is no process any more."""
+
+
+class Own(Observation):
+    """An author's own class."""
+
+
+class Unreadable(str):
+    """A text that can be sent and not be received."""
+
+    __slots__ = ()
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+OUTCOMES = {
+    "nonsense": "nonsense",
+    "no answer": Outcome(0.5, success=lambda: None),
+    "reward nan": Outcome(math.nan),
+    "reward text": Outcome("0.5"),
+    "reward beyond floats": Outcome(10**400),
+    "success 1": Outcome(0.5, success=1),
+}
+"""What acting answers where the fault happens."""
+SIGHTS = {
+    "no observation": "A door.",
+    "no text": Observation(None, ("left", "right")),
+    "no tuple": Observation("A door.", ["left", "right"]),
+    "no actions": Observation("A door.", ()),
+    "an empty action": Observation("A door.", ("left", " ")),
+    "two lines": Observation("A door.", ("left", "ri\nght")),
+    "an action twice": Observation("A door.", ("left", "left")),
+    "three actions": Observation("A door.", ("left", "right", "up")),
+    "half a character": Observation("A d\ud83dr.", ("left", "right")),
+    "nul": Observation("A d\0r.", ("left", "right")),
+    "a long text": Observation("door " * 10_000_000, ("left", "right")),
+    "unreadable": Observation(Unreadable("A door."), ("left", "right")),
+    "own class": Own("A door.", ("left", "right")),
+}
+"""What is to be seen where the fault happens."""
+KEPT = []
+"""What leaks."""
 
 
 class Faulty(NatLangEnv):
@@ -36,6 +84,8 @@ class Faulty(NatLangEnv):
 
     def __init__(self, fault="", at=3, task="train-1", marker="", signed=False, gate="", log=""):
         super().__init__(horizon=6)
+        if fault == "unmade":
+            raise ZeroDivisionError("nothing was made")
         threads = os.environ.get("OMP_NUM_THREADS")
         self.instructions = json.dumps({"pid": os.getpid(), "torch": "torch" in sys.modules, "threads": threads})
         self.place = (task, at)
@@ -52,12 +102,17 @@ class Faulty(NatLangEnv):
 
     def start(self, task):
         self.number = task.options["number"]
+        self.sight = None
+        if self.fault == "leak":
+            KEPT.append(b"x" * 10_000_000)
         if self.log:
             with Path(self.log).open("a") as log:
                 log.write(f"{task.id}\n")
         self.fail()
 
     def observe(self):
+        if self.sight is not None:
+            return self.sight
         wall = f"Door {self.number}, number {int(self.number_on_the_wall)}.{self.task.options.get('note', '')}"
         return Observation(f"{wall} {os.getpid()}" if self.signed else wall, ("left", "right"))
 
@@ -76,6 +131,8 @@ class Faulty(NatLangEnv):
         return (self.number * 7919 + self._seed) % 1000
 
     def fail(self):
+        if "files" in KEPT:
+            raise OSError(errno.EMFILE, "Too many open files")
         if (self.task.id, self.steps) != self.place or (self.marker and Path(self.marker).exists()):
             return None
         if self.marker:
@@ -86,10 +143,22 @@ class Faulty(NatLangEnv):
             raise ZeroDivisionError("divided by nothing.\nat all")
         if self.fault == "refuse":
             raise InvalidInput("this task is not for you; choose another.")
-        if self.fault == "nonsense":
-            return "nonsense"
-        if self.fault == "no answer":
-            return Outcome(0.5, success=lambda: None)
+        if self.fault in OUTCOMES:
+            return OUTCOMES[self.fault]
+        self.sight = SIGHTS.get(self.fault)
+        if self.fault == "grow":
+            while True:
+                KEPT.append(b"x" * 1_000_000)
+                time.sleep(0.001)
+        if self.fault == "leave a child":
+            subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL)
+        if self.fault == "vandalism":
+            os.chdir("/")
+            random.seed(0)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            sys.stdout.close()
+        if self.fault == "out of files":
+            KEPT.append("files")
         if self.fault == "noise":
             self.make_noise()
         if self.fault == "wait":

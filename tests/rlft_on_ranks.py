@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from tiny import gpt2
 from tiny_rlft import config, run
 
+from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
-from reflectrl.rollout.jsonl import encode
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.curriculum import Stage
 

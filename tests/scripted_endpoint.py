@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import email
 import json
+import os
+import re
+import socket
+import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from reflectrl.players.endpoint import Endpoint
 
 Chat = list[dict[str, str]]
 
@@ -28,17 +35,30 @@ class Request:
         return self.body["messages"]
 
 
+def fixed_usage(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
+    return {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+
+
+def counted_usage(chat: Chat, words: str) -> dict[str, Any]:
+    """As a tokenizer would whose tokens are four characters long."""
+    prompt, completion = sum(len(message["content"]) for message in chat) // 4, len(words) // 4
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
 class ScriptedEndpoint:
     """``with ScriptedEndpoint() as endpoint``: answers with ``reply(chat)``, after the ``faults`` still in the queue.
 
-    Faults: a status such as "500", "429:SECONDS" (with Retry-After), "quota", "echo-key", "html", "truncated", "cut",
-    "empty", "length", "no-choices", "list", "slow:SECONDS", and "none".
+    Faults: a status such as "500", "429:SECONDS" (with Retry-After), "quota", "too-long", "echo-key", "html",
+    "truncated", "cut", "reset", "bad-utf8", "deep", "empty", "length", "refusal", "content-filter", "wrong-type",
+    "no-choices", "list", "no-usage", "slow:SECONDS" before the reply, "drip:SECONDS" byte by byte, and "none".
     """
 
     def __init__(self) -> None:
         self.reply: Callable[[Chat], str] = lambda chat: "fine"  # noqa: ARG005
+        self.usage: Callable[[Chat, str], dict[str, Any]] = fixed_usage
         self.faults: deque[str] = deque()
         self.requests: list[Request] = []
+        """Of the chat API; those of the others are in ``batches``."""
         self.connections = 0
         """Accepted so far."""
         self.open = 0
@@ -48,6 +68,7 @@ class ScriptedEndpoint:
         self.peak = 0
         self.active = 0
         self.lock = threading.Lock()
+        self.batches = ScriptedBatches(self)
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.owner = self
         self.root = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -62,6 +83,95 @@ class ScriptedEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def at(self, **changes: object) -> Endpoint:
+        """How to ask it, without long pauses."""
+        fields: dict[str, object] = {"base_url": self.url, "backoff_s": 0.01, "max_attempts": 4, **changes}
+        return Endpoint(**fields)  # type: ignore[arg-type]
+
+    def next_fault(self) -> str:
+        """Called once a request, with the lock held."""
+        return self.faults.popleft() if self.faults else "none"
+
+    def completion(self, chat: Chat) -> dict[str, Any]:
+        words = self.reply(chat)
+        return {**_completion(words), "usage": self.usage(chat, words)}
+
+
+class ScriptedBatches:
+    """The Files and Batches API: a batch goes through ``states``, one each time somebody looks."""
+
+    def __init__(self, owner: ScriptedEndpoint) -> None:
+        self.states: Sequence[str] = ("validating", "in_progress", "completed")
+        self.refused: Callable[[Chat], bool] = lambda chat: False  # noqa: ARG005
+        """Calls that end in the error file."""
+        self.calls: list[list[dict[str, Any]]] = []
+        """Of each batch, its lines."""
+        self.seen: list[str] = []
+        """Method and path of each request."""
+        self._owner = owner
+        self._files: dict[str, str] = {}
+        self._inputs: list[str] = []
+        self._looks: list[int] = []
+
+    def answer(self, method: str, path: str, kind: str, raw: bytes) -> dict[str, Any] | str | None:
+        """A reply; ``None`` for a path that there is not."""
+        with self._owner.lock:
+            self.seen.append(f"{method} {path}")
+            if (method, path) == ("POST", "/v1/files"):
+                return self._file(_uploaded(kind, raw))
+            if (method, path) == ("POST", "/v1/batches"):
+                return self._create(json.loads(raw))
+            if method == "GET" and path.startswith("/v1/batches?"):
+                made = [self._state(number, "validating") for number in range(len(self.calls))]
+                return {"object": "list", "data": made, "has_more": False}
+            if method == "GET" and (found := re.fullmatch(r"/v1/batches/batch-(\d+)", path)):
+                return self._look(int(found[1]))
+            if method == "GET" and (found := re.fullmatch(r"/v1/files/(file-\d+)/content", path)):
+                return self._files[found[1]]
+        return None
+
+    def _file(self, content: str) -> dict[str, Any]:
+        name = f"file-{len(self._files)}"
+        self._files[name] = content
+        return {"id": name, "object": "file", "bytes": len(content), "created_at": 1, "filename": "f", "purpose": "b"}
+
+    def _create(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        assert (wanted["endpoint"], wanted["completion_window"]) == ("/v1/chat/completions", "24h")
+        self._inputs.append(wanted["input_file_id"])
+        self.calls.append([json.loads(line) for line in self._files[self._inputs[-1]].splitlines()])
+        self._looks.append(0)
+        return self._state(len(self.calls) - 1, self.states[0])
+
+    def _look(self, number: int) -> dict[str, Any]:
+        state = self.states[min(self._looks[number], len(self.states) - 1)]
+        self._looks[number] += 1
+        return self._state(number, state)
+
+    def _state(self, number: int, state: str) -> dict[str, Any]:
+        calls = self.calls[number]
+        fields: dict[str, Any] = {"id": f"batch-{number}", "object": "batch", "status": state, "created_at": 1}
+        fields["input_file_id"] = self._inputs[number]
+        counts = {"total": len(calls), "completed": 0, "failed": 0}
+        if state == "failed":
+            fields["errors"] = {"object": "list", "data": [{"code": "bad", "message": "Line 1 is no good."}]}
+        elif state in ("completed", "expired", "cancelled"):
+            done = calls if state == "completed" else calls[: len(calls) // 2]
+            refused = [call for call in done if self.refused(call["body"]["messages"])]
+            good = [self._good(call) for call in reversed(done) if call not in refused]  # in no order
+            bad = [_result(call, {"status_code": 400, "body": {"error": {"message": "no"}}}) for call in refused]
+            bad += [_result(call, None, {"code": "batch_expired"}) for call in calls[len(done) :]]
+            fields["output_file_id"] = self._lines(good)
+            fields["error_file_id"] = self._lines(bad)
+            counts.update(completed=len(good), failed=len(bad))
+        return {**fields, "request_counts": counts}
+
+    def _good(self, call: dict[str, Any]) -> dict[str, Any]:
+        return _result(call, {"status_code": 200, "body": self._owner.completion(call["body"]["messages"])})
+
+    def _lines(self, lines: list[dict[str, Any]]) -> str | None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        return self._file(text)["id"] if lines else None
 
 
 class _Server(ThreadingHTTPServer):
@@ -80,6 +190,9 @@ class _Server(ThreadingHTTPServer):
         with self.owner.lock:
             self.owner.open -= 1
 
+    def handle_error(self, *about: object) -> None:
+        """A client that hung up is no news."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -89,47 +202,81 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
+    def do_GET(self) -> None:
+        self._answer_other("GET", b"")
+
     def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["content-length"]))
+        if "chat/completions" in self.path:
+            self._answer_chat(json.loads(raw))
+        else:
+            self._answer_other("POST", raw)
+
+    def _answer_other(self, method: str, raw: bytes) -> None:
         owner = self.server.owner
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with owner.lock:
+            fault, _, value = owner.next_fault().partition(":")
+        if fault not in ("none", "slow", "cut"):  # refused before anything is done
+            self._answer(fault, value, {})
+            return
+        answer = owner.batches.answer(method, self.path, self.headers.get("content-type", ""), raw)
+        if answer is None:
+            self._error(404, "no such path", None)
+        elif isinstance(answer, str):
+            self._send(200, answer.encode(), kind="application/octet-stream")
+        else:
+            self._answer(fault, value, answer)
+
+    def _answer_chat(self, body: dict[str, Any]) -> None:
+        owner = self.server.owner
         with owner.lock:
             owner.requests.append(Request(self.path, dict(self.headers), body, time.monotonic()))
-            fault, _, value = (owner.faults.popleft() if owner.faults else "none").partition(":")
+            fault, _, value = owner.next_fault().partition(":")
             owner.active += 1
             owner.peak = max(owner.peak, owner.active)
         time.sleep(owner.latency_s)
         try:
-            self._answer(fault, value, json.dumps(_completion(owner.reply(body["messages"]))).encode())
+            self._answer(fault, value, owner.completion(body["messages"]))
         finally:
             with owner.lock:
                 owner.active -= 1
 
-    def _answer(self, fault: str, value: str, good: bytes) -> None:
-        odd = {
-            "empty": _completion(""),
-            "length": _completion("", "length"),
-            "no-choices": {"object": "chat.completion", "choices": None},
-            "list": [1, 2],
-        }
+    def _answer(self, fault: str, value: str, answer: dict[str, Any]) -> None:
+        good = json.dumps(answer).encode()
+        odd = _odd(answer)
         if fault == "slow":
             time.sleep(float(value))
         if fault in ("none", "slow"):
             self._send(200, good)
         elif fault in odd:
             self._send(200, json.dumps(odd[fault]).encode())
+        elif fault in ("truncated", "bad-utf8", "deep"):
+            self._send(200, {"truncated": good[:40], "bad-utf8": b'{"a": "\xff"}', "deep": b"[" * 10**5}[fault])
         elif fault == "html":
             self._send(200, b"<html>a proxy's page</html>", kind="text/html")
-        elif fault == "truncated":
-            self._send(200, good[:40])
         elif fault == "cut":
             self.close_connection = True
             self._send(200, good[:40], length=len(good))
+        elif fault == "reset":
+            self.close_connection = True
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())
+        elif fault == "drip":
+            self._drip(good, float(value))
         elif fault == "quota":
             self._error(429, "You exceeded your current quota", "insufficient_quota")
+        elif fault == "too-long":
+            self._error(400, "This model's maximum context length is 8192 tokens", "context_length_exceeded")
         elif fault == "echo-key":
-            self._error(401, f"refused: {self.headers['authorization']}", "invalid_api_key")
+            self._error(int(value or 401), f"refused: {self.headers['authorization']}", "invalid_api_key")
         else:
             self._error(int(fault), f"injected {fault}", None, value)
+
+    def _drip(self, body: bytes, seconds: float) -> None:
+        self._send(200, b"", length=len(body))
+        for byte in body:
+            time.sleep(seconds / len(body))
+            self.wfile.write(bytes([byte]))
 
     def _error(self, status: int, message: str, code: str | None, retry_after: str = "") -> None:
         body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
@@ -153,6 +300,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def _odd(answer: dict[str, Any]) -> dict[str, Any]:
+    """Replies that are JSON, and no use."""
+    refusal, wrong = _completion(""), _completion("")
+    refusal["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    wrong["choices"][0]["message"]["content"] = 7
+    return {
+        "empty": _completion(""),
+        "length": _completion("", "length"),
+        "content-filter": _completion("", "content_filter"),
+        "refusal": refusal,
+        "wrong-type": wrong,
+        "no-choices": {"object": "chat.completion", "choices": None},
+        "list": [1, 2],
+        "no-usage": {name: value for name, value in answer.items() if name != "usage"},
+    }
+
+
 def _completion(text: str, finish: str = "stop") -> dict[str, Any]:
     return {
         "id": "chatcmpl-1",
@@ -160,5 +324,16 @@ def _completion(text: str, finish: str = "stop") -> dict[str, Any]:
         "created": 1,
         "model": "scripted",
         "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text}}],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
+        "usage": fixed_usage([], text),
     }
+
+
+def _result(call: dict[str, Any], response: dict[str, Any] | None, error: object = None) -> dict[str, Any]:
+    return {"id": "line", "custom_id": call["custom_id"], "response": response, "error": error}
+
+
+def _uploaded(kind: str, raw: bytes) -> str:
+    """The file in a form."""
+    form = email.message_from_bytes(f"content-type: {kind}\r\n\r\n".encode() + raw)
+    parts = {part.get_param("name", header="content-disposition"): part for part in form.walk()}
+    return parts["file"].get_payload(decode=True).decode()  # type: ignore[union-attr]

@@ -233,7 +233,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}); expected a file of JSON.") from error
     if not isinstance(value, dict):
         raise InvalidInput(f"{path} holds a {type(value).__name__}; expected an object of JSON.")

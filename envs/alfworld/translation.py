@@ -25,6 +25,7 @@ from typing import Any
 import fast_downward
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.errors import is_signal
 
 KEPT = 512
 """Translations remembered in a process, about 150 kB each."""
@@ -78,6 +79,8 @@ def _translate(domain: str, problem: str) -> Translation:
         with _LOCK, _untouched():
             task, sas = fast_downward.pddl2sas(domain, problem, verbose=False)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it answers bad PDDL with asserts, exits and its own errors
+        if is_signal(error):
+            raise
         raise InvalidInput(
             f"a game's problem cannot be translated: {_sentence(error)}; expected PDDL over alfworld's domain."
         ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import reprlib
 import shlex
 import shutil
 from collections import Counter, defaultdict
@@ -293,21 +294,30 @@ def _lines(path: Path) -> Iterator[tuple[str, object]]:
             yield where, json.loads(line)
         except json.JSONDecodeError as error:
             raise InvalidInput(f"{where} is not JSON ({error.msg}); remove the line or write the file anew.") from error
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # numbers of thousands of digits, thousands of lists in each other
+            raise InvalidInput(f"{where} is no question; remove the line or write the file anew.") from error
 
 
 def _question(value: object, where: str) -> Question:
     """A row, exactly as ``write_dataset`` writes it."""
     if not isinstance(value, dict) or set(value) != set(FIELDS):
-        given = ", ".join(sorted(value)) if isinstance(value, dict) else repr(value)
+        given = ", ".join(sorted(value)) if isinstance(value, dict) else reprlib.repr(value)
         raise InvalidInput(f"{where} has {given}; expected an object with {', '.join(FIELDS)}.")
     row: dict[str, Any] = value
     for name, kind in FIELDS.items():
         if type(row[name]) is not kind:
-            raise InvalidInput(f"{where}, {name} is {row[name]!r}; expected a value of type {kind.__name__}.")
+            given = reprlib.repr(row[name])
+            raise InvalidInput(f"{where}, {name} is {given}; expected a value of type {kind.__name__}.")
     fields = {name: row[name] for name in FIELDS if name != "depth"}
     question = Question(**{**fields, "commands": tuple(row["commands"])})
     if question.commands != commands_to(question.file):
-        raise InvalidInput(f"{where}, commands are {row['commands']}; expected {list(commands_to(question.file))}.")
+        given = reprlib.repr(row["commands"])
+        raise InvalidInput(f"{where}, commands are {given}; expected {list(commands_to(question.file))}.")
+    if re.search("[\ud800-\udfff]", question.question + question.answer):
+        raise InvalidInput(f"{where} holds half of a character; remove the line.")
     if question.depth != row["depth"]:
         raise InvalidInput(f"{where}, depth is {row['depth']}; expected {question.depth}, the folders to enter.")
     return question

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +11,7 @@ from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sandbox import Sandbox, quote
+from reflectrl.envs.auto_explore.scratch import Scratch
 from reflectrl.envs.auto_explore.sources import fetch
 
 QUESTIONS_PER_FILE = 3
@@ -21,7 +20,8 @@ QUESTIONS_PER_FILE = 3
 class Library:
     """Opens each repository once; every episode walks a view of its own."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, scratch: Scratch | None = None) -> None:
+        self._scratch = scratch  # what was fetched lies there as long as the library is used
         self.tasks: Mapping[str, tuple[Task, ...]] = {
             split: tuple(_task(question) for question in dataset.questions[split]) for split in SPLITS
         }
@@ -83,10 +83,9 @@ def _open(dataset: str) -> Library:
     folder = Path(dataset)
     if (folder / "repositories").is_dir() and any((folder / f"{split}.jsonl").is_file() for split in SPLITS):
         return Library(read_dataset(folder))
-    fetched = tempfile.TemporaryDirectory(prefix="reflectrl-")
-    atexit.register(fetched.cleanup)
-    name, path = fetch(dataset, Path(fetched.name))
-    return Library(ask_about({name: path}, write_questions, per_file=QUESTIONS_PER_FILE, seed=0))
+    scratch = Scratch()
+    name, path = fetch(dataset, scratch.folder)
+    return Library(ask_about({name: path}, write_questions, per_file=QUESTIONS_PER_FILE, seed=0), scratch)
 
 
 def folder_library(repository: Path) -> Library:

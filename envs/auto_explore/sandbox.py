@@ -9,8 +9,6 @@ import copy
 import hashlib
 import os
 import stat
-import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -19,6 +17,7 @@ from typing import Self
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.commands import Result, Shell, quote
+from reflectrl.envs.auto_explore.scratch import Scratch
 from reflectrl.envs.auto_explore.tree import DEPTH, FOLDER, READ, ROOT, Entry, Limits, Tree, shown, visible
 
 __all__ = ["Entry", "Limits", "Result", "Sandbox", "quote"]
@@ -33,7 +32,8 @@ class Sandbox:
     """Commands on a private copy of ``repository``, which itself is never written.
 
     Hidden files are not copied. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by
-    ``close``, at the end of a ``with`` block, when nobody uses it any more, or when the interpreter exits.
+    ``close``, at the end of a ``with`` block, when nobody uses it any more, or when the interpreter exits; after a
+    SIGKILL, when the next one is made.
 
     Raises:
         InvalidInput: ``repository`` is no folder, or holds more than ``limits`` allow.
@@ -141,11 +141,12 @@ class _Copy:
         self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}
         self._bytes = self._entries = 0
         with _system_errors():
-            base = Path(tempfile.mkdtemp(prefix="reflectrl-")).resolve()
-        self.close = weakref.finalize(self, _remove, base, os.getpid())
+            self._scratch = Scratch()
+        self.close = self._scratch.close
         try:
-            (base / "copy").mkdir(mode=0o700)
-            self.tree = Tree(base / "copy")
+            root = self._scratch.folder / "copy"
+            root.mkdir(mode=0o700)
+            self.tree = Tree(root)
             self._fill(Tree(repository.resolve()))
         except OSError as error:
             self.close()
@@ -259,37 +260,6 @@ class _Copy:
 
 def _digest() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=16)
-
-
-def _remove(base: Path, maker: int) -> None:
-    """Remove the folder of a copy, however deep it has become: folders are moved up before they are emptied."""
-    if os.getpid() != maker:  # a forked child must not take its parent's files away
-        return
-    pending, moved = ["copy"], 0
-    with suppress(FileNotFoundError):
-        (base / "copy").chmod(0o700)
-    try:
-        top = os.open(base, FOLDER)
-    except FileNotFoundError:
-        return
-    try:
-        while pending:
-            name = pending.pop()
-            with suppress(FileNotFoundError), _opened(name, top) as fd:
-                with os.scandir(fd) as found:
-                    items = list(found)
-                for item in items:
-                    if item.is_dir(follow_symlinks=False):
-                        moved += 1
-                        os.chmod(item.name, 0o700, dir_fd=fd)
-                        os.rename(item.name, f"{moved}", src_dir_fd=fd, dst_dir_fd=top)
-                        pending.append(f"{moved}")
-                    else:
-                        os.unlink(item.name, dir_fd=fd)
-                os.rmdir(name, dir_fd=top)
-    finally:
-        os.close(top)
-    base.rmdir()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core.errors import is_signal
 from reflectrl.core.types import SPLITS
 
 INSTALL = "pip install 'reflectrl[alfworld]'"
@@ -233,6 +234,8 @@ def _engine_at_work(path: Path) -> Iterator[None]:
     except InvalidInput:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - bad PDDL is answered with asserts, exits, errors of parsers
+        if is_signal(error):
+            raise
         said = (str(error).strip().splitlines() or ["no reason was given"])[0]
         raise InvalidInput(f"{path} cannot be played ({type(error).__name__}: {said}); make the game anew.") from error
     finally:

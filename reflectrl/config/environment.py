@@ -46,6 +46,7 @@ class RecipeEnvs:
                 deadline_s=section.deadline_s,
                 on_failure=on_failure or section.on_failure,
                 max_failures=section.max_failures,
+                max_memory_mb=section.max_memory_mb,
             )
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
@@ -58,6 +59,11 @@ class RecipeEnvs:
     def failures(self) -> int:
         """Crashes and stalls so far; in this process the first would have been the last."""
         return 0 if self._pool is None else self._pool.failures
+
+    @property
+    def recycled(self) -> int:
+        """Worker processes that were replaced because of their memory so far."""
+        return 0 if self._pool is None else self._pool.recycled
 
     def __enter__(self) -> RecipeEnvs:
         return self

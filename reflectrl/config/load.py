@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -15,6 +15,7 @@ import yaml
 from reflectrl.config.environment import DATASET
 from reflectrl.config.problems import recipe_or_problems
 from reflectrl.config.schema import Recipe
+from reflectrl.config.yaml_text import DEEPEST, LARGEST, read_yaml
 from reflectrl.core import InvalidInput, make_env, nearest
 from reflectrl.core.registry import env_class
 
@@ -22,25 +23,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader; it also notes keys that are written twice, and reads ``2e-4`` as the number it is."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.problems: list[str] = []
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                self.problems.append(f"line {key.start_mark.line + 1}: the key {key.value!r} is given twice; keep one.")
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+_LONGEST_CHAIN = 20
+"""Recipes that extend each other."""
 
 
 @dataclass
@@ -135,14 +119,16 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     path = folder / given
     if given in recipe_names():
         identity, text, folder = given, recipe_text(given), Path()
-    elif path.is_file():
+    elif _is_file(path):
         identity, text, folder = str(path.resolve()), _read_file(path), path.parent
     else:
-        what = f"{given!r}, which {above[-1]!r} extends," if above else repr(given)
+        what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
         raise InvalidInput(f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())}")
     if identity in above:
         circle = " -> ".join([*above[above.index(identity) :], identity])
         raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
+    if len(above) == _LONGEST_CHAIN:
+        raise InvalidInput(f"recipe {above[0]!r} extends a chain of more than {_LONGEST_CHAIN}; make it shorter.")
     source = _parse(text, identity)
     parent = source.values.pop("extends", None)
     if parent is None:
@@ -154,22 +140,31 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     return _Source(_merge(base.values, source.values), base.problems + source.problems)
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, a folder that may not be entered
+        return False
+
+
 def _read_file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise InvalidInput(f"recipe {str(path)!r} has more than {LARGEST:,} bytes; expected fewer: is it a recipe?")
+        return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8.") from error
 
 
 def _parse(text: str, identity: str) -> _Source:
-    try:
-        loader = _Loader(text)
-        values = loader.get_single_data()
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidInput(f"recipe {identity!r} is no valid YAML: {' '.join(str(error).split())}.") from error
+    values, problems = read_yaml(text, f"recipe {identity!r}")
     if not isinstance(values, dict):
-        raise InvalidInput(f"recipe {identity!r} holds {values!r}; expected a mapping, e.g. a line 'name: my_run'.")
-    return _Source(values, loader.problems)
+        raise InvalidInput(
+            f"recipe {identity!r} holds {reprlib.repr(values)}; expected a mapping, e.g. a line 'name: my_run'."
+        )
+    return _Source(values, problems)
 
 
 def _merge(base: Any, change: Any) -> Any:
@@ -181,17 +176,23 @@ def _merge(base: Any, change: Any) -> Any:
 
 def _override(source: _Source, override: str) -> None:
     path, equals, text = override.partition("=")
-    if not (equals and path):
-        source.problems.append(f"override {override!r}: expected key.sub=value, e.g. seed=1.")
+    said = f"override {reprlib.repr(override)}"
+    keys = path.split(".")
+    if not (equals and all(keys)):
+        source.problems.append(f"{said}: expected key.sub=value, e.g. seed=1.")
+        return
+    if len(keys) > DEEPEST:
+        source.problems.append(f"{said}: expected at most {DEEPEST} keys.")
         return
     try:
-        value = _Loader(text).get_single_data()
-    except yaml.YAMLError:
-        source.problems.append(f"override {override!r}: {text!r} is no valid YAML; quote the value.")
+        value, problems = read_yaml(text, f"{said}: {reprlib.repr(text)}")
+    except InvalidInput as error:
+        source.problems.append(str(error))
         return
-    problem = _set(source.values, path.split("."), value)
+    source.problems += [f"{said}: {problem}" for problem in problems]
+    problem = _set(source.values, keys, value)
     if problem:
-        source.problems.append(f"override {override!r}: {problem}")
+        source.problems.append(f"{said}: {problem}")
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:
@@ -201,11 +202,12 @@ def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:
         where = ".".join(keys[:depth])
         place: Any = key
         if isinstance(here, list):
-            if not (key.isdecimal() and int(key) < len(here)):
-                return f"{where} has {len(here)} entries; expected a number from 0 to {len(here) - 1}, not {key!r}."
+            if key not in map(str, range(len(here))):
+                entries = f"a number from 0 to {len(here) - 1}, not {key!r}" if here else "a whole list"
+                return f"{where} has {len(here)} entries; expected {entries}."
             place = int(key)
         elif not isinstance(here, dict):
-            return f"{where} is {here!r}, which has no part {key!r}."
+            return f"{where} is {reprlib.repr(here)}, which has no part {key!r}."
         if depth == len(keys) - 1:
             here[place] = value
         elif isinstance(here, dict) and here.get(key) is None:

@@ -32,6 +32,19 @@ class EnvSection(Section):
     """After a crash or stall, play the episode again up to there; RLFT alone may leave it out (drop) instead."""
     max_failures: Count = 20
     """Crashes and stalls in a stage that are put up with."""
+    max_memory_mb: Count | None = None
+    """Resident memory of a worker process above which an episode begins in a fresh one; twice as much is a failure."""
+
+
+class PriceSection(Section):
+    """What an endpoint asks, in US dollars for a million tokens."""
+
+    prompt: Annotated[float, Field(ge=0.0)]
+    """Of what is sent."""
+    completion: Annotated[float, Field(ge=0.0)]
+    """Of what is answered."""
+    cached: Annotated[float, Field(ge=0.0)] | None = None
+    """Of what is sent and is in the endpoint's own cache; absent: as ``prompt``."""
 
 
 class EndpointSection(Section):
@@ -51,10 +64,14 @@ class EndpointSection(Section):
     """Seconds one attempt may take."""
     max_attempts: Count = 5
     """Attempts a call, the first included."""
+    max_rejected: Annotated[int, Field(ge=0)] = 20
+    """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
     max_tokens: Count = 200
     """Longest reply."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
     """Sampling temperature asked for."""
+    price: PriceSection | None = None
+    """For the estimate, the summary and ``--max-cost``; absent: tokens are counted, money is not."""
 
 
 class DatasetSection(Section):

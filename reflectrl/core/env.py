@@ -2,22 +2,26 @@
 
 An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write four more (``expert``,
 ``reflection``, ``spoiler``, ``benchmark``). Everything that users get wrong is owned by this base: seeding, the
-horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end, snapshots.
+horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end, snapshots. What
+those methods raise, or answer and may not, becomes a sentence that says where it happened.
 """
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 from gymnasium.utils import seeding
 
-from reflectrl.core.errors import InvalidInput, WorkFailed, nearest
+from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError, is_signal, nearest, raised
+from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_tasks
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Task
+
+_T = TypeVar("_T")
+_ADVICE = "mend it, or play it in worker processes (env.workers), where a run survives a few failures"
 
 
 class TextSpace(gymnasium.Space[str]):
@@ -92,6 +96,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
         self._observation: Observation | None = None
         self._actions: list[str] = []
         self._ended = True
+        self._checked: dict[str, Sequence[Task]] = {}
 
     # ---- what an author writes -------------------------------------------------------------------------------
 
@@ -137,8 +142,8 @@ class NatLangEnv(gymnasium.Env[str, str]):
         """Start an episode; without ``options["task"]`` a training task is drawn from the seeded generator.
 
         Raises:
-            InvalidInput: unknown option, or a task that is no ``Task``.
-            WorkFailed: the environment shows no actions.
+            InvalidInput: unknown option, or a task that is no ``Task``; whatever the environment refuses.
+            EnvFailed: the environment raised something else, or shows what no player can use.
 
         """
         super().reset(seed=seed)
@@ -149,7 +154,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
                 f"reset of {self.name!r} was given options {sorted(given)}; {nearest(min(given), ['task'])}"
             )
         if task is None:
-            train = self.tasks("train")
+            train = self.split_tasks("train")
             task = train[int(self.np_random.integers(len(train)))]
         if not isinstance(task, Task):
             raise InvalidInput(f"reset of {self.name!r} was given task={task!r}; expected a Task of env.tasks(split).")
@@ -162,7 +167,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
 
         Raises:
             InvalidInput: the action is not on the menu, or the episode is over.
-            WorkFailed: the environment misbehaved (no actions, a reward that is no finite number).
+            EnvFailed: the environment misbehaved: it raised, or answered what it may not.
 
         """
         if self._ended:
@@ -171,14 +176,9 @@ class NatLangEnv(gymnasium.Env[str, str]):
         if action not in legal:
             raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")
         self._actions.append(action)
-        outcome = self.act(action)
-        if not isinstance(outcome, Outcome):
-            raise WorkFailed(f"environment {self.name!r} returned {outcome!r} from act(); expected an Outcome.")
-        if not math.isfinite(outcome.reward):
-            raise WorkFailed(
-                f"environment {self.name!r} returned reward {outcome.reward} for {action!r}; expected a finite number: "
-                "mend its act method."
-            )
+        outcome = self._authors(self.act, action)
+        if (wrong := wrong_outcome(outcome, action)) is not None:
+            raise self._broke(wrong)
         truncated = not outcome.ended and len(self._actions) >= self.horizon
         self._ended = outcome.ended or truncated
         observation = self._observe()
@@ -213,8 +213,18 @@ class NatLangEnv(gymnasium.Env[str, str]):
         return len(self._actions)
 
     def hints(self) -> Hints:
-        """Everything the expert knows of the present state."""
-        return Hints(self.expert(), self.reflection(), self.spoiler())
+        """Everything the expert knows of the present state.
+
+        Raises:
+            EnvFailed: the expert raised, or answered what nobody can say or play.
+
+        """
+        observation = self.observation
+        legal = None if self._ended else observation.actions
+        hints = self._authors(lambda: Hints(self.expert(), self.reflection(), self.spoiler()), asked=True)
+        if (wrong := wrong_hints(hints, legal)) is not None:
+            raise self._broke(wrong, asked=True)
+        return hints
 
     def snapshot(self) -> Snapshot:
         """Where the episode stands."""
@@ -227,12 +237,32 @@ class NatLangEnv(gymnasium.Env[str, str]):
             self.step(action)
 
     def split_tasks(self, split: str) -> Sequence[Task]:
-        """``tasks(split)`` with a clear error for an unknown or empty split."""
+        """``tasks(split)`` with a clear error for an unknown or empty split, or for what are no tasks."""
         if split not in SPLITS:
             raise InvalidInput(f"split {split!r} is unknown; {nearest(split, SPLITS)}")
-        tasks = self.tasks(split)
+        tasks = self.any_tasks(split)
         if not tasks:
             raise InvalidInput(f"environment {self.name!r} has no tasks in split {split!r}; choose another split.")
+        return tasks
+
+    def any_tasks(self, split: str) -> Sequence[Task]:
+        """``tasks(split)``, of which there may be none.
+
+        Raises:
+            EnvFailed: the environment raised, or has what are no tasks.
+
+        """
+        where = f"environment {self.name!r} failed when it was asked for its {split} tasks"
+        try:
+            tasks = self.tasks(split)
+        except ReflectRLError:
+            raise
+        except Exception as error:
+            raise EnvFailed(where, raised(error)) from error
+        if split not in self._checked or self._checked[split] is not tasks:
+            if (wrong := wrong_tasks(tasks, split)) is not None:
+                raise EnvFailed(where, wrong)
+            self._checked[split] = tasks
         return tasks
 
     def _begin(self, task: Task, seed: int | None) -> None:
@@ -242,20 +272,35 @@ class NatLangEnv(gymnasium.Env[str, str]):
         self._task = task
         self._actions.clear()
         self._ended = False
-        self.start(task)
+        self._authors(self.start, task)
 
     def _observe(self) -> Observation:
-        self._observation = self.observe()
-        if not isinstance(self._observation, Observation):
-            raise WorkFailed(
-                f"environment {self.name!r} returned {self._observation!r} from observe(); expected an Observation."
-            )
-        if not self._ended and not self._observation.actions:
-            raise WorkFailed(
-                f"environment {self.name!r} offered no legal action in task {self.task.id!r} after "
-                f"{len(self._actions)} steps; an unfinished episode needs at least one: mend its observe method."
-            )
-        return self._observation
+        observation = self._authors(self.observe)
+        if (wrong := wrong_observation(observation, self.max_actions, ended=self._ended)) is not None:
+            raise self._broke(wrong)
+        self._observation = observation
+        return observation
+
+    def _authors(self, method: Callable[..., _T], *given: Any, asked: bool = False) -> _T:
+        """Call what an author wrote, for the last action, or because somebody ``asked`` for hints."""
+        try:
+            return method(*given)
+        except ReflectRLError:  # a sentence already
+            raise
+        except (Exception, SystemExit) as error:
+            if is_signal(error):
+                raise  # a signal ends this program
+            raise self._broke(raised(error), asked=asked) from error
+
+    def _broke(self, what: str, *, asked: bool = False) -> EnvFailed:
+        """The environment failed, and there is no going on."""
+        self._ended = True
+        where = f"at the start of task {self.task.id!r}"
+        if asked:
+            where = f"in task {self.task.id!r} after {self.steps} steps, asked for hints"
+        elif self._actions:
+            where = f"in task {self.task.id!r} after {self.steps - 1} steps, at action {self._actions[-1]!r}"
+        return EnvFailed(f"environment {self.name!r} failed {where}", what, _ADVICE)
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:
         return {

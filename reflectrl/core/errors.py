@@ -3,6 +3,7 @@
     ReflectRLError
      +-- InvalidInput   what was given cannot be used: found before work starts, the command line exits with 2
      +-- WorkFailed     something broke while working (an endpoint, an environment): the command line exits with 1
+          +-- EnvFailed       an environment raised something else, or answered what none may answer
           +-- EpisodeFailed   an environment broke in one episode, which is to be left out
 
 Every message is a sentence: what was given, what was expected, what to do.
@@ -30,8 +31,40 @@ class WorkFailed(ReflectRLError, RuntimeError):
     """A failure during work that the input did not show beforehand."""
 
 
+class EnvFailed(WorkFailed):
+    """An environment raised what it should not, or answered what none may answer.
+
+    Args:
+        where: the beginning of a sentence: ``environment 'taxi' failed at the start of task 'train-1'``.
+        what: its middle: ``raised ZeroDivisionError: divided by nothing``.
+        advice: its end.
+
+    """
+
+    def __init__(self, where: str, what: str, advice: str = "mend the environment") -> None:
+        super().__init__(f"{where}: it {what}; {advice}.")
+        self.where = where
+        self.what = what
+
+
 class EpisodeFailed(WorkFailed):
     """One episode cannot be played on; the others can, and whoever plays them leaves it out."""
+
+
+_LONGEST = 300
+
+
+def is_signal(error: BaseException) -> bool:
+    """Whether it comes from the handler of a signal, by which the whole process is to end."""
+    return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
+
+
+def raised(error: BaseException) -> str:
+    """What somebody else's code did, as a part of a sentence: ``raised ZeroDivisionError: divided by nothing``."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({error.code!r})"
+    first, *_ = [*str(error).splitlines(), ""]
+    return f"raised {type(error).__name__}: {first[:_LONGEST]}".rstrip(" .:")
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

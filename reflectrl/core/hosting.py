@@ -8,17 +8,20 @@ ended.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import select
 import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import InvalidInput
+from reflectrl.core.errors import EnvFailed, InvalidInput, raised
 from reflectrl.core.registry import make_env, register_env
 from reflectrl.core.types import Observation, Outcome, Task
 
@@ -121,7 +124,10 @@ class Raised:
 def serve(requests: int, replies: int) -> None:
     """Answer what comes through the pipe ``requests`` until it is closed, through the pipe ``replies``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process decides
+    for handle in (requests, replies):
+        os.set_inheritable(handle, False)  # they were, to come here; what an environment starts has no use for them
     _end_with_parent()
+    _go_first()
     envs: dict[int, NatLangEnv] = {}
     with Connection(requests, writable=False) as incoming, Connection(replies, readable=False) as outgoing:
         while True:
@@ -131,7 +137,8 @@ def serve(requests: int, replies: int) -> None:
             except (EOFError, OSError):
                 break
     for env in envs.values():
-        env.close()
+        with contextlib.suppress(Exception):  # the others are still to be closed
+            env.close()
 
 
 def _send(pipe: Connection, reply: Answer | Refused | Raised) -> None:
@@ -140,7 +147,7 @@ def _send(pipe: Connection, reply: Answer | Refused | Raised) -> None:
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - an answer that cannot travel, before any of it has left
-        pipe.send(Raised(_told(error)))
+        pipe.send(Raised(raised(error)))
 
 
 def _end_with_parent() -> None:
@@ -150,6 +157,14 @@ def _end_with_parent() -> None:
     """
     fcntl.fcntl(sys.stdin, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(sys.stdin, fcntl.F_SETFL, fcntl.fcntl(sys.stdin, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([sys.stdin], [], [], 0)[0]:  # nobody ever writes there: it was closed before that
+        os._exit(1)
+
+
+def _go_first() -> None:
+    """Have the kernel, when the machine runs out of memory, end this process rather than the one that trains."""
+    with contextlib.suppress(OSError):  # only Linux can be asked for it
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> Answer | Refused | Raised:
@@ -157,28 +172,33 @@ def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> Answer
         return Answer(_answer(envs, number, request))
     except InvalidInput as error:
         return Refused(str(error))
+    except EnvFailed as error:
+        return Raised(error.what)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
-        return Raised(_told(error))
+        return Raised(raised(error))
 
 
 def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
     if isinstance(request, Make):
         if request.path is not None:
             register_env(request.name.partition(":")[0], request.path)
+        if number in envs:
+            with contextlib.suppress(Exception):  # it broke, perhaps beyond being closed
+                envs.pop(number).close()
         env = envs[number] = make_env(request.name, **request.options)
         return Made(env.name, env.instructions, env.max_actions, env.horizon)
     env = envs[number]
     match request:
         case ListTasks(split=split):
-            return tuple(env.tasks(split))
+            return tuple(env.any_tasks(split))
         case Describe(split=split, tasks=tasks):
             return env.benchmark(split, tasks)
         case Reset(task=task, seed=seed):
             env.reset(seed=seed, options={"task": task})
-            return env.observation
+            return _plain(env.observation)
         case Step(action=action):
             _, reward, ended, _, info = env.step(action)
-            return Played(Outcome(reward, ended, info["success"], info["illegal"]), env.observation)
+            return Played(Outcome(reward, ended, info["success"], info["illegal"]), _plain(env.observation))
         case AskHints():
             return env.hints()
     del envs[number]
@@ -186,6 +206,6 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
     return None
 
 
-def _told(error: Exception) -> str:
-    first, *_ = [*str(error).splitlines(), ""]
-    return f"raised {type(error).__name__}: {first}".rstrip(" .:")
+def _plain(observation: Observation) -> Observation:
+    """Without what an author's own class may hold besides."""
+    return Observation(observation.text, observation.actions, observation.task)

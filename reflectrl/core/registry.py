@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import InvalidInput, nearest
+from reflectrl.core.errors import InvalidInput, ReflectRLError, nearest, raised
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "alfworld": "reflectrl.envs.alfworld:AlfWorld",
@@ -120,7 +120,14 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
         signature.bind(**options)
     except TypeError as error:
         raise InvalidInput(f"environment {name!r} cannot be made: {error}; give it as an option.") from error
-    env = cls(**options)
+    try:
+        env = cls(**options)
+    except ReflectRLError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"environment {name!r} cannot be made: it {raised(error)}; mend it, or its options."
+        ) from error
     if not env.name:
         raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {plain!r}.")
     return env

@@ -11,33 +11,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
+from reflectrl.core.calls import Call, Worker, answer, locked, put, settle
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
-from reflectrl.core.hosting import (
-    AskHints,
-    Close,
-    Describe,
-    ListTasks,
-    Made,
-    Make,
-    Played,
-    Request,
-    Reset,
-    Step,
-)
+from reflectrl.core.errors import InvalidInput, WorkFailed
+from reflectrl.core.hosting import AskHints, Close, Describe, ListTasks, Made, Make, Played, Request, Reset, Step
+from reflectrl.core.limits import Limits
 from reflectrl.core.registry import env_path
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 from reflectrl.core.worker_process import Broken, WorkerProcess
 
-ATTEMPTS = 3
-"""Times that a call is made before it is given up."""
 START_S = 60.0
 """Making an environment may take so long, however short the deadline: a process starts and imports for it."""
 
@@ -49,16 +36,16 @@ class WorkerEnv(NatLangEnv):
     episode that is begun without a seed after another one differs from the one that would be played in this process.
     """
 
-    def __init__(self, pool: WorkerPool, worker: _Worker, number: int, make: Make) -> None:
-        self.pool = pool
-        """Where it lives, with those that share its fate and its limits."""
+    def __init__(self, limits: Limits, worker: Worker, number: int, make: Make) -> None:
+        self.limits = limits
+        """Those of its pool."""
         self.worker = worker
         """The process it lives in."""
         self.number = number
         """Its own in the pool."""
         self._make = make
         self._made_in = 0  # the life of the worker in which the inner environment was made; 0 for none
-        self._next: _Call | None = None  # what was asked and its answer not yet used
+        self._next: Call | None = None  # what was asked and its answer not yet used
         self._begun: Reset | None = None
         self._played: list[str] = []
         self._seen = Observation("", ())
@@ -127,9 +114,9 @@ class WorkerEnv(NatLangEnv):
             self.worker.hosted -= 1
             last = self.worker.hosted == 0
             with contextlib.suppress(Broken, WorkFailed):  # it is gone either way
-                self.worker.settle()
+                settle([self.worker])
                 if self.here and not (last or self.worker.awaited):
-                    self.worker.ask((self.number, Close()), self.pool.deadline_s)
+                    self.worker.ask((self.number, Close()), self.limits.deadline_s)
             self.leave()
         if last:
             self.worker.stop()
@@ -147,12 +134,12 @@ class WorkerEnv(NatLangEnv):
         """Have an inner environment that stands where this one does."""
         self.worker.start()
         if not self.here:
-            self.made: Made = self.worker.ask((self.number, self._make), max(self.pool.deadline_s, START_S))
+            self.made: Made = self.worker.ask((self.number, self._make), max(self.limits.deadline_s, START_S))
             if self._begun is not None:
                 self._replay(self._begun)
             self._made_in = self.worker.life
 
-    def call(self, request: Request) -> _Call:
+    def call(self, request: Request) -> Call:
         """Something that is asked now, or ahead of being played; a reset that was asked ahead is not asked again."""
         if self._next is not None:
             if isinstance(request, Reset) and request == self._next.request:
@@ -160,19 +147,19 @@ class WorkerEnv(NatLangEnv):
             self.leave()  # the inner environment may have gone another way
         if isinstance(request, Reset):
             self._begun, self._played = None, []
-        self._next = _Call(self, request)
+        self._next = Call(self, request)
         return self._next
 
     def _ask(self, request: Request) -> Any:
         call = self._next
         if call is None or call.request != request or not call.reply.done():
             call = self.call(request)
-            _answer([call])
+            answer([call])
         self._next = None
         return call.reply.result()
 
     def _replay(self, begun: Reset) -> None:
-        deadline_s = self.pool.deadline_s
+        deadline_s = self.limits.deadline_s
         try:
             seen = self.worker.ask((self.number, begun), deadline_s)
             for action in self._played:
@@ -200,78 +187,13 @@ class WorkerEnv(NatLangEnv):
         return f"{task}, at action {request.action!r}" if isinstance(request, Step) else f"{task}, asked for hints"
 
 
-@dataclass(eq=False)
-class _Call:
-    """Something that an environment is asked, and in ``reply`` the answer or the error once it is there."""
-
-    env: WorkerEnv
-    request: Request
-    reply: Future[Any] = field(default_factory=Future)
-    failures: int = 0
-
-    @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        """What goes wrong within is the fault of this call: it ends with the error, or is left to be repeated."""
-        try:
-            yield
-        except InvalidInput as refused:
-            self.reply.set_exception(refused)
-        except Broken as broken:
-            self._fail(f"{self.env.failed(self.request)}: it {broken}")
-
-    def _fail(self, sentence: str) -> None:
-        pool = self.env.pool
-        self.env.leave()
-        pool.count(sentence)
-        self.failures += 1
-        if pool.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
-            self.reply.set_exception(EpisodeFailed(f"{sentence}; the episode is dropped."))
-        elif self.failures == ATTEMPTS:
-            raise WorkFailed(
-                f"{sentence}; it was tried {ATTEMPTS} times: mend the environment, or raise deadline_s if it is only "
-                "slow."
-            )
-
-
-class _Worker(WorkerProcess):
-    """A process, and what it still owes answers to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.owed: list[_Call] = []
-        """In the order in which the answers come."""
-
-    def put(self, calls: Sequence[_Call]) -> None:
-        """Send the requests of all environments that are there or come back."""
-        for call in calls:
-            with call.attempt():
-                call.env.come_back()
-                if isinstance(call.request, Make):
-                    call.reply.set_result(call.env.made)
-        if sent := [call for call in calls if call.env.here and not call.reply.done()]:
-            self.send([(call.env.number, call.request) for call in sent])
-            self.owed = sent
-
-    def settle(self) -> None:
-        """Take in the answers that are owed.
-
-        A call stays without one if the process ended at an earlier call, which alone is to blame, or if somebody was
-        interrupted while waiting, so that an answer may be missing; it is repeated by whoever needs it.
-        """
-        while self.owed and self.awaited == len(self.owed):
-            call = self.owed.pop(0)
-            with call.attempt():
-                call.reply.set_result(self.receive(call.env.pool.deadline_s))
-        self.owed = []
-
-
 def ask_ahead(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> None:
     """Have environments in worker processes deal, all at the same time, with what each of them will be asked next.
 
     Nobody hears of it, of an ``EpisodeFailed`` neither, until the environment is reset, stepped or asked for hints in
     just this way. Environments that live in this process do nothing ahead.
     """
-    _answer(_calls(envs, requests))
+    answer(_calls(envs, requests))
 
 
 def send_ahead(envs: Sequence[NatLangEnv], resets: Sequence[Reset]) -> None:
@@ -281,38 +203,12 @@ def send_ahead(envs: Sequence[NatLangEnv], resets: Sequence[Reset]) -> None:
     those it shares a process with, and no others. Only then are failures dealt with and the deadline counted.
     """
     calls = _calls(envs, resets)
-    with _locked(calls) as workers:
-        _put(workers, calls)
+    with locked(calls) as workers:
+        put(workers, calls)
 
 
-def _calls(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> list[_Call]:
+def _calls(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> list[Call]:
     return [env.call(request) for env, request in zip(envs, requests, strict=True) if isinstance(env, WorkerEnv)]
-
-
-def _answer(calls: Sequence[_Call]) -> None:
-    """Have all calls answered; each process is sent all of its requests before the first answer is waited for."""
-    with _locked(calls) as workers:
-        while calls := [call for call in calls if not call.reply.done()]:
-            _put(workers, calls)
-            for worker in workers:
-                worker.settle()
-
-
-def _put(workers: Sequence[_Worker], calls: Sequence[_Call]) -> None:
-    """Send each process its calls, those last that owe the most answers, which come before new requests."""
-    for worker in sorted(workers, key=lambda each: len(each.owed)):
-        worker.settle()
-        worker.put([call for call in calls if call.env.worker is worker and not call.reply.done()])
-
-
-@contextlib.contextmanager
-def _locked(calls: Sequence[_Call]) -> Iterator[list[_Worker]]:
-    """The processes of these calls, for this thread alone."""
-    workers = list(dict.fromkeys(call.env.worker for call in calls))
-    with contextlib.ExitStack() as locks:
-        for worker in sorted(workers, key=id):  # in one order, or two threads might each wait for the other
-            locks.enter_context(worker.lock)
-        yield workers
 
 
 class WorkerPool:
@@ -324,6 +220,8 @@ class WorkerPool:
         on_failure: ``replay`` plays the episode of a failed environment again up to where it stood; ``drop`` raises
             ``EpisodeFailed``, at which a rollout leaves the episode out.
         max_failures: failures of all environments together that are put up with.
+        max_memory_mb: resident memory at which a process is replaced by a fresh one before an episode begins, and at
+            twice which it is ended at once, a failure.
 
     """
 
@@ -334,17 +232,14 @@ class WorkerPool:
         deadline_s: float = 60.0,
         on_failure: Literal["replay", "drop"] = "replay",
         max_failures: int = 20,
+        max_memory_mb: int | None = None,
     ) -> None:
         if workers < 1:
             raise InvalidInput(f"workers={workers} was given; expected 1 or more processes.")
-        self.deadline_s = deadline_s
-        self.on_failure = on_failure
-        self.max_failures = max_failures
-        self.failures = 0
-        """Calls that failed so far, repeated ones included."""
-        self._counting = threading.Lock()
+        self.limits = Limits(deadline_s, on_failure, max_failures, max_memory_mb)
+        """What is put up with, and was so far."""
         self._numbers = itertools.count()
-        self._workers = [_Worker() for _ in range(min(workers, os.cpu_count() or 1))]
+        self._workers = [Worker(self.limits) for _ in range(min(workers, os.cpu_count() or 1))]
         self._end = weakref.finalize(self, _end, self._workers)  # at the latest when the interpreter exits
 
     def make(self, name: str, options: Mapping[str, Any], count: int) -> list[WorkerEnv]:
@@ -358,23 +253,17 @@ class WorkerPool:
         path, total = env_path(name), len(self._workers)
         make, numbers = Make(name, options, path), [next(self._numbers) for _ in range(count)]
         with ThreadPoolExecutor(total) as threads:
-            return list(threads.map(lambda n: WorkerEnv(self, self._workers[n % total], n, make), numbers))
+            return list(threads.map(lambda n: WorkerEnv(self.limits, self._workers[n % total], n, make), numbers))
 
-    def count(self, sentence: str) -> None:
-        """Take note of a failure.
+    @property
+    def failures(self) -> int:
+        """Calls that failed so far, repeated ones included."""
+        return self.limits.failures
 
-        Raises:
-            WorkFailed: it is one too many.
-
-        """
-        with self._counting:
-            self.failures += 1
-            failures = self.failures
-        if failures > self.max_failures:
-            raise WorkFailed(
-                f"environments failed {failures} times; the limit is {self.max_failures}: {sentence}; mend the "
-                "environment, or raise max_failures."
-            )
+    @property
+    def recycled(self) -> int:
+        """Processes that were replaced because of their memory so far, which is no failure."""
+        return self.limits.recycled
 
     def close(self) -> None:
         """End all processes; the environments cannot be used any more."""

@@ -5,6 +5,7 @@ Folders are what the ecosystem reads: ``AutoModelForCausalLM`` or ``AutoPeftMode
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import torch
 from peft import PeftConfig, PeftModel
-from safetensors import SafetensorError
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -27,6 +28,7 @@ from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import add_label_tokens
 
 BUILTIN = "builtin/nano"
+_LAYERS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers")
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
 
     """
     _check_folder(section.name)
+    _warn_of_code(section.name, section)
     tokenizer = _load_tokenizer(section.name, section)
     token_ids = add_label_tokens(tokenizer, labels)
     with seeded(seed):
@@ -80,6 +83,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     """
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or mend the path.")
+    _warn_of_code(str(folder), section)
     with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by what was saved
         lm = _load_player(folder, section, trainable)
     if not trainable:
@@ -104,7 +108,9 @@ def _load_player(folder: Path, section: ModelSection, trainable: bool) -> Langua
         base = _base_of(folder, section)
         _check_folder(base)
         tokenizer = _load_tokenizer(str(folder), section)
-        return LanguageModel(load_lora(_load_weights(base, section, tokenizer), folder, trainable=trainable), tokenizer)
+        model = _load_weights(base, section, tokenizer)
+        with _loading(str(folder), "adapter"):
+            return LanguageModel(load_lora(model, folder, trainable=trainable), tokenizer)
     _check_folder(str(folder))
     if section.lora is not None:
         raise InvalidInput(
@@ -125,6 +131,12 @@ def _base_of(folder: Path, section: ModelSection) -> str:
     return str(beside if beside.is_dir() else recorded)
 
 
+def _warn_of_code(name: str, section: ModelSection) -> None:
+    """Before any of it runs: tokenizers may come with code too."""
+    if section.trust_remote_code:
+        _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
+
+
 def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase:
     with _loading(name, "tokenizer"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -138,8 +150,6 @@ def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase
 
 
 def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    if section.trust_remote_code:
-        _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
     with _loading(name, "model"):
         config = AutoConfig.from_pretrained(name, trust_remote_code=section.trust_remote_code)
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -187,6 +197,24 @@ def _check_folder(name: str) -> None:
             f"the folder {name!r} has no *.safetensors weights (pickled .bin files can run code and are not read); "
             "convert it with model.save_pretrained."
         )
+    with _loading(name, "model"):
+        _check_layers(folder)
+
+
+def _check_layers(folder: Path) -> None:
+    """All layers are made before the first weight is missed, so a wrong number of them could take for ever."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tensors = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            tensors += len(file.keys())
+    for part in (config, config.get("text_config") or {}):
+        for key in _LAYERS:
+            if isinstance(part.get(key), int) and part[key] > tensors:
+                raise InvalidInput(
+                    f"{str(folder)!r} has {tensors} weights but config.json says {key}={part[key]}; expected a "
+                    "complete causal language model: save or download it again."
+                )
 
 
 def _device() -> str:
@@ -201,17 +229,25 @@ def _loading(name: str, what: str) -> Iterator[None]:
             yield
     except InvalidInput:
         raise
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # noqa: BLE001 - damaged files are answered with errors of any kind, even plain ones
+        if "trust_remote_code" in str(error):
+            raise InvalidInput(
+                f"the {what} {name!r} comes with Python code of its own, which was not run; read that code, then set "
+                "model.trust_remote_code=true, or choose another model."
+            ) from error
         where = "that folder" if Path(name).is_dir() else "a folder, then the Hugging Face hub and its cache"
+        cure = f"set model.name to {BUILTIN!r}, or to the name or folder of a causal language model"
         raise InvalidInput(
-            f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; set model.name to "
-            f"{BUILTIN!r}, or to the name or folder of a causal language model."
+            f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; "
+            f"{'train that player again' if what == 'adapter' else cure}."
         ) from error
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".")
+    """What ``error`` says first, with the reason that follows a colon; never pages of it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{said[:400]}..." if len(said) > 400 else said.rstrip(".")
 
 
 @contextmanager

@@ -62,6 +62,8 @@ def is_main_process() -> bool:
     return process_rank() == 0
 
 
+LOCK = ".lock"
+"""Held by the process that works in a run folder; it stays there afterwards."""
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -70,7 +72,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     """Turn what a disk refuses into a sentence; Rust's libraries tell of it in words only.
 
     Raises:
-        WorkFailed: the disk is full, or cannot be written.
+        WorkFailed: the disk is full or cannot be written, or ``folder`` was taken away.
 
     """
     try:
@@ -78,6 +80,9 @@ def disk_errors(folder: Path) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself; what is not the disk's is raised on
         words = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
+        missed = number == errno.ENOENT or isinstance(error, InvalidInput)
+        if missed and is_main_process() and not (folder / LOCK).exists():
+            raise _gone(folder) from error
         if number not in _OF_THE_DISK:
             raise
         named = f" of {error.filename}" if isinstance(error, OSError) and error.filename else ""
@@ -85,6 +90,13 @@ def disk_errors(folder: Path) -> Iterator[None]:
             f"the disk refused to write in {folder}: {os.strerror(number)}{named}. What was there is there still: make "
             "room or mend the permissions, and the same command goes on."
         ) from error
+
+
+def _gone(folder: Path) -> WorkFailed:
+    return WorkFailed(
+        f"run folder {folder} is gone: it was moved or removed while a stage was at work in it; put it back, and the "
+        "same command goes on."
+    )
 
 
 class RunFolder:
@@ -110,7 +122,7 @@ class RunFolder:
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            lock = (self.path / LOCK).open("w")
         except OSError as error:
             raise InvalidInput(f"run folder {self.path} cannot be written: {error}; choose another --runs.") from error
         with lock:
@@ -164,7 +176,14 @@ class RunFolder:
         self._note(recipe, stage, {"done": False})
 
     def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
-        """Note that ``stage`` is done, and what its last start took."""
+        """Note that ``stage`` is done, and what its last start took.
+
+        Raises:
+            WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
+
+        """
+        if not (self.path / LOCK).exists():
+            raise _gone(self.path)
         took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
         self._note(recipe, stage, {"done": True, **took})
 
@@ -176,19 +195,27 @@ class RunFolder:
         self._write({**self._read(), stage: {**progress, "inputs": stage_inputs(recipe, stage)}})
 
     def _read(self) -> dict[str, Any]:
-        if not self._ledger.is_file():
+        if not self._ledger.exists():
             return {}
         try:
             ledger = json.loads(self._ledger.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(
-                f"{self._ledger} is not the ledger of a run folder: {error}; delete the folder."
-            ) from error
-        if not isinstance(ledger, dict):
-            raise InvalidInput(f"{self._ledger} is not the ledger of a run folder; delete the folder to start over.")
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._no_ledger(str(error)) from error
+        if not isinstance(ledger, dict) or not all(map(_is_entry, ledger.values())):
+            raise self._no_ledger("expected, for each stage, whether it is done, and its inputs")
         return ledger
+
+    def _no_ledger(self, why: str) -> InvalidInput:
+        return InvalidInput(
+            f"{self._ledger} is not the ledger of a run folder ({why}); delete the folder to start over, or put back "
+            "the file that was there."
+        )
 
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
             return
         write_text(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("done"), bool) and isinstance(value.get("inputs"), dict)

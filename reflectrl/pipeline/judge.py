@@ -9,13 +9,13 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
+from reflectrl.core.jsonl import append_jsonl, mend_tail
 from reflectrl.evaluation import evaluate, fixed_episodes
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
 from reflectrl.rollout import Episode
-from reflectrl.rollout.jsonl import append_jsonl, mend_tail
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, read_results, summarise, write_results
 

@@ -11,6 +11,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
+from reflectrl.core.jsonl import append_jsonl, mend_tail
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.models.load import save_model
@@ -18,7 +19,6 @@ from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.players import Reflector
-from reflectrl.rollout.jsonl import append_jsonl, mend_tail
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
@@ -63,7 +63,7 @@ class _Records:
         self._run = run
         self._reflector = reflector
         self._envs = envs
-        self._failures = 0
+        self._failures = self._recycled = 0
         self._advance = advance
         self._clock = time.monotonic()
 
@@ -89,8 +89,9 @@ class _Records:
             "reflection_hit_rate": round(hit_rate, 4),
             "prompt_reuse": round(prompt_reuse, 4),
             "env_failures": self._envs.failures - self._failures,
+            "env_recycled": self._envs.recycled - self._recycled,
         }
-        self._failures = self._envs.failures
+        self._failures, self._recycled = self._envs.failures, self._envs.recycled
         append_jsonl(self._run / "throughput.jsonl", [throughput])
         if self._keep:
             path = self._run / "trajectories" / f"rlft-{done.iteration:05d}.jsonl"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from reflectrl.core import WorkFailed
+from reflectrl.core.jsonl import append_jsonl, decode, mend_tail, read_jsonl
 from reflectrl.players.account import Tokens
 from reflectrl.prompts.chat import Messages
-from reflectrl.rollout.jsonl import append_jsonl, decode, mend_tail, read_jsonl
 
 REPLIES = "replies.jsonl"
 REJECTED = "rejected.jsonl"

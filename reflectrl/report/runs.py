@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from reflectrl.core import InvalidInput
-from reflectrl.rollout.jsonl import decode, read_jsonl
+from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.rollout.results import EvalRow, read_results
 
 T = TypeVar("T")
+
+LARGEST = 1e12
+"""Of the numbers that are shown; curves over larger ones could not be drawn."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _read_some(path: Path, kind: type[T]) -> tuple[T, ...]:
     for where, value in read_jsonl(path):
         known = {k: v for k, v in value.items() if k in kind.__annotations__} if isinstance(value, dict) else value
         record = decode(kind, known, where)
-        if not all(math.isfinite(number) for number in vars(record).values() if isinstance(number, float)):
-            raise InvalidInput(f"{where} holds a number that is not finite; remove the line, or train anew.")
+        if any(abs(number) > LARGEST for number in vars(record).values() if not isinstance(number, str)):
+            raise InvalidInput(f"{where} holds a number beyond {LARGEST:g}; remove the line, or train anew.")
         records.append(record)
     return tuple(records)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.jsonl import append_jsonl, decode, encode, mend_tail, read_jsonl, write_jsonl
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
-from reflectrl.rollout.jsonl import append_jsonl, decode, encode, mend_tail, read_jsonl, write_jsonl
 
 FORMAT = "reflectrl-trajectories"
 VERSION = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.rollout.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
 
 

@@ -31,8 +31,8 @@ from transformers import Trainer
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move
+from reflectrl.core.jsonl import decode, encode
 from reflectrl.models.load import no_progress_bars
-from reflectrl.rollout.jsonl import decode, encode
 
 MANIFEST = "checkpoint.json"
 FORMAT = "reflectrl-checkpoint"

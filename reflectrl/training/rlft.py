@@ -25,6 +25,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
 from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
@@ -37,7 +38,6 @@ from reflectrl.models.sequences import Inputs, read, split, square_of
 from reflectrl.players import Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
-from reflectrl.rollout.jsonl import decode, encode
 from reflectrl.training.batch import StepSample, minibatches, step_samples
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import faulty
 import pytest
 
 from reflectrl.config import load_recipe
 from reflectrl.config.environment import RecipeEnvs, recipe_env
+from reflectrl.config.schema import EnvSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.workers import WorkerEnv
 
@@ -31,7 +33,7 @@ def test_the_environments_of_a_recipe_are_played_here_or_in_workers(tmp_path: Pa
         ] * 2
         text, _ = envs[0].reset(seed=0, options={"task": envs[0].tasks("train")[0]})
         assert text == envs[1].reset(seed=0, options={"task": envs[1].tasks("train")[0]})[0]
-        assert source.failures == 0
+        assert (source.failures, source.recycled) == (0, 0)
     if workers:
         with pytest.raises(InvalidInput, match="closed"):
             envs[0].reset(seed=0)
@@ -39,10 +41,21 @@ def test_the_environments_of_a_recipe_are_played_here_or_in_workers(tmp_path: Pa
 
 def test_a_recipe_says_how_failures_are_met(tmp_path: Path) -> None:
     settings = ["env.workers=1", "env.deadline_s=7", "env.on_failure=drop", "env.max_failures=3"]
+    settings.append("env.max_memory_mb=900")
     recipe = load_recipe("number_line/nano", settings)
     for instead, expected in ((None, "drop"), ("replay", "replay")):
         with RecipeEnvs(recipe, tmp_path, on_failure=instead) as source:
             (env,) = source.make({}, 1)
             assert isinstance(env, WorkerEnv)
-            pool = env.pool
-            assert (pool.deadline_s, pool.on_failure, pool.max_failures) == (7, expected, 3)
+            limits = env.limits
+            assert (limits.deadline_s, limits.on_failure, limits.max_failures) == (7, expected, 3)
+            assert (limits.max_memory_mb, source.recycled) == (900, 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_that_cannot_be_made_is_a_sentence(tmp_path: Path, workers: int) -> None:
+    env = EnvSection(name="faulty", options={"fault": "unmade"}, workers=workers)
+    recipe = load_recipe("number_line/nano").model_copy(update={"env": env})
+    said = "'faulty' cannot be made: it raised ZeroDivisionError: nothing was made; mend it, or its options"
+    with faulty.registered(), RecipeEnvs(recipe, tmp_path) as source, pytest.raises(InvalidInput, match=said):
+        source.make({}, 1)

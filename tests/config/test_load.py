@@ -8,8 +8,13 @@ import pytest
 import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config.yaml_text import LARGEST
 from reflectrl.core import InvalidInput
 
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n" for before, key in zip("abcdefgh", "bcdefghi", strict=True)
+)
+"""A billion laughs."""
 MINIMAL = "name: mine\nenv: {name: number_line}\n"
 
 
@@ -147,6 +152,90 @@ def test_settings_that_contradict_each_other_are_told_with_their_place(tmp_path:
 def test_files_that_are_no_recipe_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         load_recipe(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# " + "x" * LARGEST, r"has more than 262,144 bytes; expected fewer"),
+        ("name: " + "[" * 5000, r"nests lists and mappings more than 50 deep"),
+        ("name: " + "[" * 60 + "]" * 60, r"nests lists and mappings more than 50 deep"),
+        ("env: &env {options: {env: *env}}", r"nests lists and mappings more than 50 deep"),
+        (LAUGHS, r"has more than 20,000 values, its aliases written out; leave some out"),
+        ("seed: !!int x", "is no valid YAML: invalid literal"),
+        ("seed: !!bool x", "is no valid YAML"),
+        ("env: !!map [1]", "is no valid YAML"),
+        ("name: !!binary aGk=", "line 1: the tag 'tag:yaml.org,2002:binary'; expected text, numbers, lists"),
+        (f"seed: {'9' * 5000}", "a number of more than 64 bits .*line 1"),
+        (f"seed: 0x{'f' * 5000}", "a number of more than 64 bits"),
+        ("seed: -9223372036854775808", "a number of more than 64 bits"),
+        ('name: "\\ud800"', r"line 1 has a character that no text may have: '\\ud800'"),
+        ('name: "a\\0b"', "line 1 has a character that no text may have"),
+        ("? [a]\n: 1", "is no valid YAML: .*unhashable key"),
+        (f"extends: {'x' * 5000}", "which '.*mine.yaml' extends, is neither a file nor shipped"),
+        ("extends: /dev/zero", "'/dev/zero', .* is neither a file nor shipped"),
+        ("extends: .", "is neither a file nor shipped"),
+    ],
+)
+def test_files_beyond_the_limits_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        load_recipe(write(tmp_path, text))
+    assert len(str(caught.value)) < 1000 or "extends" in text
+
+
+def test_a_recipe_at_the_limits_is_read(tmp_path: Path) -> None:
+    deep = "{a: " * 47 + "1" + "}" * 47
+    text = f"{MINIMAL.replace('}', '')}, options: {deep}, workers: 1}}\nseed: 9223372036854775807\n"
+    recipe = load_recipe(write(tmp_path, text + "#" * (LARGEST - len(text))))
+    assert (recipe.env.workers, recipe.seed) == (1, 2**63 - 1)
+    with pytest.raises(InvalidInput, match="more than 50 deep"):
+        load_recipe(write(tmp_path, text.replace(deep, f"{{a: {deep}}}")))
+
+
+def test_a_long_chain_of_extends_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, MINIMAL, "0.yaml")
+    for number in range(1, 30):
+        write(tmp_path, f"extends: {number - 1}.yaml\n", f"{number}.yaml")
+    assert load_recipe(str(tmp_path / "19.yaml")).name == "mine"
+    with pytest.raises(InvalidInput, match=r"20\.yaml' extends a chain of more than 20; make it shorter"):
+        load_recipe(str(tmp_path / "20.yaml"))
+
+
+def test_keys_are_names_and_dates_are_text(tmp_path: Path) -> None:
+    text = "name: 2020-01-01\nenv: {name: number_line, options: {1: a, no: b, null: c, 2020-02-30: d}}\n"
+    recipe = load_recipe(write(tmp_path, text))
+    assert recipe.name == "2020-01-01"
+    assert recipe.env.options == {"1": "a", "no": "b", "null": "c", "2020-02-30": "d"}
+
+
+def test_a_merged_mapping_is_overruled_by_its_owner_without_complaint(tmp_path: Path) -> None:
+    text = "env: {name: number_line, options: {a: &b {<<: &base {x: 1}, x: 2}, c: {<<: *b, y: 3}}}\nname: mine\n"
+    assert load_recipe(write(tmp_path, text)).env.options == {"a": {"x": 2}, "c": {"x": 2, "y": 3}}
+
+
+def test_an_override_changes_one_place_of_what_an_alias_shares(tmp_path: Path) -> None:
+    text = MINIMAL + "rlft: {stages: [&stage {name: a, iterations: 1}, *stage]}"
+    rlft = load_recipe(write(tmp_path, text), ["rlft.stages.0.iterations=5"]).rlft
+    assert rlft is not None
+    assert [stage.iterations for stage in rlft.stages] == [5, 1]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("a..b=1", r"override 'a..b=1': expected key.sub=value"),
+        (".".join("a" * 60) + "=1", "expected at most 50 keys"),
+        ("eval.controls.0=x", r"eval.controls has 0 entries; expected a whole list"),
+        (f"rlft.stages.{'9' * 5000}.name=x", "rlft.stages has 1 entries; expected a number from 0 to 0"),
+        ("seed=!!int x", "is no valid YAML"),
+        ("env.options={a: 1, a: 2}", "line 1: the key 'a' is given twice"),
+        (f"env.options={'[' * 60}", "is no valid YAML|more than 50 deep"),
+    ],
+)
+def test_overrides_that_cannot_be_used_are_refused(tmp_path: Path, override: str, message: str) -> None:
+    text = MINIMAL + "eval: {controls: []}\nrlft: {stages: [{name: a, iterations: 1}]}\n"
+    with pytest.raises(InvalidInput, match=message):
+        load_recipe(write(tmp_path, text), [override])
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed, check_env
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, check_env
 
 
 def test_a_good_environment_passes(corridor):
@@ -70,13 +70,13 @@ FAULTS = {
     "repeated tasks": ({"tasks": lambda _, split: [Task(split, {"room": 0})] * 2}, "repeats an id"),
     "changing tasks": ({"tasks": tasks_that_differ}, "differs when asked twice"),
     "no observation": ({"observe": lambda _: Observation(None, ("right",))}, "texts and actions must be str"),
-    "a menu that is a list": ({"observe": lambda _: Observation("A room.", ["right"])}, "['right'] is no tuple"),
+    "a menu that is a list": ({"observe": lambda _: Observation("A room.", ["right"])}, "['right'], which is no tuple"),
     "text that moves the state": ({"observe": observe_that_moves}, "observe() changed without an action"),
-    "an empty action": (shown("right", " "), "actions [' '] are empty or span lines"),
+    "an empty action": (shown("right", " "), "actions [' '], which are empty or span lines"),
     "an action of two lines": (shown("right", "le\nft"), "are empty or span lines"),
     "an action twice": (shown("right", "right"), "repeats an action"),
-    "too many actions": (shown("right", "left", "up"), "a menu has 3 actions but max_actions is 2"),
-    "an expert off the menu": ({"expert": lambda _: "fly"}, "expert() answered 'fly', which is not on the menu"),
+    "too many actions": (shown("right", "left", "up"), "a menu that has 3 actions, but max_actions is 2"),
+    "an expert off the menu": ({"expert": lambda _: "fly"}, "answered 'fly' from expert(), which is not on the menu"),
     "global randomness": ({"start": start_from_global_randomness}, "randomness must come from self.np_random"),
     "a start that forgets to start": ({"start": start_that_keeps_the_room}, "start() must set the whole state"),
     "a restore of one's own that does nothing": ({"restore": lambda *_: None}, "shows another state"),
@@ -107,7 +107,7 @@ def test_a_fault_is_named(corridor, fault):
     ids=["no actions", "nan"],
 )
 def test_what_fails_while_playing_is_named_too(corridor, replaced, sentence):
-    with pytest.raises(WorkFailed, match=sentence):
+    with pytest.raises(InvalidInput, match=sentence):
         check_env(corridor(**replaced))
 
 

@@ -161,7 +161,7 @@ def test_an_observation_of_another_type_fails_the_work(corridor):
 
 def test_no_legal_action_fails_the_work(corridor):
     env = corridor(observe=lambda _: Observation("A dark room.", ()))
-    with pytest.raises(WorkFailed, match="offered no legal action in task 'train-0' after 0 steps"):
+    with pytest.raises(WorkFailed, match="at the start of task 'train-0': it offered no legal action"):
         start(env)
 
 

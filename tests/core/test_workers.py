@@ -187,7 +187,7 @@ def test_an_episode_that_broke_once_is_replayed_and_nothing_shows_it(fault, at, 
     options = {"fault": fault, "at": at, "marker": str(marker)}
     with WorkerPool(1, deadline_s=deadline(fault)) as pool:
         played = play(pool.make("faulty", options, 3))
-        if fault in faulty.FAULTS:  # the process is gone, with what it had started, and was waited for
+        if fault in faulty.DEADLY:  # the process is gone, with what it had started, and was waited for
             assert not faulty.processes(group=int(marker.read_text()))
             assert len(ours()) == 3
     assert pool.failures == 1
@@ -237,7 +237,7 @@ def test_a_call_that_fails_again_and_again_is_given_up():
         env.reset(seed=0, options={"task": env.tasks("train")[1]})
         env.step("left")
         env.step("left")
-        said = "it raised WorkFailed: .* 'nonsense' from act.*; expected an Outcome; it was tried 3 times: mend the"
+        said = "it returned 'nonsense' from act.*; expected an Outcome; it was tried 3 times: mend the"
         with pytest.raises(WorkFailed, match=said) as raised:
             env.step("right")
         assert not isinstance(raised.value, EpisodeFailed)

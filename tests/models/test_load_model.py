@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -208,6 +209,39 @@ def test_a_model_that_is_no_causal_language_model_is_refused(gpt2, tmp_path):
     BertModel(BertConfig(vocab_size=400, **shape)).save_pretrained(tmp_path / "bert")
     section = gpt2.model_copy(update={"name": str(tmp_path / "bert")})
     refused(lambda: new_model(section, labels=LABELS, seed=0), "bert", "weights of its own architecture")
+
+
+def test_more_layers_than_weights_are_refused_before_they_are_made(gpt2, tmp_path):
+    shutil.copytree(gpt2.name, tmp_path / "deep")
+    path = tmp_path / "deep" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "n_layer": 10**9}), encoding="utf-8")
+    section = gpt2.model_copy(update={"name": str(tmp_path / "deep")})
+    refused(lambda: new_model(section, labels=LABELS, seed=0), "16 weights but config.json says n_layer=1000000000")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("config.json", "[" * 100_000, ("the model", "cannot be loaded")),
+        ("config.json", "[]", ("the model", "cannot be loaded")),
+        ("tokenizer.json", '{"version": 3}', ("the tokenizer", "cannot be loaded")),
+        ("tokenizer_config.json", '{"tokenizer_class": [1]}', ("the tokenizer", "cannot be loaded")),
+    ],
+)
+def test_a_damaged_part_of_a_model_is_named(gpt2, tmp_path, file, text, words):
+    shutil.copytree(gpt2.name, tmp_path / "damaged")
+    (tmp_path / "damaged" / file).write_text(text, encoding="utf-8")
+    section = gpt2.model_copy(update={"name": str(tmp_path / "damaged")})
+    refused(lambda: new_model(section, labels=LABELS, seed=0), *words, str(tmp_path / "damaged"))
+
+
+def test_a_damaged_adapter_is_named(gpt2, tmp_path):
+    section = gpt2.model_copy(update=LORA)
+    save_model(new_model(section, labels=LABELS, seed=0), tmp_path / "policy")
+    path = tmp_path / "policy" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "bias": 3}), encoding="utf-8")
+    words = ("the adapter", str(tmp_path / "policy"), "cannot be loaded", "train that player again")
+    refused(lambda: load_model(tmp_path / "policy", section, trainable=True), *words)
 
 
 def test_a_context_shorter_than_max_length_is_refused(section):

@@ -121,7 +121,9 @@ def test_a_run_in_worker_processes_is_the_same_to_the_byte(finished, tmp_path):
 def test_where_the_environment_is_played_is_no_input_of_a_stage(finished, tmp_path):
     said, run = io.StringIO(), tmp_path / "run"
     shutil.copytree(finished, run)
-    elsewhere = recipe("env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9")
+    elsewhere = recipe(
+        "env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9", "env.max_memory_mb=4000"
+    )
     run_stages(elsewhere, run, STAGES, reporter=Reporter(Console(file=said)))
     assert said.getvalue().count("skipped") == 4
 

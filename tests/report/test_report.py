@@ -13,13 +13,13 @@ from xml.etree import ElementTree
 import pytest
 
 from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.core.jsonl import write_jsonl
 from reflectrl.prompts import PromptFormat
 from reflectrl.report import print_table, write_report
 from reflectrl.report.curves import curves, running_mean
 from reflectrl.report.escape import escaped
 from reflectrl.report.runs import Point, Run, read_runs
 from reflectrl.report.table import table_rows
-from reflectrl.rollout.jsonl import write_jsonl
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
 
@@ -360,7 +360,12 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
         ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 lacks field 'e"),
         ("metrics.jsonl", "[]", "metrics.jsonl, line 1 is \\[\\]; expected an object"),
         ("metrics.jsonl", "{", "metrics.jsonl, line 1 is not JSON"),
-        ("throughput.jsonl", '{"seconds": NaN, "reflection_hit_rate": 0}', "line 1 holds a number that is not finite"),
+        (
+            "throughput.jsonl",
+            '{"seconds": NaN, "reflection_hit_rate": 0}',
+            "line 1, seconds is nan; expected a number that is",
+        ),
+        ("throughput.jsonl", '{"seconds": 1e300, "reflection_hit_rate": 0}', "line 1 holds a number beyond 1e"),
         ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
         ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),
     ],

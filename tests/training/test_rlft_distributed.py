@@ -15,10 +15,10 @@ from tiny import LAYOUT, encoder, gpt2
 from tiny_rlft import config
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.jsonl import decode
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.rollout import episode_metrics
-from reflectrl.rollout.jsonl import decode
 from reflectrl.training.batch import step_samples
 
 pytestmark = pytest.mark.slow

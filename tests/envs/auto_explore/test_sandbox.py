@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
+from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
 
 
 @pytest.fixture(autouse=True)
@@ -571,3 +573,90 @@ def test_a_copy_goes_with_the_interpreter_and_not_with_a_forked_child(shop, copi
     assert done.stdout == "people/\nREADME.md"
     assert done.stderr.endswith("RuntimeError: the end\n")
     assert list(copies.iterdir()) == []
+
+
+# ---- not even after a SIGKILL ----------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from reflectrl.envs.auto_explore.sandbox import Sandbox
+sandbox = Sandbox(Path(sys.argv[1]))
+sys.stdout.write(str(sandbox.root) + chr(10))
+sys.stdout.flush()
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def holder(shop, copies):
+    """A program with a sandbox, and its root."""
+    env = {**os.environ, "TMPDIR": str(copies)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(shop)], stdout=subprocess.PIPE, text=True, env=env
+    ) as held:
+        yield held, Path(held.stdout.readline().strip())
+        held.kill()
+
+
+def test_the_copy_of_a_killed_program_is_removed_when_the_next_is_made_and_not_before(shop, copies, holder):
+    program, root = holder
+    (root / "people" / "leave").chmod(0o000)
+    with Sandbox(shop) as sandbox:
+        assert {sandbox.root.parent, root.parent} == set(copies.iterdir())
+    program.kill()
+    program.wait()
+    assert list(copies.iterdir()) == [root.parent]
+    with Sandbox(shop) as sandbox:
+        assert list(copies.iterdir()) == [sandbox.root.parent]
+
+
+def test_a_removal_that_was_killed_is_finished(shop, copies):
+    left = copies / f"{PREFIX}left"
+    for folder in (".1/deep", ".3/deep/deeper", ".12", "copy/deep"):
+        (left / folder).mkdir(parents=True)
+        (left / folder / "file").touch()
+    with Sandbox(shop):
+        assert not left.exists()
+
+
+def test_what_others_may_have_made_is_left_alone(shop, copies):
+    elsewhere = copies.parent / "elsewhere"
+    others = [elsewhere, copies / "reflectrl-abc", copies / PREFIX.rstrip("-")]
+    for folder in others:
+        folder.mkdir()
+        (folder / "kept").touch()
+    (copies / f"{PREFIX}file").touch()
+    (copies / f"{PREFIX}link").symlink_to(elsewhere)
+    with Sandbox(shop):
+        assert all((folder / "kept").exists() for folder in others)
+        assert (copies / f"{PREFIX}file").exists()
+        assert (copies / f"{PREFIX}link").is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders for others")
+def test_folders_of_other_users_are_left_alone(shop, copies):
+    theirs = copies / f"{PREFIX}theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    with Sandbox(shop):
+        assert theirs.exists()
+
+
+def test_many_that_start_at_once_do_not_take_each_others_folders():
+    def use(_):
+        scratch = Scratch()
+        (scratch.folder / "file").write_text("mine")
+        read = (scratch.folder / "file").read_text()
+        scratch.close()
+        return read
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(use, range(400))) == {"mine"}
+
+
+def test_a_scratch_folder_keeps_no_handle_once_it_is_closed():
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        Scratch().close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.errors import InvalidInput, WorkFailed
 from reflectrl.core.files import append_text, in_one_move
 
 T = TypeVar("T")
+
+LONGEST = 32 * 1024**2
+"""Characters of a line that is read."""
+DEEPEST = 50
+"""Lists and objects inside each other, in a field that may hold anything."""
 
 
 def encode(value: Any) -> Any:
@@ -50,10 +57,11 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return tuple(_decode(inner[0], item, f"{where}[{number}]") for number, item in enumerate(value))
     if origin is Mapping:
         _need(isinstance(value, dict), value, "an object", where)
+        _need(not _deeper(value, DEEPEST), value, f"at most {DEEPEST} lists and objects inside each other", where)
         return value
     if kind is float:
         _need(isinstance(value, int | float) and not isinstance(value, bool), value, "a number", where)
-        return float(value)
+        return _finite(value, where)
     _need(type(value) is kind, value, f"a value of type {kind.__name__}", where)
     return value
 
@@ -66,6 +74,22 @@ def _decode_record(kind: type[Any], value: Any, where: str) -> Any:
         if odd:
             raise InvalidInput(f"{where} {fault} field {min(odd)!r}; expected {', '.join(names)}: write the file anew.")
     return kind(**{name: _decode(hints[name], value[name], f"{where}, {name}") for name in names})
+
+
+def _finite(value: float, where: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
+    _need(math.isfinite(number), value, "a number that is finite", where)
+    return number
+
+
+def _deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(part, levels - 1) for part in parts)
 
 
 def _need(ok: bool, value: object, expected: str, where: str) -> None:
@@ -83,8 +107,10 @@ def dump_line(record: Any, path: Path) -> str:
 
     """
     try:
-        return json.dumps(encode(record), ensure_ascii=False, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
+        line = json.dumps(encode(record), ensure_ascii=False, allow_nan=False) + "\n"
+        line.encode()  # half of a surrogate pair is text, but no file can hold it
+        return line
+    except (TypeError, ValueError, RecursionError) as error:
         raise WorkFailed(
             f"a record for {path} holds a value that JSON cannot hold ({error}); expected text, finite numbers, lists "
             "and objects: mend the environment or player that made it."
@@ -124,7 +150,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, object]]:
     """Yield ``("FILE, line N", value)`` for each line.
 
     Raises:
-        InvalidInput: no such file, not UTF-8, or a line that is not JSON.
+        InvalidInput: no such file, not UTF-8, or a line that is not JSON, too long or nested too deep.
 
     """
     try:
@@ -136,7 +162,27 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, object]]:
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
         where = f"{path}, line {number}"
         try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidInput(f"{where} is not JSON ({error.msg}); remove the line or write the file anew.") from error
+            value = _parsed(line)
+        except ValueError as error:
+            raise InvalidInput(f"{where} is not JSON ({error}); remove the line or write the file anew.") from error
         yield where, value
+
+
+def _parsed(line: str) -> object:
+    """The value; a ``ValueError`` says why there is none."""
+    if len(line) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST:,} characters")
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(error.msg) from error
+    except RecursionError as error:
+        raise ValueError("it nests too deep") from error
+    if re.search(r"\\u[dD][89a-fA-F]", line):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("it holds half of a character") from error
+        except RecursionError as error:
+            raise ValueError("it nests too deep") from error
+    return value

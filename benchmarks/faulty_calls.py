@@ -1,0 +1,185 @@
+"""Calls to a chat endpoint with faults, from a process that is killed: all replies right, none lost, none paid twice?
+
+    python benchmarks/faulty_calls.py --calls 10000 --faults 0.3 --kills 5 --seed 0
+
+A real HTTP server answers each question with its digest, or with a fault: error statuses, pauses it asks for, resets,
+cut, broken, empty, late and refused replies; and a few questions with words that break the rules, which the client
+complains about. The client is killed by SIGKILL at random moments and started again. Nothing may be wrong in the end;
+what the server answered well, and the client asked again, was under way when it was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from reflectrl.core.files import write_text
+from reflectrl.players.endpoint import Endpoint
+from reflectrl.players.journal import REJECTED, REPLIES
+from reflectrl.prompts.chat import BadReply, Messages
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from scripted_endpoint import Chat, ScriptedEndpoint  # noqa: E402
+
+FAULTS = (
+    *("408", "409", "425", "429", "429:0.02", "500", "502", "503:0.02", "504", "reset", "cut", "truncated", "bad-utf8"),
+    *("html", "list", "no-choices", "wrong-type", "empty", "length", "refusal", "content-filter", "deep", "late"),
+)
+"""Each is as likely as the others."""
+TIMEOUT_S = 3.0
+ANSWERS = "answers.json"
+SPARE = 4
+"""Times the calls: more requests than that are not expected, and would meet no faults."""
+MOST = 1.6
+"""Requests for a call."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is counted; the fields are the columns."""
+
+    calls: int
+    requests: int
+    ratio: float
+    faults: int
+    bad_replies: int
+    kills: int
+    asked_again: int
+    rejected: int
+    lost: int
+    doubled: int
+    wrong: int
+    seconds: float
+
+    @property
+    def fine(self) -> bool:
+        """Whether the client kept its promises."""
+        return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MOST
+
+    def table(self) -> str:
+        """For the documentation."""
+        names = [field.name.replace("_", " ") for field in fields(self)] + ["calls a second"]
+        values = [*vars(self).values(), self.calls / self.seconds]
+        cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in values]
+        return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), cells))
+
+
+def chats(count: int) -> list[Messages]:
+    """What is asked."""
+    return [[{"role": "user", "content": f"What is the digest of {number}?"}] for number in range(count)]
+
+
+def digest(chat: Messages) -> str:
+    """The only right reply to a question."""
+    return hashlib.sha256(chat[0]["content"].encode()).hexdigest()
+
+
+def reply(chat: Chat) -> str:
+    """One question in 30 gets a bad reply first."""
+    right = digest(chat)
+    return "I would rather not say." if len(chat) == 1 and int(right, 16) % 30 == 0 else right
+
+
+def read(words: str) -> str:
+    """The digest, right or wrong."""
+    if not re.fullmatch(r"[0-9a-f]{64}", words):
+        raise BadReply("Answer with the digest only.")
+    return words
+
+
+def run_client(url: str, folder: Path, calls: int, in_flight: int) -> None:
+    """What the process does that is killed."""
+    from reflectrl.players.chat import ChatClient
+    from reflectrl.players.journal import Journal
+
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    endpoint = Endpoint(
+        base_url=url, concurrency=in_flight, timeout_s=TIMEOUT_S, backoff_s=0.01, max_attempts=15, max_rejected=calls
+    )
+    answers = ChatClient(endpoint, Journal(folder)).ask_many(chats(calls), [read] * calls, instead="")
+    write_text(folder / ANSWERS, json.dumps([answer.value for answer in answers]))
+
+
+def measure(calls: int, share: float, kills: int, seed: int, in_flight: int) -> Outcome:
+    """Ask, kill and start again, then look at the files and at what the server saw.
+
+    Raises:
+        SystemExit: the client failed by itself.
+
+    """
+    rng = random.Random(seed)
+    faults = [rng.choice(FAULTS) if rng.random() < share else "none" for _ in range(SPARE * calls)]
+    moments = sorted(rng.sample(range(1, max(kills + 1, calls)), kills))  # by the requests that the server saw
+    with tempfile.TemporaryDirectory() as place, ScriptedEndpoint() as server:
+        folder, start, killed = Path(place, "calls"), time.perf_counter(), 0
+        server.reply = reply
+        server.faults.extend(fault.replace("late", f"slow:{TIMEOUT_S + 1}") for fault in faults)
+        for moment in [*moments, None]:
+            client = multiprocessing.get_context("spawn").Process(
+                target=run_client, args=(server.url, folder, calls, in_flight)
+            )
+            client.start()
+            while client.is_alive() and (moment is None or len(server.requests) < moment):
+                client.join(0.005)
+            if moment is not None:
+                client.kill()
+                killed += 1
+            client.join()
+            if client.exitcode != (0 if moment is None else -9):
+                raise SystemExit(f"the client ended by itself with exit code {client.exitcode}")
+        return count(folder, server, faults, killed, time.perf_counter() - start)
+
+
+def count(folder: Path, server: ScriptedEndpoint, faults: list[str], kills: int, seconds: float) -> Outcome:
+    """Compare what is on the disk with what was wanted and with what the server saw."""
+    answers = json.loads((folder / ANSWERS).read_text())
+    wanted = [digest(chat) for chat in chats(len(answers))]
+    lines = [json.loads(line) for line in (folder / REPLIES).read_text().splitlines()]
+    kept = Counter(line["asked"] for line in lines if line["text"] is not None)
+    texts = Counter(line["text"] for line in lines)
+    rejected = folder / REJECTED
+    met = list(zip(server.requests, faults, strict=False))
+    well = Counter(json.dumps(request.chat) for request, fault in met if fault == "none")
+    return Outcome(
+        calls=len(wanted),
+        requests=len(server.requests),
+        ratio=len(server.requests) / len(wanted),
+        faults=sum(fault != "none" for _, fault in met),
+        bad_replies=sum(reply(chat) != digest(chat) for chat in chats(len(wanted))),
+        kills=kills,
+        asked_again=well.total() - len(well),
+        rejected=len(rejected.read_text().splitlines()) if rejected.exists() else 0,
+        lost=sum(texts[right] == 0 for right in wanted),
+        doubled=sum(times > 1 for times in (*kept.values(), *(texts[right] for right in wanted))),
+        wrong=sum(answer != right for answer, right in zip(answers, wanted, strict=True)),
+        seconds=seconds,
+    )
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--faults", type=float, default=0.3, help="share of the requests that meet one")
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--in-flight", type=int, default=16)
+    given = parser.parse_args()
+    outcome = measure(given.calls, given.faults, given.kills, given.seed, given.in_flight)
+    print(outcome.table())
+    return 0 if outcome.fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

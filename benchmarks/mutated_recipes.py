@@ -1,0 +1,76 @@
+"""What the command line says to recipes that somebody broke: a sentence each, never a traceback.
+
+The shipped recipes are mutated, value by value and as text, and given to the real `rlft` command, in this process and a
+few in processes of their own. An accepted recipe gets as far as the question for the data of the stage before.
+
+    python benchmarks/mutated_recipes.py --count 1000 --seed 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+from mutations import mutant, shipped
+
+from reflectrl.cli.stages import rlft
+from reflectrl.core import InvalidInput
+
+
+def verdict(path: Path, runs: Path) -> str:
+    """What `reflectrl rlft` says to a recipe: accepted, refused or traceback, which is printed."""
+    try:
+        rlft(recipe=str(path), runs=runs, run=None, profile=False, overrides=[])
+    except InvalidInput as error:
+        return "accepted" if "needs 'gen-data'" in str(error) else "refused with a sentence"
+    except Exception:  # noqa: BLE001 - whatever else it is, it is what is counted
+        print(f"{path}\n{traceback.format_exc()}", file=sys.stderr)
+    return "tracebacks"
+
+
+def _in_process_of_its_own(path: Path, runs: Path) -> str:
+    command = (sys.executable, "-m", "reflectrl", "rlft", "--recipe", str(path), "--runs", str(runs))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 2 or "Traceback" in done.stderr or not done.stderr.startswith("error: "):
+        print(f"{path}\nexit code {done.returncode}\n{done.stderr}", file=sys.stderr)
+        return "tracebacks"
+    return "accepted" if "needs 'gen-data'" in done.stderr else "refused with a sentence"
+
+
+def main() -> int:
+    """Mutate, ask, count."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=20, help="so many of them in processes of their own as well")
+    parser.add_argument("--keep", type=Path, help="folder for the mutated recipes")
+    given = parser.parse_args()
+    recipes, started = shipped(), time.monotonic()
+    counts: dict[str, Counter[str]] = {"in one process": Counter(), "python -m reflectrl": Counter()}
+    with tempfile.TemporaryDirectory() as place:
+        folder = given.keep or Path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(given.count):
+            rng = random.Random(f"{given.seed} {number}")
+            path = folder / f"mutated-{number}.yaml"
+            path.write_bytes(mutant(rng, rng.choice(recipes)).encode("utf-8", "surrogatepass"))
+            counts["in one process"][verdict(path, Path(place, "runs"))] += 1
+            if number % max(1, given.count // given.processes) == 0:
+                counts["python -m reflectrl"][_in_process_of_its_own(path, Path(place, "runs"))] += 1
+    columns = ("accepted", "refused with a sentence", "tracebacks")
+    print(f"{'':22}{'recipes':>9}  " + "  ".join(columns))
+    for how, found in counts.items():
+        print(f"{how:22}{found.total():9}  " + "  ".join(f"{found[name]:{len(name)}}" for name in columns))
+    print(f"{time.monotonic() - started:.0f} seconds")
+    return int(any(found["tracebacks"] for found in counts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

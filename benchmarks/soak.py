@@ -1,0 +1,315 @@
+"""Whether long work stays as it began: memory, files, threads, processes and pace of thousands of iterations.
+
+    python benchmarks/soak.py taxi                   # 2,000 iterations of RLFT: dangerous_taxi/nano, all its stages
+    python benchmarks/soak.py alfworld               # 1,000 episodes at random, in two worker processes
+    python benchmarks/soak.py taxi --iterations 100  # a quick look: by then, not everything is warm
+
+Up to a hundred samples are taken, and written to --out as JSON lines. What the first half of them saw may have been
+warming up (reflections and tokens are cached), so memory is judged by a line through the second half. Exits with 1 when
+memory grows, when there are more files, threads or processes at 100 % of the work than at 10 %, or when something is
+left behind. How the pace drifts is printed too, but decides nothing: only an idle machine can tell.
+
+ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import linear_regression, median
+
+from arms import made_by, table
+
+from reflectrl.config import load_recipe
+from reflectrl.config.environment import RecipeEnvs
+from reflectrl.core.seeds import derive_seed
+from reflectrl.pipeline.console import Advance, Reporter
+from reflectrl.pipeline.stages import run_stages
+from reflectrl.players import RandomPolicy
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.rollout.record import Header, write_trajectories
+
+SAMPLES = 100
+GROWTH = 5.0
+"""Megabytes per 1,000 iterations or episodes that are put up with."""
+DRIFT = 0.1
+"""Of the time of an iteration, from the second fifth of the samples to the last."""
+
+TAXI = ("rlft.episodes=16",)
+"""What differs from the recipe, besides iterations: a quarter of its episodes an iteration."""
+ALFWORLD = ("env.workers=2", "env.options.count=50", "env.options.horizon=15")
+TOGETHER, SIDE_BY_SIDE = 20, 8
+"""Episodes of a rollout, and environments."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What there was after some of the work."""
+
+    done: int
+    """Iterations or episodes."""
+    own_mb: float
+    """Resident memory of this process."""
+    workers_mb: float
+    """That of the processes below it."""
+    files: int
+    """Open in all of these processes."""
+    threads: int
+    """Of all of them."""
+    processes: int
+    """Below this one."""
+    objects: int
+    """Of Python, in this process, that its garbage collector follows."""
+    disk_mb: float
+    """What lies in the run folder."""
+    wall_ms: float
+    """An iteration or episode since the sample before, in mean, without what sampling took."""
+    cpu_ms: float
+    """The same, processor time of all processes."""
+    step_ms: float
+    """Processor time of an environment step."""
+
+
+class Watch:
+    """Samples what the process and those below it hold, about a hundred times during the work."""
+
+    def __init__(self, folder: Path, out: Path, total: int) -> None:
+        self.during: list[Sample] = []
+        self._folder = folder
+        self._out = out
+        self._every = max(1, total // SAMPLES)
+        self._last = self._steps = 0
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text("", encoding="utf-8")
+        self._clock, self._processor = time.perf_counter(), processor_seconds(os.getpid())
+        self.before = self._sample(0, 0)
+
+    def look(self, done: int, steps: Callable[[], int]) -> None:
+        """So much is done, and so many environment steps were played: take a sample if it is time."""
+        if done - self._last >= self._every:
+            self.during.append(self._sample(done, steps()))
+
+    def after(self) -> Sample:
+        """What is left when all is closed."""
+        return self._sample(self._last, self._steps)
+
+    def _sample(self, done: int, steps: int) -> Sample:
+        wall = time.perf_counter() - self._clock
+        pids = [os.getpid(), *below(os.getpid())]
+        processor = sum(map(processor_seconds, pids))
+        own, *workers = map(megabytes, pids)
+        count, played = max(1, done - self._last), max(1, steps - self._steps)
+        gc.collect()  # memory has been read: garbage that waits for its collection counts as memory, not as objects
+        sample = Sample(
+            done=done,
+            own_mb=round(own, 2),
+            workers_mb=round(sum(workers), 2),
+            files=sum(entries(pid, "fd") for pid in pids),
+            threads=sum(entries(pid, "task") for pid in pids),
+            processes=len(pids) - 1,
+            objects=len(gc.get_objects()),
+            disk_mb=round(sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()) / 1e6, 3),
+            wall_ms=round(1e3 * wall / count, 2),
+            cpu_ms=round(1e3 * (processor - self._processor) / count, 2),
+            step_ms=round(1e3 * (processor - self._processor) / played, 3),
+        )
+        with self._out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(sample)) + "\n")
+        self._last, self._steps = done, steps
+        self._processor, self._clock = sum(map(processor_seconds, pids)), time.perf_counter()
+        return sample
+
+
+def below(pid: int) -> Iterator[int]:
+    """All processes that descend from ``pid``, those included that nobody has waited for yet."""
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text(encoding="ascii").split():
+                yield int(child)
+                yield from below(int(child))
+
+
+def megabytes(pid: int) -> float:
+    """Resident memory."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return 0.0
+
+
+def processor_seconds(pid: int) -> float:
+    """Of all its threads so far."""
+    with suppress(OSError):
+        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def entries(pid: int, kind: str) -> int:
+    """Open files (``fd``) or threads (``task``)."""
+    with suppress(OSError):
+        return len(list(Path(f"/proc/{pid}/{kind}").iterdir()))
+    return 0
+
+
+# ---- the work --------------------------------------------------------------------------------------------------------
+
+
+class _Told(Reporter):
+    """Hands on how far RLFT is, instead of showing it."""
+
+    def __init__(self, advance: Advance) -> None:
+        super().__init__()
+        self._advance = advance
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Advance]:
+        """Show no bar."""
+        yield self._advance
+        self.line(f"{name:<18} done")
+
+
+def taxi(folder: Path, out: Path, iterations: int, seed: int, overrides: Sequence[str] = ()) -> Watch:
+    """Data, SFT and RLFT of the recipe, as ``reflectrl run`` does them, checkpoints and records included."""
+    stages = f"rlft.stages=[{{name: pickup, iterations: {iterations}}}]"
+    recipe = load_recipe("dangerous_taxi/nano", [f"seed={seed}", *TAXI, stages, *overrides])
+    watch = Watch(folder, out, iterations)
+
+    def steps() -> int:
+        last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+        return int(json.loads(last)["env_steps"])
+
+    run_stages(recipe, folder, ("gen-data", "sft"))
+    run_stages(recipe, folder, ("rlft",), reporter=_Told(lambda done, _, __: watch.look(done, steps)))
+    return watch
+
+
+def alfworld(folder: Path, out: Path, count: int, seed: int, overrides: Sequence[str] = ()) -> Watch:
+    """Random play in worker processes, game after game, the next episodes begun ahead and some kept, as in RLFT."""
+    recipe = load_recipe("alfworld/families", [f"seed={seed}", *ALFWORLD, *overrides])
+    layout, policy, played = PromptFormat(), RandomPolicy(), 0
+    header = Header(recipe.env.name, dict(recipe.env.options), layout)
+    watch = Watch(folder, out, count)
+    (folder / "trajectories").mkdir(parents=True)
+    with RecipeEnvs(recipe, folder) as pool:
+        envs = pool.make({}, SIDE_BY_SIDE)
+        tasks = envs[0].tasks("train")
+        episodes = [Episode(tasks[n % len(tasks)], derive_seed(seed, "episode", n)) for n in range(count)]
+        for start in range(0, count, TOGETHER):
+            done = start + len(episodes[start : start + TOGETHER])
+            now = rollout(envs, episodes[start:done], policy=policy, reflector=None, layout=layout)
+            begin_ahead(envs, episodes[done : done + TOGETHER])
+            played += sum(len(trajectory.turns) for trajectory in now)
+            write_trajectories(folder / "trajectories" / f"{start:05d}.jsonl", header, now[:8])
+            watch.look(done, lambda played=played: played)  # type: ignore[misc]
+        for env in envs:
+            env.close()
+    return watch
+
+
+# ---- the judgement ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: how it began, went on and ended."""
+
+    what: str
+    values: tuple[float, float, float]
+    change: str
+    verdict: str
+    passed: bool = True
+
+
+def judge(before: Sample, during: Sequence[Sample], after: Sample) -> list[Row]:
+    """All figures; those that decide have a verdict of theirs."""
+    points = [at(during, share) for share in (0.1, 0.5, 1.0)]
+    later = during[len(during) // 2 :]
+    rows = []
+    for name, what in (("own_mb", "memory, MB"), ("workers_mb", "memory of worker processes, MB")):
+        grows = slope(later, name)
+        passed = grows <= GROWTH
+        rows.append(_row(points, name, what, f"{grows:+.2f} per 1,000", "flat" if passed else "GROWS", passed))
+    for name, what in (("files", "open files"), ("threads", "threads"), ("processes", "worker processes")):
+        first, _, last = (int(getattr(point, name)) for point in points)
+        rows.append(_row(points, name, what, f"{last - first:+d}", "same" if last <= first else "MORE", last <= first))
+    for name, what in (("objects", "Python objects"), ("disk_mb", "run folder, MB")):
+        rows.append(_row(points, name, what, f"{slope(later, name):+,.1f} per 1,000", "-"))
+    for name, what in (("wall_ms", "wall ms"), ("cpu_ms", "processor ms"), ("step_ms", "processor ms a step")):
+        rows.append(_pace(during, name, what))
+    for name, what in (("files", "files left open"), ("processes", "processes left")):
+        then, now = getattr(before, name), getattr(after, name)
+        rows.append(Row(what, (then, 0, now), f"{now - then:+d}", "none" if now <= then else "LEFT", now <= then))
+    return rows
+
+
+def at(samples: Sequence[Sample], share: float) -> Sample:
+    """The first sample when so much of the work was done."""
+    return next(sample for sample in samples if sample.done >= share * samples[-1].done)
+
+
+def slope(samples: Sequence[Sample], name: str) -> float:
+    """What 1,000 iterations or episodes add, by a line of least squares."""
+    return 1e3 * linear_regression([s.done for s in samples], [float(getattr(s, name)) for s in samples]).slope
+
+
+def _row(points: Sequence[Sample], name: str, what: str, change: str, verdict: str, passed: bool = True) -> Row:
+    first, middle, last = (float(getattr(point, name)) for point in points)
+    return Row(what, (first, middle, last), change, verdict, passed)
+
+
+def _pace(during: Sequence[Sample], name: str, what: str) -> Row:
+    fifths = [during[n * len(during) // 5 : (n + 1) * len(during) // 5] for n in (1, 2, 4)]
+    first, middle, last = (median(float(getattr(sample, name)) for sample in fifth) for fifth in fifths)
+    drift = last / first - 1
+    return Row(what, (first, middle, last), f"{drift:+.1%}", "steady" if abs(drift) <= DRIFT else "drifts")
+
+
+def report(rows: Sequence[Row], command: str, what: str) -> str:
+    """The table."""
+    heads = ["", "at 10 %", "at 50 %", "at 100 %", "change", "verdict"]
+    lines = [[row.what, *(f"{value:,.10g}" for value in row.values), row.change, row.verdict] for row in rows]
+    return (
+        f"{made_by(command)}: {what}.\n"
+        "Memory is judged by a line through the second half of the samples. Times are of an iteration or episode:\n"
+        "medians of the second, third and last fifth of the samples, which decide nothing, because they need an idle\n"
+        f"machine (load at the end: {os.getloadavg()[0]:.1f}).\n\n"
+        f"{table(heads, lines)}\n"
+    )
+
+
+def main() -> int:
+    """Work, sample, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=("taxi", "alfworld"))
+    parser.add_argument("--iterations", type=int, default=2000, help="of taxi")
+    parser.add_argument("--episodes", type=int, default=1000, help="of alfworld")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="file for the samples (benchmarks/runs/soak-<work>.jsonl)")
+    given = parser.parse_args()
+    if min(given.iterations, given.episodes) < SAMPLES:
+        parser.error(f"expected {SAMPLES} iterations or episodes or more, to have something to compare")
+    out = given.out or Path(__file__).parent / "runs" / f"soak-{given.work}.jsonl"
+    with tempfile.TemporaryDirectory(prefix="reflectrl-soak-") as place:
+        if given.work == "taxi":
+            watch = taxi(Path(place, "run"), out, given.iterations, given.seed)
+            what = f"{given.iterations:,} iterations of `dangerous_taxi/nano`, {' '.join(TAXI)}, seed {given.seed}"
+        else:
+            watch = alfworld(Path(place, "run"), out, given.episodes, given.seed)
+            what = f"{given.episodes:,} random episodes of `alfworld/families`, {' '.join(ALFWORLD)}, seed {given.seed}"
+        rows = judge(watch.before, watch.during, watch.after())
+    print(report(rows, f"python benchmarks/soak.py {given.work}", what))
+    return int(not all(row.passed for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""``Scratch``: a folder for temporary files that does not stay behind, not even after a SIGKILL.
+
+Whoever makes one holds a lock on it, which the kernel gives up when the last process that has it is gone. So the next
+one to make a folder can tell those that nobody uses any more, and removes them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from reflectrl.envs.auto_explore.tree import FOLDER
+
+PREFIX = "reflectrl-scratch-"
+"""Folders that are called so, and that nobody holds, are removed: nothing else may be."""
+
+
+class Scratch:
+    """A new folder, removed by ``close``, with its last user, or when the interpreter exits.
+
+    Folders of this user that were left behind, because somebody was killed, are removed first.
+    """
+
+    def __init__(self) -> None:
+        _sweep(Path(tempfile.gettempdir()))
+        self.folder, lock = _make()
+        self.close = weakref.finalize(self, _close, self.folder, lock, os.getpid())
+
+
+def _make() -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, FOLDER)
+            with suppress(OSError):  # a file system without locks: others cannot lock it either, and leave it alone
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), folder.stat()):
+                    return folder, lock
+            os.close(lock)  # somebody took it for one left behind before it was locked, and removed it
+
+
+def _sweep(place: Path) -> None:
+    """Remove what was left behind; what cannot be removed stays."""
+    with suppress(OSError), os.scandir(place) as found:
+        left = sorted(item.path for item in found if item.name.startswith(PREFIX))
+        for path in left:
+            with suppress(OSError), _opened(path) as top:
+                if os.fstat(top).st_uid == os.geteuid():
+                    fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _empty(top)
+                    Path(path).rmdir()
+
+
+def _close(folder: Path, lock: int, maker: int) -> None:
+    if os.getpid() != maker:  # a forked child must not take its parent's files away
+        return
+    try:
+        with suppress(FileNotFoundError):
+            _empty(lock)
+            folder.rmdir()
+    finally:
+        os.close(lock)
+
+
+def _empty(top: int) -> None:
+    """Remove what is in a folder, however deep it has become: folders are moved up before they are emptied."""
+    left = [int(name[1:]) for name in os.listdir(top) if name[1:].isdecimal()]  # by a removal that was killed
+    numbers = itertools.count(max(left, default=0) + 1)
+    pending = _take_up(top, top, numbers)
+    while pending:
+        name = pending.pop()
+        with suppress(FileNotFoundError):
+            with _opened(name, top) as folder:
+                pending += _take_up(folder, top, numbers)
+            os.rmdir(name, dir_fd=top)
+
+
+def _take_up(folder: int, top: int, numbers: Iterator[int]) -> list[str]:
+    """Remove the files of a folder, and move its folders to the top; returns their names there."""
+    with os.scandir(folder) as found:
+        items = list(found)
+    names = []
+    for item in items:
+        if not item.is_dir(follow_symlinks=False):
+            os.unlink(item.name, dir_fd=folder)
+            continue
+        os.chmod(item.name, 0o700, dir_fd=folder)
+        name = f".{next(numbers)}"
+        os.rename(item.name, name, src_dir_fd=folder, dst_dir_fd=top)
+        names.append(name)
+    return names
+
+
+@contextmanager
+def _opened(path: str, parent: int | None = None) -> Iterator[int]:
+    fd = os.open(path, FOLDER, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

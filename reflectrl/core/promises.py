@@ -1,0 +1,119 @@
+"""What an environment may answer: one small function an answer, which says what is wrong with it.
+
+Each returns ``None``, or the rest of a sentence that begins with "it": ``returned reward nan for 'left'; expected a
+finite number``. They are asked at every step, so whatever takes time happens once something was found.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from numbers import Real
+
+from reflectrl.core.types import Hints, Observation, Outcome, Task
+
+LONGEST = 1_000_000
+"""Characters of an observation with its menu, or of a hint; prompts have thousands."""
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 100
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: not at any length."""
+    return _REPR.repr(value)
+
+
+def wrong_observation(observation: object, max_actions: int, *, ended: bool) -> str | None:
+    """Is it one that a player can be shown?"""
+    if not isinstance(observation, Observation):
+        return f"returned {shown(observation)} from observe(); expected an Observation"
+    actions = observation.actions
+    if not isinstance(actions, tuple):
+        return f"showed the menu {shown(actions)}, which is no tuple; records must not change"
+    if not (actions or ended):
+        return "offered no legal action; an unfinished episode needs at least one"
+    wrong = _wrong_texts(observation.text, observation.task, *actions)
+    if wrong is not None:
+        return wrong
+    if not all(map(str.strip, actions)) or "\n".join(actions).count("\n") >= max(len(actions), 1):
+        bad = [action for action in actions if not action.strip() or "\n" in action]
+        return f"showed actions {shown(bad)}, which are empty or span lines; a menu shows one action a line"
+    if len(set(actions)) != len(actions):
+        twice = next(action for action in actions if actions.count(action) > 1)
+        return f"showed a menu that repeats an action, {shown(twice)}; expected each action once"
+    if len(actions) > max_actions:
+        return f"showed a menu that has {len(actions)} actions, but max_actions is {max_actions}; expected no more"
+    return None
+
+
+def wrong_outcome(outcome: object, action: str) -> str | None:
+    """Is it one that can be learned from?"""
+    if not isinstance(outcome, Outcome):
+        return f"returned {shown(outcome)} from act(); expected an Outcome"
+    if not _is_finite(outcome.reward):
+        return f"returned reward {shown(outcome.reward)} for {shown(action)}; expected a finite number"
+    for field in ("ended", "success", "illegal"):
+        value = getattr(outcome, field)
+        if value is not True and value is not False:
+            return f"returned {field}={shown(value)} for {shown(action)}; expected True or False"
+    return None
+
+
+def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
+    """Can a teacher say them? An expert's action is on the menu; ``None`` as the menu allows any."""
+    if not isinstance(hints, Hints):
+        return f"returned {shown(hints)} from hints(); expected Hints"
+    action = hints.action
+    if actions is not None and action is not None and action not in actions:
+        return f"answered {shown(action)} from expert(), which is not on the menu {shown(actions)}"
+    return _wrong_texts(*(text for text in (action, hints.reflection, hints.spoiler) if text is not None))
+
+
+def wrong_tasks(tasks: object, split: str) -> str | None:
+    """Are they records with an id each? There may be none."""
+    where = f"tasks({split!r})"
+    if not isinstance(tasks, Sequence) or isinstance(tasks, str):
+        return f"returned {shown(tasks)} from {where}; expected a sequence of Task records"
+    ids = set()
+    for task in tasks:
+        if not isinstance(task, Task) or not isinstance(task.id, str):
+            return f"returned {where} that holds {shown(task)}; expected Task records with a text as id"
+        if task.id in ids:
+            return f"returned {where} that repeats an id, {shown(task.id)}; each task needs an id of its own"
+        ids.add(task.id)
+    return None
+
+
+def _is_finite(reward: object) -> bool:
+    if not isinstance(reward, float | int | Real):
+        return False
+    try:
+        return math.isfinite(reward)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _wrong_texts(*texts: object) -> str | None:
+    try:
+        whole = "\n".join(texts)  # type: ignore[arg-type]
+    except TypeError:
+        bad = next(text for text in texts if not isinstance(text, str))
+        return f"showed {shown(bad)} as a text; observation texts and actions must be str"
+    if len(whole) > LONGEST:
+        return f"showed texts of {len(whole):,} characters; expected {LONGEST:,} at most"
+    if "\0" in whole or not _can_be_written(whole):
+        bad = next(text for text in texts if isinstance(text, str) and ("\0" in text or not _can_be_written(text)))
+        return f"showed the text {shown(bad)}; expected one without NUL and lone surrogates, which no file can hold"
+    return None
+
+
+def _can_be_written(text: str) -> bool:
+    if text.isascii():  # known without looking at it
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""A model folder that is torn or foreign is loaded or refused with a sentence, and soon."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+from damage import damaged_json, damaged_tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import LABELS, save_tiny
+
+from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.core import InvalidInput
+from reflectrl.models.load import load_model, new_model, save_model
+
+LORA = {"lora": LoraSection(r=2)}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> ModelSection:
+    return save_tiny("gpt2", tmp_path_factory.mktemp("models") / "gpt2")
+
+
+@pytest.fixture(scope="module")
+def adapter(base) -> Path:
+    folder = Path(base.name).with_name("policy")
+    save_model(new_model(base.model_copy(update=LORA), labels=LABELS, seed=0), folder)
+    return folder
+
+
+def load(folder: Path, base: ModelSection) -> None:
+    """As a base, or as an adapter on the whole one; it may be refused."""
+    with contextlib.suppress(InvalidInput), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers on odd settings
+        if (folder / "adapter_config.json").exists():
+            load_model(folder, base.model_copy(update=LORA), trainable=True)
+        else:
+            new_model(base.model_copy(update={"name": str(folder)}), labels=LABELS, seed=0)
+
+
+@settings(max_examples=50)
+@given(rng=st.randoms(use_true_random=False), kind=st.sampled_from(("base", "adapter")))
+def test_a_damaged_file_is_loaded_or_refused(base, adapter, rng: random.Random, kind: str):
+    whole = Path(base.name) if kind == "base" else adapter
+    folder = whole.with_name("damaged")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(whole, folder)
+    path = rng.choice(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")))
+    content = path.read_bytes()
+    if path.suffix == ".json":
+        path.write_bytes(damaged_json(rng, content.decode()).encode("utf-8", "surrogatepass"))
+    else:
+        path.write_bytes(damaged_tensors(rng, content))
+    load(folder, base)
+
+
+@settings(max_examples=20)
+@given(content=st.binary(max_size=99), name=st.sampled_from(("config.json", "tokenizer.json", "model.safetensors")))
+def test_a_file_of_anything_is_refused(base, content: bytes, name: str):
+    folder = Path(base.name).with_name("anything")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(base.name, folder)
+    (folder / name).write_bytes(content)
+    section = base.model_copy(update={"name": str(folder)})
+    with pytest.raises(InvalidInput):
+        new_model(section, labels=LABELS, seed=0)
+
+
+@pytest.mark.parametrize("key", ["n_layer", "num_hidden_layers", "vocab_size", "n_embd", "n_positions"])
+def test_sizes_that_no_machine_has_are_refused_before_they_are_made(base, tmp_path, key):
+    shutil.copytree(base.name, tmp_path / "huge")
+    path = tmp_path / "huge" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), key: 10**9}), encoding="utf-8")
+    with pytest.raises(InvalidInput):
+        new_model(base.model_copy(update={"name": str(tmp_path / "huge")}), labels=LABELS, seed=0)

@@ -1,0 +1,83 @@
+"""Whatever a recipe or an override holds, it is loaded or refused with a sentence."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutated_recipes import verdict
+from mutations import mutant, shipped
+
+from reflectrl.config import check_recipe, dump_recipe, load_recipe
+from reflectrl.core import InvalidInput
+
+RECIPES = [recipe for recipe in shipped() if recipe["env"]["name"] != "alfworld"]
+RANDOMS = st.randoms(use_true_random=False)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.binary(max_size=9)
+VALUES = st.recursive(
+    PLAIN, lambda inside: st.lists(inside, max_size=4) | st.dictionaries(PLAIN.filter(bool), inside, max_size=4)
+)
+NAMES = st.sampled_from(("seed", "name", "env", "options", "rlft", "stages", "0", "-1", "iterations", "eval", "x"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("recipes") / "mutated.yaml"
+
+
+def loads_or_is_refused(place, content: bytes, overrides=()) -> None:
+    place.write_bytes(content)
+    try:
+        recipe = load_recipe(str(place), overrides)
+        check_recipe(recipe)
+    except InvalidInput as refusal:
+        said = str(refusal)
+    else:
+        said = None
+    if said is not None:
+        assert 0 < len(said) < 20_000, "sentences, not the file"
+        return
+    place.write_text(dump_recipe(recipe), encoding="utf-8")
+    assert load_recipe(str(place)) == recipe
+
+
+@settings(max_examples=120)
+@given(rng=RANDOMS)
+def test_a_shipped_recipe_with_mistakes(place, rng: random.Random):
+    loads_or_is_refused(place, mutant(rng, rng.choice(RECIPES)).encode("utf-8", "surrogatepass"))
+
+
+@given(section=st.sampled_from(sorted(RECIPES[0])), value=VALUES)
+def test_a_section_that_holds_anything(place, section: str, value: object):
+    text = yaml.dump({**RECIPES[0], section: value}, Dumper=yaml.SafeDumper, allow_unicode=True)
+    loads_or_is_refused(place, text.encode("utf-8", "surrogatepass"))
+
+
+@given(content=st.binary() | st.text().map(str.encode) | st.text("[]{}:,-&*!|>'\" \nab<1", min_size=9).map(str.encode))
+def test_a_file_that_holds_anything(place, content: bytes):
+    loads_or_is_refused(place, content)
+
+
+@given(
+    overrides=st.lists(
+        st.text()
+        | st.builds(lambda keys, value: f"{'.'.join(keys)}={value}", st.lists(NAMES, max_size=5), st.text(max_size=9))
+        | st.builds(lambda keys, value: f"{'.'.join(keys)}={value!r}", st.lists(NAMES, max_size=5), VALUES),
+        max_size=4,
+    )
+)
+def test_overrides_that_hold_anything(place, overrides: list[str]):
+    loads_or_is_refused(place, dump_recipe(load_recipe("dangerous_taxi/nano")).encode(), overrides)
+
+
+def test_the_benchmark_tells_acceptance_refusal_and_traceback_apart(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nenv: {name: number_line}\n", encoding="utf-8")
+    assert verdict(path, tmp_path / "runs") == "accepted"
+    assert verdict(path, tmp_path / "no\0folder") == "tracebacks"
+    assert "Traceback" in capsys.readouterr().err
+    path.write_text("name: [\n", encoding="utf-8")
+    assert verdict(path, tmp_path / "runs") == "refused with a sentence"

@@ -1,0 +1,198 @@
+"""What the library reads cannot run, and what it runs reaches no network unless it was asked to."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tiny_models import MAX_LENGTH, save_tiny
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(
+    path
+    for room in ("reflectrl", "data_gen", "envs")
+    for path in (ROOT / room).rglob("*.py")
+    if not any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(ROOT / "reflectrl"))
+)
+
+PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+NETWORK = {"aiohttp", "ftplib", "http", "httpx", "openai", "requests", "socket", "socketserver", "urllib", "xmlrpc"}
+MEANT: Mapping[str, Mapping[str, str]] = {
+    "reflectrl/players/chat.py": {"openai": "the chat endpoint that a recipe names"},
+    "reflectrl/core/worker_process.py": {"subprocess": "python, for worker processes of our own"},
+    "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},
+    "envs/auto_explore/programs.py": {"subprocess": "a command of the agent, in a sandbox without network"},
+}
+"""Who may import what others may not, and what for."""
+FORBIDDEN = {
+    *("allow_pickle=True", "shell=True", "trust_remote_code=True", "weights_only=False"),
+    *("torch.load", "torch.save", "eval", "exec", "__import__", "os.system", "os.popen", "pandas.read_pickle"),
+    *(f"yaml.{name}" for name in ("load", "load_all", "full_load", "full_load_all", "unsafe_load", "unsafe_load_all")),
+    *(f"yaml.{name}" for name in ("Loader", "FullLoader", "UnsafeLoader", "CLoader", "CFullLoader", "BaseLoader")),
+}
+
+
+def faults(code: str) -> Iterator[str]:
+    """What a module imports or names that can run what it reads, starts programs or reaches the network."""
+    for node in ast.walk(ast.parse(code)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names = [node.func.id]
+        elif isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
+            names = [f"{node.arg}={node.value.value}"]
+        imported = isinstance(node, ast.Import | ast.ImportFrom)
+        for name in names:
+            first = name.partition(".")[0]
+            if imported and first in PICKLES | NETWORK | {"subprocess"}:
+                yield first
+            elif name in FORBIDDEN:
+                yield name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_runs_nothing_that_it_reads_and_reaches_no_network(path: Path) -> None:
+    meant = MEANT.get(str(path.relative_to(ROOT)), {})
+    assert set(faults(path.read_text(encoding="utf-8"))) == set(meant)
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("import pickle", "pickle"),
+        ("from joblib import load", "joblib"),
+        ("import urllib.request", "urllib"),
+        ("import torch\ntorch.load(path)", "torch.load"),
+        ("from torch import save", "torch.save"),
+        ("import yaml\nyaml.load(text, yaml.SafeLoader)", "yaml.load"),
+        ("import yaml\nclass Mine(yaml.Loader): pass", "yaml.Loader"),
+        ("np.load(path, allow_pickle=True)", "allow_pickle=True"),
+        ("run(command, shell=True)", "shell=True"),
+        ("AutoConfig.from_pretrained(name, trust_remote_code=True)", "trust_remote_code=True"),
+        ("value = eval(text)", "eval"),
+    ],
+)
+def test_a_fault_would_be_found(code: str, fault: str) -> None:
+    assert fault in faults(code)
+
+
+# ---- processes of their own ------------------------------------------------------------------------------------
+
+GUARD = """
+import os, socket, sys
+
+def guard(event, arguments):
+    if event == "import":
+        reached = arguments[0] == "hf_xet"  # its own network code, below Python
+    elif event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        reached = arguments[0].family != socket.AF_UNIX
+    else:
+        reached = event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.bind")
+    if reached:
+        os.write(2, f"reached for the network: {event} {arguments[1:]}".encode())
+        os._exit(77)
+
+sys.addaudithook(guard)
+"""
+"""Ends any Python process that reaches for the network, children included."""
+SMALL = (
+    *("data.samples=16", "sft.reflector.steps=2", "sft.policy.steps=2", "rlft.episodes=4", "eval.episodes=4"),
+    *("rlft.stages=[{name: a, iterations: 2}]", "eval.max_tasks=2", "model.builtin.layers=1", "env.workers=1"),
+)
+SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A Python process under guard, with nothing in its environment or cache that would keep it from the network."""
+    (tmp_path / "guard").mkdir()
+    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
+    environment |= {"PYTHONPATH": str(tmp_path / "guard"), "HF_HOME": str(tmp_path / "hub"), "OMP_NUM_THREADS": "1"}
+    command = (sys.executable, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+
+
+def test_an_offline_recipe_reaches_no_network_in_any_stage(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "reflectrl", "run", "--recipe", "dangerous_taxi/nano", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "dangerous_taxi-nano" / "report.html").is_file()
+
+
+def test_a_recipe_that_names_a_model_of_the_hub_does(tmp_path: Path) -> None:
+    named = ("model.name=nobody/nothing", "reflector_model=null")
+    done = run(tmp_path, "-m", "reflectrl", "run", "--recipe", "number_line/nano", *SMALL, *named)
+    assert (done.returncode, "reached for the network: socket.getaddrinfo" in done.stderr) == (77, True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import urllib.request as r; r.urlopen('http://127.0.0.1:9/')",
+        "import socket; socket.getaddrinfo('localhost', 80)",
+        "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('127.0.0.1', 9))",
+        "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import hf_xet']).returncode)",
+    ],
+)
+def test_the_guard_ends_a_process_that_reaches_for_the_network(tmp_path: Path, code: str) -> None:
+    assert run(tmp_path, "-c", code).returncode == 77
+
+
+def test_the_command_line_switches_telemetry_off_unless_it_was_switched_on(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom reflectrl.cli import main\nsys.argv = ['reflectrl', 'version']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "from huggingface_hub import constants\nfrom huggingface_hub.utils import send_telemetry\n"
+        "assert constants.HF_HUB_DISABLE_TELEMETRY\nsend_telemetry('reflectrl')\n"
+    )
+    done = run(tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+CODE = {
+    "configuration_own.py": "from transformers import GPT2Config\nopen('ran', 'a').close()\n"
+    "class OwnConfig(GPT2Config):\n    model_type = 'own'\n",
+    "modeling_own.py": "from transformers import GPT2LMHeadModel\nfrom .configuration_own import OwnConfig\n"
+    "class OwnModel(GPT2LMHeadModel):\n    config_class = OwnConfig\n",
+}
+LOAD = """
+import sys
+from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput
+from reflectrl.models.load import new_model
+try:
+    lm = new_model(ModelSection(name="own", max_length=int(sys.argv[1]), trust_remote_code=sys.argv[2] == "true"),
+                   labels="012", seed=0)
+except InvalidInput as error:
+    sys.exit(f"error: {error}")
+print(type(lm.model).__name__)
+"""
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(tmp_path: Path, trusted: bool) -> None:
+    save_tiny("gpt2", tmp_path / "own")
+    path = tmp_path / "own" / "config.json"
+    own = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+    config = {**json.loads(path.read_text(encoding="utf-8")), "model_type": "own", "auto_map": own}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    for name, code in CODE.items():
+        (tmp_path / "own" / name).write_text(code, encoding="utf-8")
+    done = run(tmp_path, "-c", LOAD, str(MAX_LENGTH), str(trusted).lower())
+    assert (tmp_path / "ran").exists() == trusted
+    if trusted:
+        assert done.stdout.strip() == "OwnModel", done.stderr
+        assert "running the Python code that comes with 'own'" in done.stderr
+    else:
+        assert "error: the model 'own' comes with Python code of its own" in done.stderr
+        assert "set model.trust_remote_code=true" in done.stderr
