@@ -10,16 +10,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_text
 from reflectrl.players.chat import ChatClient, Reply
 from reflectrl.players.journal import RejectedReply
 from reflectrl.prompts.chat import Messages
-
-if TYPE_CHECKING:
-    import openai
 
 LARGEST = 50_000
 """Calls of one batch, by the endpoint's rules; and so many bytes:"""
@@ -79,6 +76,19 @@ class Batches:
         self._client = client
         self._largest = largest
 
+    def check_collected(self) -> None:
+        """Refuse to ask what is under way already.
+
+        Raises:
+            InvalidInput: batches were handed in, and not yet collected.
+
+        """
+        if batches := self._open():
+            raise InvalidInput(
+                f"{', '.join(batches)} of this folder were handed in and not yet collected; collect first (--batch "
+                f"collect), or delete {self._path} to give them up."
+            )
+
     async def submit(self, calls: Sequence[Call]) -> str:
         """Hand ``calls`` in; says what was done.
 
@@ -87,11 +97,7 @@ class Batches:
             WorkFailed: the endpoint refused, or the money is spent.
 
         """
-        if batches := self._open():
-            raise InvalidInput(
-                f"{', '.join(batches)} of this folder were handed in and not yet collected; collect first (--batch "
-                "collect)."
-            )
+        self.check_collected()
         if not calls:
             return "batch: every call has its reply; run gen-data without --batch to write the rows."
         self._client.promise_batch([call.chat for call in calls])
@@ -107,14 +113,14 @@ class Batches:
         given = ("calls.jsonl", lines)
         file = await self._client.call(lambda api: api.files.create(file=given, purpose="batch"))
 
-        async def create(api: openai.AsyncOpenAI) -> str:
+        async def create(api: Any) -> str:
             for known in (await api.batches.list(limit=100)).data:  # of an attempt whose answer was lost
                 if known.input_file_id == file.id:
-                    return known.id
+                    return str(known.id)
             batch = await api.batches.create(
                 input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
             )
-            return batch.id
+            return str(batch.id)
 
         return await self._client.call(create)
 

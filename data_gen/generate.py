@@ -92,6 +92,10 @@ def generate(
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=terms.dry_run)
     if usage is None:
         return None
+    if client is not None and terms.batch is None:
+        from reflectrl.data_gen.batch import Batches
+
+        Batches(folder / CALLS / "teacher", client).check_collected()
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
         if client is not None:

@@ -20,10 +20,14 @@ class NumberLine(NatLangEnv):
     instructions = "Reach the target by adding or subtracting one at a time."
     max_actions = 2
     smallest: ClassVar[int] = 4
+    largest: ClassVar[int] = 500
 
     def __init__(self, size: int = 10) -> None:
-        if not isinstance(size, int) or size < self.smallest:
-            raise InvalidInput(f"size={size!r} was given to {self.name!r}; expected {self.smallest} or more numbers.")
+        if not isinstance(size, int) or not self.smallest <= size <= self.largest:
+            raise InvalidInput(
+                f"size={size!r} was given to {self.name!r}; expected {self.smallest} or more numbers, "
+                f"{self.largest} at most."
+            )
         super().__init__(horizon=size)
         self.size = size
         pairs = [(start, target) for start in range(size) for target in range(size) if start != target]

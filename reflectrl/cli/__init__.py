@@ -8,10 +8,14 @@ import sys
 
 from reflectrl.core import ReflectRLError
 
+TELEMETRY = {"HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False", "WANDB_ERROR_REPORTING": "false"}
+"""What switches off reports to the makers of libraries, unless the user has set it."""
+
 
 def main() -> None:
     """Run the command line; errors that the library raises on purpose become one sentence and an exit code."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name, off in TELEMETRY.items():
+        os.environ.setdefault(name, off)
     # as an exception, so that temporary files are removed
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from reflectrl.cli.app import app

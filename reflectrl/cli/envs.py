@@ -33,15 +33,12 @@ def check(
 
 
 def _options(given: list[str]) -> dict[str, Any]:
-    import yaml
+    from reflectrl.config.yaml_text import read_yaml
 
     options: dict[str, Any] = {}
     for option in given:
         key, equals, value = option.partition("=")
         if not (key and equals):
             raise InvalidInput(f"option {option!r} was given; expected key=value, e.g. stage=pickup.")
-        try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InvalidInput(f"option {option!r} was given; {value!r} is no valid YAML, so quote it.") from None
+        options[key], _ = read_yaml(value, f"option {option!r}")
     return options

@@ -40,10 +40,13 @@ def write_text(path: Path, text: str) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Add ``text`` to the end of a file; it is on the disk when this returns."""
+    new = not path.exists()
     with path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    if new:
+        _sync_entry(path.parent)
 
 
 def sync(path: Path) -> None:

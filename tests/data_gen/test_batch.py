@@ -141,7 +141,10 @@ def test_a_second_batch_waits_until_the_first_is_fetched(endpoint: ScriptedEndpo
     run(endpoint, tmp_path, "submit")
     with pytest.raises(InvalidInput, match="batch-0 of this folder were handed in and not yet collected"):
         run(endpoint, tmp_path, "submit")
+    with pytest.raises(InvalidInput, match="not yet collected"):  # nor asked in the ordinary way, at the full price
+        run(endpoint, tmp_path)
     assert len(endpoint.batches.calls) == 1
+    assert endpoint.requests == []
 
 
 def test_replies_fetched_before_a_kill_are_not_kept_or_paid_twice(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def priced(endpoint: ScriptedEndpoint) -> Recipe:
 def test_what_it_may_cost_is_told_before_and_a_dry_run_ends_there(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     told: list[str] = []
     assert generate(priced(endpoint), tmp_path, terms=Terms(dry_run=True), tell=told.append) is None
-    assert re.fullmatch(r"estimate: about 24 calls to model .*: about 0\.\d\d dollars", told[0])
+    assert re.fullmatch(r"estimate: about \d+ calls to model .*: about 0\.\d\d dollars", told[0])
     assert (endpoint.requests, list(tmp_path.iterdir())) == ([], [])
 
 
