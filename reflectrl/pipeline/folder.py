@@ -1,7 +1,7 @@
 """The run folder: where everything of one experiment lies, and which stages of it are done.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
-              checkpoints/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
+              checkpoints/  failures/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
 """
 
 from __future__ import annotations
