@@ -29,7 +29,7 @@ from pathlib import Path
 
 from scripted_teacher import CONCURRENCY, NAME, Teacher, write_recipe
 
-from reflectrl.pipeline.folder import STAGES
+from reflectrl.pipeline.folder import STAGES, RunFolder
 
 # ---- one command -----------------------------------------------------------------------------------------------------
 
@@ -122,8 +122,6 @@ class Command:
             return None
         self.process.send_signal(number)
         code, said = self.process.wait(timeout=120), self.log.read_text(encoding="utf-8")
-        if code == 0:  # it was at its end
-            return None
         good = code == 128 + number and "same command goes on" in said and "Traceback" not in said
         return None if good else f"{number.name} was answered by exit code {code} and:\n{said}"
 
@@ -244,8 +242,9 @@ class Kills:
             command = self._start(kind, straight.before, run)
             moment = self._wait(command, straight, rng.random())
             if command.process.poll() is None:
-                break
-        fault = command.end(number)
+                fault = command.end(number)
+                if not RunFolder(run).is_done(kind.stage):
+                    break
         kept, answered = kept_replies(run), self._answered()
         again = self._start(kind, run, run)
         faults = [fault] if fault else []

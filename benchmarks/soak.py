@@ -109,6 +109,7 @@ class Watch:
         processor = sum(map(processor_seconds, pids))
         own, *workers = map(megabytes, pids)
         count, played = max(1, done - self._last), max(1, steps - self._steps)
+        used = max(0.0, processor - self._processor)  # that of processes which have ended is no longer known
         gc.collect()  # memory has been read: garbage that waits for its collection counts as memory, not as objects
         sample = Sample(
             done=done,
@@ -120,8 +121,8 @@ class Watch:
             objects=len(gc.get_objects()),
             disk_mb=round(sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()) / 1e6, 3),
             wall_ms=round(1e3 * wall / count, 2),
-            cpu_ms=round(1e3 * (processor - self._processor) / count, 2),
-            step_ms=round(1e3 * (processor - self._processor) / played, 3),
+            cpu_ms=round(1e3 * used / count, 2),
+            step_ms=round(1e3 * used / played, 3),
         )
         with self._out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(sample)) + "\n")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reflectrl
-from reflectrl.cli import envs, explore, recipes, reports, stages
+from reflectrl.cli import doctor, envs, explore, recipes, reports, stages
 
 # A traceback means a bug in this library, so it is shown as Python shows it.
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("report")(reports.report)
 app.command("explore")(explore.explore)
 app.add_typer(recipes.app, name="recipes")
 app.command("check-env")(envs.check)
+app.command("doctor")(doctor.doctor)
 
 
 @app.command()

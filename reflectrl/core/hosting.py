@@ -1,29 +1,37 @@
 """The inside of a worker process: environments by number, and the answers to what is asked of them.
 
-The requests and replies are records that travel through pipes: many requests in one message, then their replies one by
-one. A message is read whole before its first request is dealt with, so the two sides never wait for each other to read.
-It ends when they are closed, and at once, whatever an environment is doing, when the process that started it has
-ended.
+Requests and replies travel through pipes as lines of JSON: many requests in one line, then their replies, each a line.
+A line is read whole before its first request is dealt with, so the two sides never wait for each other to read. The
+process ends when they are closed, and at once, whatever an environment is doing, when the one that started it has ended.
+
+Of what a worker says, nothing is made but values of the types that were asked for: it can lie, but it cannot run
+anything. The records are taken apart and put together by hand, because that happens at every step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import math
 import os
 import select
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_args
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, raised
+from reflectrl.core.promises import shown
 from reflectrl.core.registry import make_env, register_env
-from reflectrl.core.types import Observation, Outcome, Task
+from reflectrl.core.types import Hints, Observation, Outcome, Task
+
+DEEPEST = 50
+"""Lists and dicts inside each other, in the options of an environment or a task."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,129 @@ class Raised:
     what: str
 
 
+# ---- lines of JSON ---------------------------------------------------------------------------------------------------
+
+
+def write_requests(pipe: FileIO, requests: Sequence[Numbered]) -> None:
+    """Send them.
+
+    Raises:
+        InvalidInput: the options of an environment or a task are not plain; nothing has been sent.
+        OSError: nobody listens.
+
+    """
+    _write(pipe, [[number, type(request).__name__, *_fields(request)] for number, request in requests])
+
+
+def read_reply(line: bytes, request: Request) -> Answer | Refused | Raised:
+    """The reply to ``request`` that a worker has sent.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    match _DECODER.decode(line.decode()):
+        case ["Answer", value]:
+            return Answer(_put_together(request, value))
+        case ["Refused", str(sentence)]:
+            return Refused(sentence)
+        case ["Raised", str(what)]:
+            return Raised(what)
+    raise ValueError("it is no reply")
+
+
+def _put_together(request: Request, value: object) -> Any:
+    match request, value:
+        case Step(), [[float(reward), bool(ended), bool(success), bool(illegal)], seen] if math.isfinite(reward):
+            return Played(Outcome(reward, ended, success, illegal), _observation(seen))
+        case Reset(), seen:
+            return _observation(seen)
+        case AskHints(), [str() | None as action, str() | None as reflection, str() | None as spoiler]:
+            return Hints(action, reflection, spoiler)
+        case ListTasks(), list(tasks):
+            return tuple(map(_task, tasks))
+        case Make(), [str(name), str(instructions), int(max_actions), int(horizon)]:
+            return Made(name, instructions, max_actions, horizon)
+        case (Describe(), str()) | (Close(), None):
+            return value
+    raise ValueError(f"{shown(value)} is no answer to {type(request).__name__}")
+
+
+def _observation(value: object) -> Observation:
+    match value:
+        case [str(text), list(actions), str(task)] if {*map(type, actions)} <= {str}:
+            return Observation(text, tuple(actions), task)
+    raise ValueError(f"{shown(value)} is no observation")
+
+
+def _task(value: object) -> Task:
+    match value:
+        case [str(name), dict(options)]:
+            return Task(name, options)
+    raise ValueError(f"{shown(value)} is no task")
+
+
+def _read_requests(line: bytes) -> Iterator[Numbered]:
+    """The other side is trusted."""
+    for number, kind, *values in json.loads(line):
+        if kind == "Reset":
+            values[0] = Task(*values[0])
+        yield number, _KINDS[kind](*values)
+
+
+def _fields(request: Request) -> Sequence[Any]:
+    if isinstance(request, Reset):
+        return [_apart(request.task), request.seed]
+    if isinstance(request, Make):
+        _need_plain(request.options, f"environment {request.name!r}")
+    return list(vars(request).values())
+
+
+def _apart(task: Task) -> Sequence[Any]:
+    _need_plain(task.options, f"task {task.id!r}")
+    return [task.id, task.options]
+
+
+def _need_plain(options: Mapping[str, Any], whose: str) -> None:
+    """Raises ``InvalidInput`` if JSON would not give the options back as they are."""
+    if not _is_plain(options):
+        odd = [name for name, value in options.items() if not _is_plain({name: value})] or list(options)
+        raise InvalidInput(
+            f"{whose} was given the option {shown(odd[0])} = {shown(options[odd[0]])}, which cannot be sent to a worker "
+            "process; expected plain values: texts, finite numbers, True, False, None, and lists and dicts of them with "
+            "texts as keys. Mend it, or play without worker processes."
+        )
+
+
+def _is_plain(value: object, levels: int = DEEPEST) -> bool:
+    if isinstance(value, dict):
+        return levels > 0 and all(isinstance(name, str) and _is_plain(item, levels - 1) for name, item in value.items())
+    if isinstance(value, list):
+        return levels > 0 and all(_is_plain(item, levels - 1) for item in value)
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _write(pipe: FileIO, value: object) -> None:
+    rest = memoryview(_line(value))
+    while rest:
+        rest = rest[pipe.write(rest) :]
+
+
+def _line(value: object) -> bytes:
+    return f"{_ENCODER.encode(value)}\n".encode()
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}")
+
+
+_KINDS: Mapping[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # half a character of an error's text is escaped
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+
 def serve(requests: int, replies: int) -> None:
     """Answer what comes through the pipe ``requests`` until it is closed, through the pipe ``replies``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process decides
@@ -129,25 +260,15 @@ def serve(requests: int, replies: int) -> None:
     _end_with_parent()
     _go_first()
     envs: dict[int, NatLangEnv] = {}
-    with Connection(requests, writable=False) as incoming, Connection(replies, readable=False) as outgoing:
-        while True:
-            try:
-                for number, request in incoming.recv():
-                    _send(outgoing, _reply(envs, number, request))
-            except (EOFError, OSError):
+    with open(requests, "rb") as incoming, FileIO(replies, "w") as outgoing, contextlib.suppress(OSError):
+        for line in incoming:
+            if not line.endswith(b"\n"):  # whoever sent it was stopped
                 break
+            for number, request in _read_requests(line):
+                _write(outgoing, _reply(envs, number, request))
     for env in envs.values():
         with contextlib.suppress(Exception):  # the others are still to be closed
             env.close()
-
-
-def _send(pipe: Connection, reply: Answer | Refused | Raised) -> None:
-    try:
-        pipe.send(reply)
-    except OSError:
-        raise
-    except Exception as error:  # noqa: BLE001 - an answer that cannot travel, before any of it has left
-        pipe.send(Raised(raised(error)))
 
 
 def _end_with_parent() -> None:

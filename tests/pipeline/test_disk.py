@@ -144,7 +144,7 @@ FULL = {
     "sft, at the base": ("sft", 100 * KIB, "sft/policy.jsonl", "base"),
     "sft, at a checkpoint": ("sft", 700 * KIB, "base", "checkpoints/sft-reflector/*/checkpoint-4"),
     "sft, at the model": ("sft", 1500 * KIB, "checkpoints/sft-reflector/*/checkpoint-4", "reflector"),
-    "rlft, at the metrics": ("rlft", 12 * KIB, "policy-sft", "checkpoints/rlft"),
+    "rlft, at the metrics": ("rlft", 12 * KIB, "policy-sft", "checkpoints/rlft/checkpoint-2"),
     "rlft, at the first checkpoint": ("rlft", 300 * KIB, "metrics.jsonl", "checkpoints/rlft/checkpoint-2"),
     "rlft, at the second": ("rlft", 1400 * KIB, "checkpoints/rlft/checkpoint-2", "checkpoints/rlft/checkpoint-4"),
     "eval, at the first row": ("eval", 16 * KIB, "policy", "eval.partial.jsonl"),
@@ -342,13 +342,13 @@ def test_a_second_command_on_one_folder_is_refused_and_the_first_goes_on(prepare
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_folder_that_is_taken_away_at_work_is_a_sentence_and_is_not_made_again(stage, prepared, tmp_path):
+def test_a_folder_that_is_taken_away_at_work_is_a_sentence_and_put_back_it_goes_on(stage, prepared, tmp_path):
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     shutil.copytree(prepared.before(stage), run)
     with pytest.raises(WorkFailed, match=rf"run folder {run} is gone"):
         run_stages(prepared.recipe, run, (stage,), reporter=Interfering(lambda: run.rename(elsewhere)))
     assert not RunFolder(run).is_done(stage)
-    shutil.rmtree(run, ignore_errors=True)
+    shutil.rmtree(run, ignore_errors=True)  # parts that were made anew
     elsewhere.rename(run)
     run_stages(prepared.recipe, run, (stage,), reporter=quiet())
     assert results(run) == results(prepared.after(stage))

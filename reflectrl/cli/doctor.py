@@ -1,0 +1,116 @@
+"""The doctor command: what is installed, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.util import find_spec
+
+import typer
+from packaging.requirements import Requirement
+
+KEYS = {
+    "OPENAI_API_KEY": "chat models of OpenAI and of compatible servers",
+    "AZURE_OPENAI_API_KEY": "dangerous_taxi/azure_teacher",
+    "HF_TOKEN": "models of the hub that need a login",
+    "WANDB_API_KEY": "rlft.report_to=wandb",
+}
+"""Environment variables that hold secrets; only whether they are set is told."""
+INSTALL = "pip install -c constraints.txt -e '.{}'"
+TRACKERS = ("tensorboard", "trackio", "wandb")
+PROGRAMS = {
+    "bwrap": "python and pip in the sandbox of AutoExplore: apt-get install bubblewrap",
+    "git": "git addresses as repositories of AutoExplore: apt-get install git",
+    "g++": "installing the extra alfworld, once: apt-get install build-essential",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: how something stands, and what to do if it is missing."""
+
+    what: str
+    state: str
+    advice: str = ""
+    needed: bool = False
+    """Whether nothing works without it."""
+
+
+def doctor() -> None:
+    """Tell what is installed, which extras and keys are missing, and what to do; exits with 1 if nothing can work."""
+    findings = [*_system(), *_packages(), *_extras(), *_programs(), *_keys()]
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        print(f"{finding.what:{width}}  {finding.state}{f'  ({finding.advice})' if finding.advice else ''}")
+    broken = [finding.what for finding in findings if finding.needed and finding.advice]
+    if broken:
+        print(f"\nNothing works without {', '.join(broken)}.")
+        raise typer.Exit(1)
+    print("\nWhat every recipe needs is here.")
+
+
+def _system() -> Iterator[Finding]:
+    yield Finding("reflectrl", version("reflectrl"))
+    yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("processor cores", str(cores))
+    try:
+        import torch
+    except ImportError:
+        return  # the packages below tell
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(number)
+            yield Finding(f"GPU {number}", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
+    else:
+        yield Finding("GPU", "none that torch can use: nano recipes need none, the others are slow without")
+
+
+def _packages() -> Iterator[Finding]:
+    """What the package itself requires."""
+    for wanted in _required(""):
+        fault = _fault(wanted)
+        yield Finding(wanted.name, fault or version(wanted.name), INSTALL.format("") if fault else "", needed=True)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra in metadata("reflectrl").get_all("Provides-Extra") or []:
+        faults = [f"{wanted.name} {fault}" for wanted in _required(extra) if (fault := _fault(wanted))]
+        advice = INSTALL.format(f"[{extra}]") if faults else ""
+        yield Finding(f"extra {extra}", "; ".join(faults) or "installed", advice)
+    trackers = [name for name in TRACKERS if find_spec(name)]
+    yield Finding("trackers", ", ".join(trackers) or "none; one is needed only for rlft.report_to")
+
+
+def _required(extra: str) -> Iterator[Requirement]:
+    """What the package asks for here: in any case, or besides with ``extra``."""
+    for requirement in map(Requirement, requires("reflectrl") or []):
+        always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if always == (extra == "") and (always or requirement.marker and requirement.marker.evaluate({"extra": extra})):
+            yield requirement
+
+
+def _fault(wanted: Requirement) -> str | None:
+    """What is wrong with an installed package."""
+    try:
+        found = version(wanted.name)
+    except PackageNotFoundError:
+        return f"missing; wanted is {wanted.specifier or 'any version'}"
+    return None if wanted.specifier.contains(found, prereleases=True) else f"{found}; wanted is {wanted.specifier}"
+
+
+def _programs() -> Iterator[Finding]:
+    for name, use in PROGRAMS.items():
+        found = shutil.which(name) is not None
+        yield Finding(name, "found" if found else "not found", "" if found else f"only for {use}")
+
+
+def _keys() -> Iterator[Finding]:
+    for name, use in KEYS.items():
+        yield Finding(name, "set" if os.environ.get(name, "").strip() else "not set", f"only for {use}")
+    games = os.environ.get("ALFWORLD_DATA", "")
+    yield Finding("ALFWORLD_DATA", games or "not set", "only for the published games of ALFWorld")
