@@ -299,6 +299,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job ignores it, as would its children
     rng, began = random.Random(given.seed), time.monotonic()
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as place, Teacher() as teacher:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import recipe_endpoint
+from reflectrl.config.endpoint import CALLS, recipe_endpoint
 from reflectrl.config.environment import DATASET
 from reflectrl.config.schema import DatasetSection
 from reflectrl.data_gen.estimate import estimate_files
@@ -25,8 +25,6 @@ from reflectrl.prompts.questions import question_chat
 if TYPE_CHECKING:  # imported where a chat model asks: openai takes a second
     from reflectrl.players.chat import ChatClient
 
-CALLS = "calls"
-"""Folder of a run that holds what was paid for, one folder a role: writer, teacher, reflector, policy."""
 File = tuple[str, str]
 """Path and text."""
 Pairs = Sequence[tuple[str, str]]
@@ -66,7 +64,6 @@ def build_dataset(
     if section is None:
         return usage
     if folder.is_dir():
-        account.count(Journal(run / CALLS / "writer").paid, recipe_endpoint(section.endpoint).price)
         return usage
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
         if progress is not None:

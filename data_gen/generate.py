@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import recipe_endpoint
+from reflectrl.config.endpoint import CALLS, open_account, recipe_endpoint
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.registry import env_class
 from reflectrl.core.types import SPLITS
-from reflectrl.data_gen.dataset import CALLS, Progress, build_dataset
+from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.estimate import Estimate, estimate_lessons
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
@@ -87,7 +87,7 @@ def generate(
 
     """
     terms = terms or Terms()
-    account = Account(terms.max_cost)
+    account = open_account(recipe, folder, terms.max_cost)
     client = teacher_client(recipe, folder, account)
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=terms.dry_run)
     if usage is None:

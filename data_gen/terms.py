@@ -1,4 +1,4 @@
-"""``Terms``: how gen-data may spend money."""
+"""``Terms``: how a command may spend money."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class Terms:
     max_cost: float | None = None
     """US dollars that may be spent in a run folder in all."""
     dry_run: bool = False
-    """Only tell what would be asked and what it may cost."""
+    """gen-data only tells what would be asked and what it may cost."""
     batch: Literal["submit", "collect"] | None = None
-    """Ask through OpenAI's Batch mode, at half the price: hand the calls in, or fetch the replies."""
+    """gen-data asks through OpenAI's Batch mode, at half the price: hand the calls in, or fetch the replies."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -21,3 +22,4 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with ScriptedEndpoint() as scripted:
         yield scripted
+        gc.collect()  # clients of tests that kept an exception hang up now, and not in the middle of anything else

@@ -14,7 +14,6 @@ from reflectrl.core.profile import profiling
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
-    from reflectrl.data_gen.terms import Terms
 
 RecipeOption = Annotated[
     str, typer.Option("--recipe", "-r", help="A shipped recipe (see 'reflectrl recipes ls') or a YAML file.")
@@ -60,10 +59,7 @@ def gen_data(
     overrides: Overrides = None,
 ) -> None:
     """Stage 1a: let the teacher play and reflect; write its episodes and the SFT rows."""
-    from reflectrl.data_gen.terms import Terms
-
-    terms = Terms(max_cost, dry_run, None if batch is None else batch.value)
-    _stages(("gen-data",), recipe, runs, run, overrides, terms=terms)
+    _stages(("gen-data",), recipe, runs, run, overrides, max_cost=max_cost, dry_run=dry_run, batch=batch)
 
 
 def sft(
@@ -82,25 +78,30 @@ def rlft(
     recipe: RecipeOption,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
+    max_cost: MaxCost = None,
     profile: Annotated[bool, typer.Option(help="Print where the time of an iteration went.")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Stage 2: online reinforcement learning of the policy, with the reflector frozen."""
     if not profile:
-        _stages(("rlft",), recipe, runs, run, overrides)
+        _stages(("rlft",), recipe, runs, run, overrides, max_cost=max_cost)
         return
     with profiling() as measured:
-        _stages(("rlft",), recipe, runs, run, overrides)
+        _stages(("rlft",), recipe, runs, run, overrides, max_cost=max_cost)
     from reflectrl.report.profile import print_profile
 
     print_profile(measured)
 
 
 def evaluate(
-    recipe: RecipeOption, runs: RunsOption = Path("runs"), run: RunOption = None, overrides: Overrides = None
+    recipe: RecipeOption,
+    runs: RunsOption = Path("runs"),
+    run: RunOption = None,
+    max_cost: MaxCost = None,
+    overrides: Overrides = None,
 ) -> None:
     """Play the evaluation tasks with every policy that the recipe lists."""
-    _stages(("eval",), recipe, runs, run, overrides)
+    _stages(("eval",), recipe, runs, run, overrides, max_cost=max_cost)
 
 
 def run(
@@ -111,9 +112,7 @@ def run(
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; what is done already is not done again."""
-    from reflectrl.data_gen.terms import Terms
-
-    folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, terms=Terms(max_cost))
+    folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, max_cost=max_cost)
     from reflectrl.report import print_table, write_report
 
     print_table([folder])
@@ -127,7 +126,10 @@ def _stages(
     run: str | None,
     overrides: list[str] | None,
     sft_players: tuple[str, ...] = ("reflector", "policy"),
-    terms: Terms | None = None,
+    *,
+    max_cost: float | None = None,
+    dry_run: bool = False,
+    batch: Batch | None = None,
 ) -> Path:
     """Check everything that was given before anything heavy is imported, then work; returns the run folder."""
     from reflectrl.config import check_recipe, load_recipe
@@ -136,8 +138,10 @@ def _stages(
     check_recipe(checked)
     folder = _run_folder(runs, run, checked)
     try:
+        from reflectrl.data_gen.terms import Terms
         from reflectrl.pipeline import run_stages
 
+        terms = Terms(max_cost, dry_run, None if batch is None else batch.value)
         run_stages(checked, folder, stages, sft_players=sft_players, terms=terms)
     except (KeyboardInterrupt, SystemExit) as stopped:  # by SIGINT, by SIGTERM
         print(f"\nstopped; what is done is in {folder}. The same command goes on from there.", file=sys.stderr)

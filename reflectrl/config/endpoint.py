@@ -1,13 +1,47 @@
-"""The chat endpoint that a section of a recipe asks for."""
+"""The chat endpoints that a recipe asks for, and what they may cost."""
 
 from __future__ import annotations
 
-from reflectrl.config.schema import EndpointSection
-from reflectrl.players.account import Price
+from pathlib import Path
+
+from reflectrl.config.schema import EndpointSection, Recipe
+from reflectrl.players.account import Account, Price
 from reflectrl.players.endpoint import Endpoint
+from reflectrl.players.journal import Journal
+
+CALLS = "calls"
+"""Folder of a run that holds what was paid for, a folder a role; ``reflector-1`` is of a launch's second process."""
 
 
 def recipe_endpoint(section: EndpointSection) -> Endpoint:
     """As ``section`` says."""
     price = None if section.price is None else Price(**section.price.model_dump())
     return Endpoint(**{**section.model_dump(exclude={"price"}), "price": price})
+
+
+def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, processes: int = 1) -> Account:
+    """The money of a run folder, with what was spent in it so far.
+
+    Args:
+        recipe: has the prices.
+        run: the run folder.
+        max_cost: US dollars that may be spent in the folder in all.
+        processes: that work in it at the same time; each may spend an equal part of what is left.
+
+    Raises:
+        InvalidInput: a limit that is not above 0, or a damaged file.
+
+    """
+    sections = {
+        "teacher": recipe.data.endpoint,
+        "reflector": recipe.players.endpoint,
+        "policy": recipe.players.endpoint,
+    }
+    if recipe.dataset is not None:
+        sections["writer"] = recipe.dataset.endpoint
+    account = Account(max_cost)
+    for folder in sorted((run / CALLS).glob("*")):
+        section = sections.get(folder.name.partition("-")[0])
+        if section is not None:
+            account.count(Journal(folder).paid, recipe_endpoint(section).price)
+    return account.divided(processes)

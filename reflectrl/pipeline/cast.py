@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import recipe_endpoint
+from reflectrl.config.endpoint import CALLS, recipe_endpoint
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.prompts import prompt_format
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.seeds import derive_seed
-from reflectrl.data_gen.dataset import CALLS
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
@@ -29,18 +28,29 @@ from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
+from reflectrl.players.account import Account, Usage
 from reflectrl.players.journal import Journal
 from reflectrl.prompts import PromptFormat, labels
+
+if TYPE_CHECKING:  # openai takes a second to import
+    from reflectrl.players.chat import ChatClient
 
 
 class Cast:
     """The players of one run; models are loaded when first asked for."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder) -> None:
+    def __init__(self, recipe: Recipe, run: RunFolder, account: Account | None = None) -> None:
         transformers_logging.disable_progress_bar()  # its bars would tear the stage's own
         transformers_logging.set_verbosity_error()
         self.recipe = recipe
         self.run = run
+        self._account = account or Account()
+        self._clients: list[ChatClient] = []
+
+    @property
+    def usage(self) -> Usage:
+        """What the calls to chat endpoints came to in this process."""
+        return sum((client.usage for client in self._clients), Usage())
 
     def env(self, options: Mapping[str, Any]) -> NatLangEnv:
         """A new environment; ``options`` override the recipe's."""
@@ -97,7 +107,10 @@ class Cast:
         if name == "remote":
             from reflectrl.players.remote import RemotePolicy
 
-            return RemotePolicy(recipe_endpoint(self.recipe.players.endpoint), journal=self._journal("policy"))
+            endpoint = recipe_endpoint(self.recipe.players.endpoint)
+            policy = RemotePolicy(endpoint, journal=self._journal("policy"), account=self._account)
+            self._clients.append(policy.client)
+            return policy
         return RandomPolicy() if name == "random" else ExpertPolicy()
 
     def reflector(self, policy: LanguageModel | None) -> Reflector | None:
@@ -110,8 +123,14 @@ class Cast:
         if kind == "remote":
             from reflectrl.players.remote import RemoteReflector
 
-            endpoint = recipe_endpoint(players.endpoint)
-            return RemoteReflector(endpoint, cache_size=players.cache_size, journal=self._journal("reflector"))
+            reflector = RemoteReflector(
+                recipe_endpoint(players.endpoint),
+                cache_size=players.cache_size,
+                journal=self._journal("reflector"),
+                account=self._account,
+            )
+            self._clients.append(reflector.client)
+            return reflector
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")

@@ -57,6 +57,11 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def process_count() -> int:
+    """1, or as many as `torchrun` has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def is_main_process() -> bool:
     """Whether this is the process that writes what all of them share."""
     return process_rank() == 0

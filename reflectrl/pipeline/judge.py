@@ -15,6 +15,7 @@ from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
+from reflectrl.players.account import Account, Usage
 from reflectrl.rollout import Episode
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, read_results, summarise, write_results
@@ -25,10 +26,10 @@ _FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
 class _Judge:
     """Plays the episodes, keeps the rows and the trajectories; rows that an earlier process finished are not played."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, envs: RecipeEnvs, advance: Advance) -> None:
+    def __init__(self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance) -> None:
         self.recipe = recipe
         self.run = run
-        self.cast = Cast(recipe, run)
+        self.cast = Cast(recipe, run, account)
         self.rows: list[EvalRow] = []
         self._unfinished = run.unfinished("eval")
         self._before = {(row.policy, row.reflections, row.mode): row for row in _finished(self._unfinished)}
@@ -103,10 +104,15 @@ def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
     return ShuffledReflector([turn.reflection or "" for episode in sampled for turn in episode.turns])
 
 
-def judge(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
-    """Write ``eval.jsonl`` and the trajectories of every row."""
+def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
+    """Write ``eval.jsonl`` and the trajectories of every row.
+
+    Returns:
+        What the calls to chat endpoints came to in this process.
+
+    """
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
-        work = _Judge(recipe, run, envs, advance)
+        work = _Judge(recipe, run, account, envs, advance)
         for name in recipe.eval.policies:
             if name in _FOLDERS:
                 work.model_rows(name)
@@ -118,3 +124,4 @@ def judge(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
     where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
     success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
     advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")
+    return work.cast.usage

@@ -19,6 +19,7 @@ from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.players import Reflector
+from reflectrl.players.account import Account, Usage
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
@@ -103,12 +104,17 @@ class _Records:
         self._advance(done.iteration + 1, self._total, note)
 
 
-def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
-    """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``."""
+def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
+    """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``.
+
+    Returns:
+        What the calls to chat endpoints came to in this process.
+
+    """
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize
-    cast = Cast(recipe, run)
+    cast = Cast(recipe, run, account)
     lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
     reflector = cast.reflector(lm)
     tell = tell_user if is_main_process() else lambda _: None
@@ -132,3 +138,4 @@ def reinforce(recipe: Recipe, run: RunFolder, advance: Advance) -> None:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if is_main_process():
         save_model(lm, run / "policy")
+    return cast.usage

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.config import Recipe
+from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.data_gen.terms import Terms
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.folder import STAGES, RunFolder, disk_errors
+from reflectrl.pipeline.folder import STAGES, RunFolder, disk_errors, process_count
+from reflectrl.players.account import Usage
 
 SFT_PLAYERS = ("reflector", "policy")
 
@@ -48,7 +49,7 @@ def run_stages(
     for stage in stages:
         if stage not in STAGES:
             raise InvalidInput(f"stage {stage!r} is unknown; {nearest(stage, STAGES)}")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and tuple(stages) != ("rlft",):
+    if process_count() > 1 and tuple(stages) != ("rlft",):
         raise InvalidInput(
             f"stages {list(stages)} were started in several processes; only rlft takes them: run the others without "
             "torchrun."
@@ -85,15 +86,18 @@ def _run_stage(job: _Job, stage: str) -> None:
 def _gen_data(job: _Job) -> bool:
     from reflectrl.data_gen import generate
 
+    tell = job.reporter.line
+    if job.terms.dry_run or job.terms.batch:
+        generate(job.recipe, job.run.path, terms=job.terms, tell=tell)
+        return False
     with job.reporter.stage("gen-data") as advance:
-        summary = generate(job.recipe, job.run.path, advance, terms=job.terms, tell=job.reporter.line)
-        if summary is None:
+        summary = generate(job.recipe, job.run.path, advance, terms=job.terms, tell=tell)
+        if summary is None:  # only those two end before the rows
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
         note = f"{asked}{summary.samples} samples, {summary.negatives} of them negative"
         advance(summary.samples, summary.samples, note)
-    if job.recipe.data.teacher == "openai" or (job.recipe.dataset and job.recipe.dataset.writer == "openai"):
-        job.reporter.line(f"{'calls':<18} {summary.usage.sentence(summary.spent)}")
+    _tell_calls(job, summary.usage, summary.spent)
     return True
 
 
@@ -114,7 +118,9 @@ def _rlft(job: _Job) -> bool:
         job.reporter.line("rlft               not part of this recipe")
         return True
     with job.reporter.stage("rlft") as advance:
-        reinforce(job.recipe, job.run, advance)
+        account = open_account(job.recipe, job.run.path, job.terms.max_cost, processes=process_count())
+        usage = reinforce(job.recipe, job.run, account, advance)
+    _tell_calls(job, usage, account.spent)
     return True
 
 
@@ -122,8 +128,16 @@ def _eval(job: _Job) -> bool:
     from reflectrl.pipeline.judge import judge
 
     with job.reporter.stage("eval") as advance:
-        judge(job.recipe, job.run, advance)
+        account = open_account(job.recipe, job.run.path, job.terms.max_cost)
+        usage = judge(job.recipe, job.run, account, advance)
+    _tell_calls(job, usage, account.spent)
     return True
+
+
+def _tell_calls(job: _Job, usage: Usage, spent: float) -> None:
+    """What chat endpoints were asked, if any."""
+    if usage.calls or usage.kept:
+        job.reporter.line(f"{'calls':<18} {usage.sentence(spent)}")
 
 
 _WORK: Mapping[str, Callable[[_Job], bool]] = {

@@ -97,6 +97,12 @@ class Account:
         """Add what earlier processes paid: of each reply its tokens, and whether it came in Batch mode."""
         self.spent += sum(tokens.cost(price, batch=batch) for tokens, batch in paid)
 
+    def divided(self, processes: int) -> Account:
+        """The account of one of so many processes, which may each spend an equal part of what is left."""
+        if self.max_cost is not None:
+            self.max_cost = self.spent + (self.max_cost - self.spent) / processes
+        return self
+
     def check_price(self, who: str, price: Price | None) -> None:
         """Refuse a limit that could not be kept.
 

@@ -45,7 +45,7 @@ class ChatClient:
     Args:
         endpoint: who is asked, and how.
         journal: keeps what is paid for.
-        account: counts the money, that of earlier processes at once.
+        account: counts the money.
 
     Raises:
         InvalidInput: no key, an address that cannot be one, or a limit on money without a price.
@@ -59,7 +59,6 @@ class ChatClient:
         self.usage = Usage()
         self._account = account or Account()
         self._account.check_price(str(endpoint), endpoint.price)
-        self._account.count(self.journal.paid, endpoint.price)
         self._key = endpoint.key()
         self._not_before = 0.0
         self._api: openai.AsyncOpenAI | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from reflectrl.core import Decision, InvalidInput, Utterance
+from reflectrl.players.account import Account
 from reflectrl.players.cache import CachedReflector
 from reflectrl.players.chat import ChatClient
 from reflectrl.players.endpoint import Endpoint
@@ -21,10 +22,17 @@ class RemoteReflector(CachedReflector):
     Above temperature 0 the endpoint draws, so only what is in ``journal`` can be reproduced.
     """
 
-    def __init__(self, endpoint: Endpoint, *, cache_size: int = 100_000, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        cache_size: int = 100_000,
+        journal: Journal | None = None,
+        account: Account | None = None,
+    ) -> None:
         """Speak through ``endpoint``; keep at most ``cache_size`` reflections in memory, 0 for none."""
         super().__init__(cache_size if endpoint.temperature == 0 else 0)
-        self.client = ChatClient(endpoint, journal)
+        self.client = ChatClient(endpoint, journal, account)
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """One utterance a prompt.
@@ -45,9 +53,9 @@ class RemotePolicy:
 
     wants_hints = False
 
-    def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
         """Speak through ``endpoint``."""
-        self.client = ChatClient(endpoint, journal)
+        self.client = ChatClient(endpoint, journal, account)
 
     def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
         """One decision a prompt.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.core import WorkFailed
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.data_gen.terms import Terms
 from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.console import Reporter
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
 
 
-def recipe(endpoint: ScriptedEndpoint) -> Recipe:
+def recipe(endpoint: ScriptedEndpoint, *more: str) -> Recipe:
     return load_recipe(
         "number_line/nano",
         [
@@ -29,6 +33,7 @@ def recipe(endpoint: ScriptedEndpoint) -> Recipe:
             "eval.episodes=6",
             "eval.max_tasks=3",
             "eval.greedy=false",
+            *more,
         ],
     )
 
@@ -67,3 +72,21 @@ def test_an_endpoint_that_fails_stops_rlft_with_a_sentence_and_the_same_command_
     endpoint.faults.clear()
     run_stages(recipe(endpoint), run, ("rlft", "eval"))
     assert (run / "policy" / "model.safetensors").is_file()
+
+
+def test_money_is_counted_over_all_stages_and_its_limit_stops_each(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint.reply = words
+    run, priced = tmp_path / "run", recipe(endpoint, "players.endpoint.price={prompt: 0, completion: 1000}")
+    said = io.StringIO()
+    told = Reporter(Console(file=said, width=200))
+    run_stages(priced, run, ("gen-data", "sft"), reporter=told)
+    with pytest.raises(WorkFailed, match="dollars are spent, and the next call might pass the limit"):
+        run_stages(priced, run, ("rlft",), terms=Terms(max_cost=0.21), reporter=told)
+    paid = len(endpoint.requests)
+    assert 0 < paid * 5e-3 <= 0.21
+    run_stages(priced, run, ("rlft", "eval"), terms=Terms(max_cost=1000.0), reporter=told)
+    assert f"{len(endpoint.requests) * 5e-3:.4f} in all" in said.getvalue()
+    asked = [str(request.chat) for request in endpoint.requests]
+    assert len(asked) == len(set(asked))
+    with pytest.raises(InvalidInput, match="price of model 'gpt-4o' .* is not known"):
+        run_stages(recipe(endpoint), tmp_path / "other", ("gen-data", "sft", "rlft"), terms=Terms(max_cost=1.0))

@@ -88,7 +88,7 @@ def test_a_reply_that_cannot_be_used_is_paid_for(endpoint: ScriptedEndpoint, tmp
     ask(endpoint.at(price=PRICE), tmp_path, account, ["a"])
     assert account.spent == pytest.approx(2 * (7 * 2.5 + 5 * 10) / 1e6)
     later = Account()
-    ChatClient(endpoint.at(price=PRICE), Journal(tmp_path), later)
+    later.count(Journal(tmp_path).paid, PRICE)
     assert later.spent == pytest.approx(account.spent)
 
 
@@ -100,11 +100,13 @@ def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_s
     one = Tokens(27, 200).cost(PRICE)
     for limit, answered in ((10.5 * one, 10), (12.0 * one, 12)):  # earlier processes' spending counts
         account = Account(limit)
+        account.count(Journal(tmp_path).paid, PRICE)
         with pytest.raises(WorkFailed, match=r"are spent, and the next call might pass the limit.*--max-cost"):
             ask(there, tmp_path, account)
         assert account.spent <= limit
         assert len(endpoint.requests) == answered
     account = Account(100 * one)
+    account.count(Journal(tmp_path).paid, PRICE)
     assert ask(there, tmp_path, account) == ["fine"] * 40
     assert len(endpoint.requests) == 40
     assert account.spent == pytest.approx(40 * one)
