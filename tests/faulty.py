@@ -33,7 +33,7 @@ class Own(Observation):
 
 
 class Unreadable(str):
-    """A text that can be sent and not be received."""
+    """A text of an author's own class, which a pickle of it would not bring back."""
 
     __slots__ = ()
 

@@ -10,8 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import faulty
 import pytest
 from tiny_models import MAX_LENGTH, save_tiny
+
+from reflectrl.core import EpisodeFailed, register_env
+from reflectrl.core.workers import WorkerPool
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -21,7 +25,13 @@ MODULES = sorted(
     if not any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(ROOT / "reflectrl"))
 )
 
-PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "multiprocessing"}
+"""And what pickles whatever goes from process to process."""
+OBJECTS = {
+    *("gather_object", "all_gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list"),
+    *("recv_object_list", "ProcessPoolExecutor"),
+}
+"""What does so inside of other libraries, whatever it is called on."""
 NETWORK = {"aiohttp", "ftplib", "http", "httpx", "openai", "requests", "socket", "socketserver", "urllib", "xmlrpc"}
 MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/players/chat.py": {"openai": "the chat endpoint that a recipe names"},
@@ -54,11 +64,15 @@ def faults(code: str) -> Iterator[str]:
             names = [f"{node.arg}={node.value.value}"]
         imported = isinstance(node, ast.Import | ast.ImportFrom)
         for name in names:
-            first = name.partition(".")[0]
-            if imported and first in PICKLES | NETWORK | {"subprocess"}:
+            first, *_, last = [*name.split("."), *name.split(".")]
+            if imported and first in NETWORK | {"subprocess"}:
                 yield first
+            elif imported and (pickles := PICKLES & {*name.split(".")}):
+                yield from pickles
             elif name in FORBIDDEN:
                 yield name
+            elif last in OBJECTS:
+                yield last
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -72,6 +86,12 @@ def test_a_module_runs_nothing_that_it_reads_and_reaches_no_network(path: Path) 
     [
         ("import pickle", "pickle"),
         ("from joblib import load", "joblib"),
+        ("from multiprocessing.connection import wait", "multiprocessing"),
+        ("from torch import multiprocessing", "multiprocessing"),
+        ("import torch.multiprocessing as mp", "multiprocessing"),
+        ("from accelerate.utils import gather_object", "gather_object"),
+        ("torch.distributed.broadcast_object_list(things)", "broadcast_object_list"),
+        ("from concurrent import futures\nfutures.ProcessPoolExecutor()", "ProcessPoolExecutor"),
         ("import urllib.request", "urllib"),
         ("import torch\ntorch.load(path)", "torch.load"),
         ("from torch import save", "torch.save"),
@@ -85,6 +105,45 @@ def test_a_module_runs_nothing_that_it_reads_and_reaches_no_network(path: Path) 
 )
 def test_a_fault_would_be_found(code: str, fault: str) -> None:
     assert fault in faults(code)
+
+
+SENDER = """
+import os, pickle, struct, sys
+from reflectrl.envs.number_line import NumberLine
+
+class Nasty:
+    def __init__(self, command):
+        self.command = command
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+class Sender(NumberLine):
+    name = "sender"
+    def __init__(self, command, before):
+        super().__init__()
+        self.message = pickle.dumps(Nasty(command))
+        self.before = struct.pack("!i", len(self.message)) if before == "length" else before.encode()
+    def act(self, action):
+        os.write(int(sys.argv[2]), self.before + self.message + b"\\n")
+        return super().act(action)
+"""
+"""An environment that answers with a pickle as well: bare, as a text, or in the way of multiprocessing."""
+
+
+@pytest.mark.parametrize("before", ["", '["Answer","', "length"])
+def test_a_pickle_from_a_worker_process_is_refused_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    (tmp_path / "sender.py").write_text(SENDER, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with faulty.registered(), WorkerPool(1, on_failure="drop", deadline_s=10) as pool:
+        register_env("sender", "sender:Sender")
+        (env,) = pool.make("sender", {"command": f"touch {tmp_path / 'ran'}", "before": before}, 1)
+        _, info = env.reset(seed=0)
+        with pytest.raises(EpisodeFailed, match="it sent what cannot be read"):
+            env.step(info["actions"][0])
+        assert pool.failures == 1
+    assert not (tmp_path / "ran").exists()
 
 
 # ---- processes of their own ------------------------------------------------------------------------------------

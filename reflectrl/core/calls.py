@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.hosting import AskHints, Make, Request, Reset, Step
 from reflectrl.core.limits import Limits
-from reflectrl.core.worker_process import Broken, WorkerProcess
+from reflectrl.core.worker_process import Broken, WorkerProcess, listen
 
 if TYPE_CHECKING:
     from reflectrl.core.workers import WorkerEnv
@@ -78,7 +77,7 @@ class Worker(WorkerProcess):
         They will not if the process ended at an earlier call, which alone is to blame, or if somebody was interrupted
         while waiting, so that an answer may be missing; such a call is repeated by whoever needs it.
         """
-        return bool(self.owed) and self.awaited == len(self.owed)
+        return bool(self.owed) and len(self.awaited) == len(self.owed)
 
     def put(self, calls: Sequence[Call]) -> None:
         """Send the requests of all environments that are there or come back."""
@@ -92,13 +91,14 @@ class Worker(WorkerProcess):
             self.send([(call.env.number, call.request) for call in sent])
             self.owed = sent
 
-    def take(self, *, arrived: bool) -> None:
-        """Take in the next answer, or see whether it is still worth waiting for."""
-        with self.owed[0].attempt():
-            if arrived:
-                self.owed.pop(0).reply.set_result(self.read())
-            else:
+    def take(self) -> None:
+        """Take in the answers that have come, or see whether the next is still worth waiting for."""
+        if not self.heard:
+            with self.owed[0].attempt():
                 self.check(self.limits.deadline_s)
+        while self.owing and self.heard:
+            with self.owed[0].attempt():
+                self.owed.pop(0).reply.set_result(self.read())
 
     def _recycle(self, begin: int) -> None:
         """Have a fresh process where this one has grown too large and episodes ``begin``; the others are replayed.
@@ -156,13 +156,13 @@ def _settled(workers: Sequence[Worker]) -> Iterator[Worker]:
         if busy:
             patience = min(worker.patience(worker.limits.deadline_s) for worker in busy)
             try:
-                arrived = connection.wait([worker.replies for worker in busy], patience)
+                listen(busy, patience)
             except BaseException:  # nobody waits any more, so they are started anew when they are next used
                 for worker in busy:
                     worker.owed = []
                 raise
             for worker in busy:
-                worker.take(arrived=worker.replies in arrived)
+                worker.take()
 
 
 @contextlib.contextmanager

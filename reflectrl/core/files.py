@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def fresh_place(path: Path) -> Path:
+    """Where ``in_one_move`` has made what is to be at ``path``; processes that help with it find it there."""
+    return path.with_name(f".{path.name}.fresh")
+
+
 @contextlib.contextmanager
 def in_one_move(path: Path) -> Iterator[Path]:
     """Yield a free place beside ``path``; what is made there, a file or a folder, appears at ``path`` all at once.
@@ -16,7 +21,7 @@ def in_one_move(path: Path) -> Iterator[Path]:
     After an error, what was at ``path`` before is there still. A folder that is replaced is away for the moment between
     two moves: whoever is killed just then finds neither, so it must be made again.
     """
-    fresh, stale = (path.with_name(f".{path.name}.{word}") for word in ("fresh", "stale"))
+    fresh, stale = fresh_place(path), path.with_name(f".{path.name}.stale")
     for leftover in (fresh, stale):
         _remove(leftover)
     try:

@@ -2,7 +2,8 @@
 
 Requests and replies travel through pipes as lines of JSON: many requests in one line, then their replies, each a line.
 A line is read whole before its first request is dealt with, so the two sides never wait for each other to read. The
-process ends when they are closed, and at once, whatever an environment is doing, when the one that started it has ended.
+process ends when the pipes are closed, and at once, whatever an environment is doing, when the one that started it has
+ended.
 
 Of what a worker says, nothing is made but values of the types that were asked for: it can lie, but it cannot run
 anything. The records are taken apart and put together by hand, because that happens at every step.
@@ -132,15 +133,21 @@ class Raised:
 # ---- lines of JSON ---------------------------------------------------------------------------------------------------
 
 
-def write_requests(pipe: FileIO, requests: Sequence[Numbered]) -> None:
-    """Send them.
+def write(pipe: FileIO, line: bytes) -> None:
+    """All of it."""
+    rest = memoryview(line)
+    while rest:
+        rest = rest[pipe.write(rest) :]
+
+
+def line_of_requests(requests: Sequence[Numbered]) -> bytes:
+    """What a worker reads.
 
     Raises:
-        InvalidInput: the options of an environment or a task are not plain; nothing has been sent.
-        OSError: nobody listens.
+        InvalidInput: the options of an environment or a task are not plain.
 
     """
-    _write(pipe, [[number, type(request).__name__, *_fields(request)] for number, request in requests])
+    return _line([[number, type(request).__name__, *_fields(request)] for number, request in requests])
 
 
 def read_reply(line: bytes, request: Request) -> Answer | Refused | Raised:
@@ -213,14 +220,16 @@ def _apart(task: Task) -> Sequence[Any]:
 
 
 def _need_plain(options: Mapping[str, Any], whose: str) -> None:
-    """Raises ``InvalidInput`` if JSON would not give the options back as they are."""
-    if not _is_plain(options):
-        odd = [name for name, value in options.items() if not _is_plain({name: value})] or list(options)
-        raise InvalidInput(
-            f"{whose} was given the option {shown(odd[0])} = {shown(options[odd[0]])}, which cannot be sent to a worker "
-            "process; expected plain values: texts, finite numbers, True, False, None, and lists and dicts of them with "
-            "texts as keys. Mend it, or play without worker processes."
-        )
+    """Refuse options that JSON would not give back as they are."""
+    if isinstance(options, dict) and _is_plain(options):
+        return
+    given = options if isinstance(options, dict) else {"options": options}
+    name = next((name for name, value in given.items() if not _is_plain({name: value})), "options")
+    raise InvalidInput(
+        f"{whose} has {shown(name)} = {shown(given[name])}, which cannot be sent to a worker process; expected plain "
+        "values in its options: texts, finite numbers, True, False, None, and lists and dicts of these with texts as "
+        "keys. Mend it, or play without worker processes (env.workers)."
+    )
 
 
 def _is_plain(value: object, levels: int = DEEPEST) -> bool:
@@ -229,12 +238,6 @@ def _is_plain(value: object, levels: int = DEEPEST) -> bool:
     if isinstance(value, list):
         return levels > 0 and all(_is_plain(item, levels - 1) for item in value)
     return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _write(pipe: FileIO, value: object) -> None:
-    rest = memoryview(_line(value))
-    while rest:
-        rest = rest[pipe.write(rest) :]
 
 
 def _line(value: object) -> bytes:
@@ -265,7 +268,7 @@ def serve(requests: int, replies: int) -> None:
             if not line.endswith(b"\n"):  # whoever sent it was stopped
                 break
             for number, request in _read_requests(line):
-                _write(outgoing, _reply(envs, number, request))
+                write(outgoing, _reply(envs, number, request))
     for env in envs.values():
         with contextlib.suppress(Exception):  # the others are still to be closed
             env.close()
@@ -288,18 +291,19 @@ def _go_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> Answer | Refused | Raised:
+def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> bytes:
     try:
-        return Answer(_answer(envs, number, request))
+        return _line(["Answer", _answer(envs, number, request)])
     except InvalidInput as error:
-        return Refused(str(error))
+        return _line(["Refused", str(error)])
     except EnvFailed as error:
-        return Raised(error.what)
+        return _line(["Raised", error.what])
     except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
-        return Raised(raised(error))
+        return _line(["Raised", raised(error)])
 
 
 def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
+    """Taken apart, without what an author's own classes may hold besides."""
     if isinstance(request, Make):
         if request.path is not None:
             register_env(request.name.partition(":")[0], request.path)
@@ -307,26 +311,26 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             with contextlib.suppress(Exception):  # it broke, perhaps beyond being closed
                 envs.pop(number).close()
         env = envs[number] = make_env(request.name, **request.options)
-        return Made(env.name, env.instructions, env.max_actions, env.horizon)
+        return [env.name, env.instructions, env.max_actions, env.horizon]
     env = envs[number]
     match request:
         case ListTasks(split=split):
-            return tuple(env.any_tasks(split))
+            return [_apart(task) for task in env.any_tasks(split)]
         case Describe(split=split, tasks=tasks):
             return env.benchmark(split, tasks)
         case Reset(task=task, seed=seed):
             env.reset(seed=seed, options={"task": task})
-            return _plain(env.observation)
+            return _shown(env)
         case Step(action=action):
             _, reward, ended, _, info = env.step(action)
-            return Played(Outcome(reward, ended, info["success"], info["illegal"]), _plain(env.observation))
+            return [[reward, ended, info["success"], info["illegal"]], _shown(env)]
         case AskHints():
-            return env.hints()
+            hints = env.hints()
+            return [hints.action, hints.reflection, hints.spoiler]
     del envs[number]
     env.close()
     return None
 
 
-def _plain(observation: Observation) -> Observation:
-    """Without what an author's own class may hold besides."""
-    return Observation(observation.text, observation.actions, observation.task)
+def _shown(env: NatLangEnv) -> Sequence[Any]:
+    return [env.observation.text, env.observation.actions, env.observation.task]

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core.errors import InvalidInput, WorkFailed
-from reflectrl.core.hosting import Answer, Numbered, Raised, Refused
+from reflectrl.core.errors import InvalidInput
+from reflectrl.core.hosting import Answer, Numbered, Raised, Refused, Request, line_of_requests, read_reply, write
 
 GRACE_S = 5.0
 """A process that is no longer needed may take so long to close its environments."""
 WATCH_S = 0.2
 """How often memory is looked at, where it is limited."""
+LONGEST = 64 * 2**20
+"""Bytes of a reply; an observation has a million characters at most."""
+_CHUNK = 2**16
 _MB = 10**6
 
 _PROGRAM = """
@@ -34,6 +40,45 @@ _ONE_THREAD = dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM
 
 class Broken(Exception):
     """A call failed; says what the environment did: ``died of SIGKILL``."""
+
+
+class _Lines:
+    """What comes out of a pipe, line by line; nobody ever waits for the rest of a line."""
+
+    def __init__(self, handle: int) -> None:
+        os.set_blocking(handle, False)
+        self._pipe = FileIO(handle, "r")
+        self._whole: deque[bytes] = deque()
+        self._begun = bytearray()
+        self._ended = False
+        self.fileno = self._pipe.fileno
+        self.close = self._pipe.close
+
+    def hear(self) -> None:
+        """Take in what has come."""
+        chunk = self._pipe.read(_CHUNK)
+        if chunk is None:
+            return
+        self._ended = not chunk
+        first, *others = chunk.split(b"\n")
+        self._begun += first
+        for other in others:
+            self._whole.append(bytes(self._begun))
+            self._begun = bytearray(other)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the next line is longer than any may be."""
+        return len(self._begun) > LONGEST and not self._whole
+
+    @property
+    def here(self) -> bool:
+        """Whether the next line is there, or there will be none."""
+        return bool(self._whole) or self._ended or self.too_long
+
+    def pop(self) -> bytes | None:
+        """The next line."""
+        return self._whole.popleft() if self._whole else None
 
 
 class WorkerProcess:
@@ -53,15 +98,14 @@ class WorkerProcess:
         self.closed = False
         self.life = 1
         """Goes up whenever the process ends: what was hosted in an earlier life is gone."""
-        self.awaited = 0
-        """Answers that are still to come."""
+        self.awaited: deque[Request] = deque()
+        """What is still to be answered."""
         self.since = 0.0
         """When somebody began to wait for the next of them."""
         self._looked = 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self._requests: Connection
-        self.replies: Connection
-        """Where answers come from, once it has been started."""
+        self._requests: FileIO
+        self._replies: _Lines
 
     def start(self) -> None:
         """Have a process that nothing is awaited of."""
@@ -70,16 +114,17 @@ class WorkerProcess:
         if self.awaited:  # somebody was interrupted, and what nobody waits for must not meet the next request
             self._kill()
         if self._process is None:
-            requests, self._requests = Pipe(duplex=False)
-            self.replies, replies = Pipe(duplex=False)
-            with requests, replies:
-                handles = requests.fileno(), replies.fileno()
+            requests, ours = os.pipe()
+            self._requests = FileIO(ours, "w")
+            ours, replies = os.pipe()
+            self._replies = _Lines(ours)
+            with FileIO(requests), FileIO(replies, "w"):
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, *map(str, handles), *sys.path],
+                    [sys.executable, "-c", _PROGRAM, str(requests), str(replies), *sys.path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     env={**os.environ, **_ONE_THREAD},
-                    pass_fds=handles,
+                    pass_fds=(requests, replies),
                     process_group=0,
                 )
 
@@ -87,19 +132,13 @@ class WorkerProcess:
         """Ask for as many answers, to be received one by one in this order.
 
         Raises:
-            WorkFailed: the requests cannot travel.
+            InvalidInput: options that are not plain values.
 
         """
-        try:
-            self._requests.send(requests)
-        except OSError:
-            pass  # it is dead: whoever receives will hear of it
-        except Exception as error:  # whatever pickle says, before any of them has left
-            raise WorkFailed(
-                f"a request cannot be sent to a worker process: {error}; expected plain values in the options of an "
-                "environment and of its tasks."
-            ) from error
-        self.awaited = len(requests)
+        line = line_of_requests(requests)
+        self.awaited.extend(request for _, request in requests)
+        with contextlib.suppress(OSError):  # it is dead: whoever receives will hear of it
+            write(self._requests, line)
 
     def receive(self, deadline_s: float) -> Any:
         """The next answer.
@@ -110,9 +149,16 @@ class WorkerProcess:
 
         """
         self.since = time.monotonic()
-        while not self.replies.poll(self.patience(deadline_s)):
-            self.check(deadline_s)
+        while not self.heard:
+            listen([self], self.patience(deadline_s))
+            if not self.heard:
+                self.check(deadline_s)
         return self.read()
+
+    @property
+    def heard(self) -> bool:
+        """Whether the next answer is there, or there will be none."""
+        return self._replies.here
 
     def patience(self, deadline_s: float) -> float:
         """Seconds to wait for an answer before ``check`` is called."""
@@ -133,15 +179,19 @@ class WorkerProcess:
 
     def read(self) -> Any:
         """The next answer, which is there; raises what ``receive`` does."""
-        try:
-            reply = self.replies.recv()
-        except (EOFError, OSError):
+        if self._replies.too_long:
+            self._kill()
+            raise Broken(f"sent a message of more than {LONGEST:,} bytes")
+        line = self._replies.pop()
+        if line is None:
             status = self._kill()
-            raise Broken(f"died {_how(status)}") from None
-        except Exception as error:  # what unpickling comes upon
+            raise Broken(f"died {_how(status)}")
+        try:
+            reply = read_reply(line, self.awaited[0])
+        except (ValueError, RecursionError) as error:
             self._kill()
             raise Broken(f"sent what cannot be read: {error}") from error
-        self.awaited -= 1
+        self.awaited.popleft()
         self.since = time.monotonic()
         self._weigh()
         match reply:
@@ -151,8 +201,6 @@ class WorkerProcess:
                 raise InvalidInput(sentence)
             case Raised(what=what):
                 raise Broken(what)
-        self._kill()
-        raise Broken("sent what is no answer")
 
     def ask(self, request: Numbered, deadline_s: float) -> Any:
         """The answer to a single request; raises what ``receive`` does."""
@@ -209,11 +257,21 @@ class WorkerProcess:
         if process is None or process.stdin is None:
             raise RuntimeError("a worker without a process was ended")
         self._requests.close()
-        self.replies.close()
+        self._replies.close()
         process.stdin.close()
         self.life += 1
-        self.awaited = 0
+        self.awaited.clear()
         return process
+
+
+def listen(processes: Sequence[WorkerProcess], patience_s: float) -> None:
+    """Take in what any of them says, waiting so long for the first, unless something is there already."""
+    poll, lines = select.poll(), {process._replies.fileno(): process._replies for process in processes}
+    for handle in lines:
+        poll.register(handle, select.POLLIN)
+    waits = 0 if any(process.heard for process in processes) else math.ceil(patience_s * 1000)
+    for handle, _ in poll.poll(waits):
+        lines[handle].hear()
 
 
 def _how(status: int) -> str:

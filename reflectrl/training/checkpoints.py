@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -30,7 +29,7 @@ from torch import Tensor
 from transformers import Trainer
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.files import in_one_move
+from reflectrl.core.files import fresh_place, in_one_move
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.models.load import no_progress_bars
 
@@ -158,12 +157,13 @@ class Checkpoints(Trainer):
     def _in_one_move(self, folder: Path) -> Iterator[Path]:
         """The place where all processes write; the main one makes it, and moves it when it is left."""
         if not self.is_world_process_zero():
-            yield Path(broadcast_object_list([""])[0])
+            self.accelerator.wait_for_everyone()  # until it is there
+            yield fresh_place(folder)
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         with in_one_move(folder) as fresh:
             fresh.mkdir()
-            broadcast_object_list([str(fresh)])
+            self.accelerator.wait_for_everyone()
             yield fresh
 
     def _write(self, folder: Path) -> None:

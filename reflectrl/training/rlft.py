@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -308,10 +307,10 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             "clipped": clipped,
         }
         env_steps = sum(len(t.turns) for t in self._fresh)
-        ranks = gather_object([{**local, "env_steps": env_steps, "stop": self._stop.signal}])
-        means = {name: sum(rank[name] for rank in ranks) / len(ranks) for name in local}
-        self.env_steps += sum(rank["env_steps"] for rank in ranks)
-        if asked := max(rank["stop"] for rank in ranks):
+        *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
+        means = {name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}
+        self.env_steps += int(sum(steps))
+        if asked := int(max(stops)):
             self._stop.signal = asked  # all stop with the one that was asked
         done = Iteration(
             iteration=self.iteration,
@@ -330,6 +329,14 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             self._on_iteration(done, self._fresh)
         self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
         return asked > 0
+
+    def _gather(self, *numbers: float) -> list[list[float]]:
+        """The numbers of each process, to the bit."""
+        if self.args.world_size == 1:  # on a device, perhaps, that has no such floats
+            return [list(numbers)]
+        rows = torch.tensor([numbers], dtype=torch.float64, device=self.args.device)
+        gathered: list[list[float]] = self.accelerator.gather(rows).tolist()
+        return gathered
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Send the iteration's metrics to the trackers along with Trainer's own."""

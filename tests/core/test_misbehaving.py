@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import faulty
 import pytest
 
-from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, WorkFailed, check_env, make_env
+from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, WorkFailed, check_env, make_env, register_env
 from reflectrl.core.errors import EnvFailed
 from reflectrl.core.hosting import Reset
 from reflectrl.core.workers import WorkerPool, ask_ahead
@@ -191,13 +192,6 @@ def test_nonsense_that_happened_once_in_a_worker_process_is_a_failure_and_nothin
         env.close()
 
 
-def test_an_answer_that_cannot_be_read_is_a_failure_too(tmp_path):
-    with WorkerPool(1) as own:
-        envs = own.make("faulty", {"fault": "unreadable", "marker": str(tmp_path / "happened")}, 3)
-        assert play(envs) == undisturbed()
-        assert own.failures == 1
-
-
 def test_what_is_wrong_with_an_answer_is_told_by_worker_processes_too():
     with WorkerPool(1, on_failure="drop") as dropping:
         (env,) = dropping.make("faulty", {"fault": "reward nan", "at": 1}, 1)
@@ -242,18 +236,136 @@ def test_the_checker_looks_at_what_an_environment_says_of_itself(corridor, name,
         check_env(corridor(**{name: value}))
 
 
-def test_only_what_an_observation_is_made_of_leaves_a_worker_process(pool):
-    (env,) = pool.make("faulty", {"fault": "own class", "at": 0}, 1)
-    assert type(begin(env).observation) is Observation
+@pytest.mark.parametrize("fault", ["own class", "unreadable"])
+def test_only_what_an_observation_is_made_of_leaves_a_worker_process(pool, fault):
+    (env,) = pool.make("faulty", {"fault": fault, "at": 0}, 1)
+    seen = begin(env).observation
+    assert (type(seen), type(seen.text)) == (Observation, str)
     env.close()
 
 
-def test_a_task_that_cannot_travel_is_a_sentence(pool):
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+TELLING = """
+import os, sys, time
+import faulty
+from reflectrl.core import Outcome, Task
+
+class Liar(faulty.Faulty):
+    name = "liar"
+    def __init__(self, said="", times=1, then="", marker=""):
+        super().__init__("say", at=1, marker=marker)
+        faulty.FAULTS["say"] = lambda: self.say(said.encode("latin-1") * times, then)
+    def say(self, said, then):
+        while said:
+            said = said[os.write(int(sys.argv[2]), said) :]
+        if then:
+            faulty.FAULTS[then]()
+
+class Echo(faulty.Faulty):
+    name = "echo"
+    def act(self, action):
+        return Outcome(self.task.options["reward"])
+
+class Odd(faulty.Faulty):
+    name = "odd"
+    def tasks(self, split):
+        return [Task("train-1", {"at": (1, 2)})]
+"""
+
+
+@pytest.fixture
+def telling(tmp_path, monkeypatch):
+    """The environments of ``TELLING`` are known."""
+    (tmp_path / "telling.py").write_text(TELLING)
+    monkeypatch.syspath_prepend(tmp_path)
+    with faulty.registered():
+        for name in ("Liar", "Echo", "Odd"):
+            register_env(name.lower(), f"telling:{name}")
+        yield
+
+
+def answer(reward="0.5", actions='["left","right"]'):
+    return f'["Answer",[[{reward},false,false,false],["A door.",{actions},""]]]\n'
+
+
+LIES = {
+    "no JSON": ({"said": "\x80\x04K\x01.\n"}, "sent what cannot be read: .*can't decode byte 0x80"),
+    "no reply": ({"said": "{}\n"}, "sent what cannot be read: it is no reply"),
+    "another answer": ({"said": '["Answer",["right",null,null]]\n'}, r"\['right', .* is no answer to Step"),
+    "an outcome that is none": ({"said": answer(reward="true")}, "is no answer to Step"),
+    "nan": ({"said": answer(reward="NaN")}, "sent what cannot be read: it holds NaN"),
+    "infinity": ({"said": answer(reward="1e999")}, "is no answer to Step"),
+    "an action that is no text": ({"said": answer(actions='["left",2]')}, r"'A door.', .* is no observation"),
+    "a text for a menu": ({"said": answer(actions='"left"')}, "is no observation"),
+    "depth": ({"said": "[" * 100_000 + "\n"}, "sent what cannot be read: maximum recursion depth"),
+    "a beginning": ({"said": '["Answer",'}, "sent what cannot be read: Expecting"),
+    "a beginning and an end": ({"said": '["Answer",', "then": "exit"}, "died with exit code 3"),
+    "a beginning and nothing more": ({"said": '["Answer",', "then": "stall"}, "stalled for more than 1 s"),
+    "length": ({"said": " " * 2**16, "times": 1025}, "sent a message of more than 67,108,864 bytes"),
+}
+"""What it says in the middle of a step, before it answers, and what is said of it."""
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_message_that_is_no_answer_is_a_failure_of_the_environment(telling, lie):  # noqa: ARG001
+    options, said = LIES[lie]
+    with WorkerPool(1, deadline_s=1 if "stall" in said else 60, on_failure="drop") as own:
+        (env,) = own.make("liar", options, 1)
+        with pytest.raises(EpisodeFailed, match=f"'train-1' after 0 steps, at action 'left': it .*{said}"):
+            begin(env).step("left")
+        assert own.failures == 1
+
+
+def test_after_such_a_message_the_episode_is_replayed_and_nothing_shows_it(telling, tmp_path):  # noqa: ARG001
+    with WorkerPool(1) as own:
+        assert play(own.make("liar", {"said": "null\n", "marker": str(tmp_path / "happened")}, 3)) == undisturbed()
+        assert own.failures == 1
+
+
+def test_numbers_come_back_to_the_bit(telling):  # noqa: ARG001
+    with WorkerPool(1) as own:
+        (env,) = own.make("echo", {}, 1)
+        for reward in (0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308, 1, 10**300):
+            env.reset(seed=0, options={"task": Task("train-1", {"number": 1, "reward": reward})})
+            assert env.step("left")[1].hex() == float(reward).hex()
+
+
+def test_options_arrive_as_they_are(pool):
     (env,) = pool.make("faulty", {}, 1)
-    with pytest.raises(WorkFailed, match="cannot be sent to a worker process: .*; expected plain values"):
-        env.reset(options={"task": Task("train-1", {"number": lambda: 0})})
+    note = {"deep": [1, None, {"ä": 0.1, "": [[]]}, True, 1.0, "é\n\u2028", 10**30]}
+    task = Task("train-1", {"number": 1, "note": note})
+    alone = make_env("faulty")
+    assert env.reset(seed=0, options={"task": task}) == alone.reset(seed=0, options={"task": task})
+    env.close()
+
+
+def nested(levels):
+    return [nested(levels - 1)] if levels else []
+
+
+ODD = [lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, {"a"}, Path("a"), math.nan, [-math.inf], b"a", nested(50)]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_options_that_json_would_not_give_back_are_refused(pool, odd):
+    before, said = pool.failures, "has 'number' = .*cannot be sent to a worker process; expected plain values"
+    (env,) = pool.make("faulty", {}, 1)
+    with pytest.raises(InvalidInput, match=f"task 'train-1' {said}"):
+        env.reset(options={"task": Task("train-1", {"number": odd})})
     assert begin(env).step("left") == begin(make_env("faulty")).step("left")
     env.close()
+    with pytest.raises(InvalidInput, match=f"environment 'faulty' {said.replace('number', 'marker')}"):
+        pool.make("faulty", {"marker": odd}, 1)
+    assert pool.failures == before
+
+
+def test_tasks_with_such_options_are_refused_where_they_are_made(telling):  # noqa: ARG001
+    with WorkerPool(1) as own:
+        (env,) = own.make("odd", {}, 1)
+        with pytest.raises(InvalidInput, match=r"task 'train-1' has 'at' = \(1, 2\), which cannot be sent"):
+            env.split_tasks("train")
+        assert own.failures == 0
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
