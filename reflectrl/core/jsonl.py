@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from reflectrl.core.errors import InvalidInput, WorkFailed
 from reflectrl.core.files import append_text, in_one_move
 
 T = TypeVar("T")
+_hints = functools.cache(get_type_hints)  # most of the time of reading a record
 
 LONGEST = 32 * 1024**2
 """Characters of a line that is read."""
@@ -48,7 +50,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if kind is Any:
         return value
     if is_dataclass(kind):
-        return _decode_record(cast("type[Any]", kind), value, where)
+        return _decode_record(kind, value, where)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):  # only "X | None" occurs in the records
         return None if value is None else _decode(next(arm for arm in inner if arm is not type(None)), value, where)
@@ -66,9 +68,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _decode_record(kind: type[Any], value: Any, where: str) -> Any:
+def _decode_record(kind: Any, value: Any, where: str) -> Any:
     _need(isinstance(value, dict), value, f"an object with the fields of {kind.__name__}", where)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     names = [field.name for field in fields(kind)]
     for fault, odd in (("lacks", set(names) - set(value)), ("has the unknown", set(value) - set(names))):
         if odd:
