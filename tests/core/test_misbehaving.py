@@ -347,7 +347,7 @@ def nested(levels):
 ODD = [lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, {"a"}, Path("a"), math.nan, [-math.inf], b"a", nested(50)]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
 def test_options_that_json_would_not_give_back_are_refused(pool, odd):
     before, said = pool.failures, "has 'number' = .*cannot be sent to a worker process; expected plain values"
     (env,) = pool.make("faulty", {}, 1)
