@@ -33,7 +33,9 @@ def write_run(arm: Arm, seed: int, success: float) -> None:
         rows += [row(policy, "local", "sampled", rate), row(policy, "local", "greedy", rate + 0.1)]
     rows += [row("rlft", control, "sampled", success - 0.1) for control in ("blank", "shuffled", "expert")]
     write_results(run / "eval.jsonl", rows)
-    (run / "stages.json").write_text(json.dumps({"sft": {"cpu_seconds": 60}, "rlft": {"cpu_seconds": 90 + 60 * seed}}))
+    took = {"sft": 60, "rlft": 90 + 60 * seed}
+    ledger = {stage: {"done": True, "inputs": {}, "cpu_seconds": seconds} for stage, seconds in took.items()}
+    (run / "stages.json").write_text(json.dumps(ledger))
     (run / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_steps": 1234}\n')
     (run / "recipe.yaml").write_text(dump_recipe(load_recipe(arm.recipe)))
 

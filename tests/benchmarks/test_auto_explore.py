@@ -75,7 +75,9 @@ def write_run(arm: Arm, seed: int, dataset: Path, played: Sequence[Trajectory]) 
         write_trajectories(run / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, played)
     modes = ("sampled", "greedy")
     write_results(run / "eval.jsonl", [summarise(*row, mode, "test", played) for row in ROWS for mode in modes])
-    (run / "stages.json").write_text(json.dumps({"sft": {"cpu_seconds": 60}, "rlft": {"cpu_seconds": 90 + 60 * seed}}))
+    took = {"sft": 60, "rlft": 90 + 60 * seed}
+    ledger = {stage: {"done": True, "inputs": {}, "cpu_seconds": seconds} for stage, seconds in took.items()}
+    (run / "stages.json").write_text(json.dumps(ledger))
     (run / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_steps": 1234}\n')
     (run / "recipe.yaml").write_text(dump_recipe(load_recipe("auto_explore/nano")))
     shutil.copytree(dataset, run / "dataset")

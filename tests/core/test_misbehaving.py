@@ -450,7 +450,7 @@ def test_what_an_environment_started_and_forgot_ends_with_its_process():
         (env,) = pool.make("faulty", {"fault": "leave a child", "at": 0}, 1)
         group = process(begin(env))
         assert len(faulty.processes(group=group)) == 2
-    assert not faulty.processes(group=group)
+    faulty.wait_until(lambda: not faulty.processes(group=group))
 
 
 def test_a_process_has_no_file_of_ours(tmp_path):

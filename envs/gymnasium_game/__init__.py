@@ -1,0 +1,5 @@
+"""Any gymnasium environment with discrete actions and a text rendering, as an environment of ours."""
+
+from reflectrl.envs.gymnasium_game.env import GymnasiumGame
+
+__all__ = ["GymnasiumGame"]
