@@ -37,6 +37,7 @@ from reflectrl.models.load import LanguageModel, new_model
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
 from reflectrl.players import ExpertPolicy, ExpertReflector
+from reflectrl.players.account import Account
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.format import ACTION_CUE
 from reflectrl.rollout import Episode, rollout
@@ -169,7 +170,7 @@ def set_up(name: str, overrides: Sequence[str] = (), *, menu: int = 0) -> Iterat
     """
     recipe = load_recipe(name, [*OFFLINE.get(name, ()), *overrides])
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
-        build_dataset(recipe, Path(folder))
+        build_dataset(recipe, Path(folder), Account())
         env = recipe_env(recipe, Path(folder))
         layout = prompt_format(recipe, env.instructions)
         yield Scene(recipe, Path(folder), layout, labels(layout.labels, max(menu, env.max_actions)))

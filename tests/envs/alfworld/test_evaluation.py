@@ -21,6 +21,7 @@ from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.judge import judge
 from reflectrl.players import ExpertReflector
+from reflectrl.players.account import Account
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.report import print_table
 from reflectrl.rollout.metrics import episode_metrics
@@ -134,7 +135,7 @@ def test_an_evaluation_says_what_was_played_in_its_rows_its_last_words_and_its_t
     run.path.mkdir()
     run.begin(recipe, "eval")
     notes = []
-    judge(recipe, run, lambda _done, _total, note: notes.append(note))
+    judge(recipe, run, Account(), lambda _done, _total, note: notes.append(note))
     assert [row.benchmark for row in read_results(run / "eval.jsonl")] == ["ALFWorld valid_unseen, 3 of 134 games"] * 2
     assert notes[-1].endswith("of 3 episodes; ALFWorld valid_unseen, 3 of 134 games, split test")
     print_table([run.path])
