@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
 from scripted_endpoint import ScriptedEndpoint
+
+# A shell's background job ignores it, as would every process that a test starts and then interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +50,16 @@ class BrokenStep:
         )
 
 
-class FiniteSteps(Trainer):
+class FiniteSteps(Trainer, ABC):
     """Goes before a trainer of transformers or TRL, which would step along such a gradient."""
 
+    @abstractmethod
     def step_loss(self) -> Tensor:
         """The loss, on this process, of the optimizer step that comes next."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broken_step(self) -> BrokenStep:
         """What to show of the optimizer step that comes next."""
-        raise NotImplementedError
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The norm of the gradient; transformers asks for it at each step, just before the optimizer's.

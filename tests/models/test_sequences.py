@@ -11,6 +11,7 @@ from reflectrl.config.schema import LoraSection
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.encode import PromptBatch, action_distribution
 from reflectrl.models.head import add_choice_head
+from reflectrl.models.seeding import seeded
 from reflectrl.models.sequences import make_tree, packed, padded, read, split, square_of
 from reflectrl.models.tokenizer import label_ids
 
@@ -205,8 +206,9 @@ def model_of(architecture, adapters, kernel):
     model.set_attn_implementation(kernel)
     assert model.config._attn_implementation == kernel
     generator = torch.Generator().manual_seed(0)
-    lm = add_lora(model, LoraSection(r=4), []) if adapters else model
-    add_choice_head(model, value_head=True)
+    with seeded(0):
+        lm = add_lora(model, LoraSection(r=4), []) if adapters else model
+        add_choice_head(model, value_head=True)
     with torch.no_grad():
         for name, weight in lm.named_parameters():
             if "lora_B" in name or "value_head.weight" in name:
