@@ -49,7 +49,12 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
     flat = _flat(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
-    return {key: value for key, value in read.items() if key.partition(".")[2] not in _NEUTRAL}
+    return _of_weight(read)
+
+
+def _of_weight(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what no result depends on, which ledgers of earlier versions hold as well."""
+    return {key: value for key, value in inputs.items() if key.partition(".")[2] not in _NEUTRAL}
 
 
 def process_rank() -> int:
@@ -157,7 +162,7 @@ class RunFolder:
         entry = self._read().get(stage)
         if entry is None:
             return
-        then, now = entry["inputs"], stage_inputs(recipe, stage)
+        then, now = _of_weight(entry["inputs"]), stage_inputs(recipe, stage)
         changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
         if changed:
             listed = "; ".join(f"{key}: {then.get(key)!r} -> {now.get(key)!r}" for key in changed[:5])

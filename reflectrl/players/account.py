@@ -99,9 +99,10 @@ class Account:
 
     def divided(self, processes: int) -> Account:
         """The account of one of so many processes, which may each spend an equal part of what is left."""
-        if self.max_cost is not None:
-            self.max_cost = self.spent + (self.max_cost - self.spent) / processes
-        return self
+        part = None if self.max_cost is None else self.spent + (self.max_cost - self.spent) / processes
+        account = Account(part)
+        account.spent = self.spent
+        return account
 
     def check_price(self, who: str, price: Price | None) -> None:
         """Refuse a limit that could not be kept.

@@ -128,6 +128,26 @@ def test_where_the_environment_is_played_is_no_input_of_a_stage(finished, tmp_pa
     assert said.getvalue().count("skipped") == 4
 
 
+def test_how_an_endpoint_is_asked_and_paid_is_no_input_of_a_stage(finished, tmp_path):
+    said, run = io.StringIO(), tmp_path / "run"
+    shutil.copytree(finished, run)
+    asked = ("timeout_s=9", "max_attempts=2", "max_rejected=0", "concurrency=1", "price={prompt: 1, completion: 2}")
+    changed = recipe("data.concurrency=2", *(f"{part}.endpoint.{how}" for part in ("data", "players") for how in asked))
+    run_stages(changed, run, STAGES, reporter=Reporter(Console(file=said)))
+    assert said.getvalue().count("skipped") == 4
+
+
+def test_a_ledger_that_counted_such_settings_as_inputs_is_still_good(finished, tmp_path):
+    said, run = io.StringIO(), tmp_path / "run"
+    shutil.copytree(finished, run)
+    ledger = json.loads((run / "stages.json").read_text())
+    for entry in ledger.values():
+        entry["inputs"] |= {"data.concurrency": 8, "data.endpoint.timeout_s": 60.0}
+    (run / "stages.json").write_text(json.dumps(ledger))
+    run_stages(recipe(), run, STAGES, reporter=Reporter(Console(file=said)))
+    assert said.getvalue().count("skipped") == 4
+
+
 def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
     with pytest.raises(InvalidInput, match=r"rlft\.learning_rate: 0\.001 -> 0\.5"):
         run_stages(recipe("rlft.learning_rate=0.5"), finished, ("rlft",))

@@ -151,3 +151,11 @@ def test_the_summary_names_what_was_sent_known_and_set_aside_and_what_it_cost() 
     )
     assert Usage(calls=3).sentence(0.0) == "3 sent; 0 tokens sent and 0 answered"
     assert usage + Usage(calls=1, cost=1.0) == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305)
+
+
+def test_processes_of_one_launch_share_what_is_left() -> None:
+    account = Account(10)
+    account.spent = 4.0
+    part = account.divided(3)
+    assert (part.spent, part.max_cost, account.max_cost) == (4.0, 6.0, 10)
+    assert Account().divided(2).max_cost is None
