@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
 JOBS ?= 2
 DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
@@ -9,24 +10,31 @@ DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test lint clean
+.PHONY: help install demo test lint engine docs clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
 	@echo "make test      lint, types and tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make lint      ruff and mypy only"
+	@echo "make docs      the documentation as a site, in site/"
 	@echo "make clean     remove $(VENV) and caches, not runs/"
 
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(TOOLS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 # Compiled, minutes, by a program called python, which not every system has outside of $(BIN).
-$(ENGINE): $(INSTALLED)
+engine: $(ENGINE)
+
+$(ENGINE): $(TOOLS)
 	@command -v g++ >/dev/null || { echo "g++ is missing, which ALFWorld's engine is compiled with: run apt-get install build-essential" >&2; exit 1; }
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[alfworld]"
 	touch $@
@@ -41,7 +49,7 @@ demo: $(INSTALLED)
 	$(BIN)/reflectrl run --recipe dangerous_taxi/nano && wait $$beside || { cat runs/no_reflection.log; exit 1; }
 	$(BIN)/reflectrl report $(DEMO_RUNS)
 
-lint: $(INSTALLED)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -51,5 +59,8 @@ test: export OMP_NUM_THREADS := 1
 test: lint $(ENGINE)
 	$(BIN)/pytest -n $(JOBS)
 
+docs: $(TOOLS)
+	$(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml --site-dir $(CURDIR)/site
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build site dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import Recipe, load_recipe
+from reflectrl.config import Recipe
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, Task, Turn
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.libraries import Library, folder_library
 from reflectrl.envs.auto_explore.sandbox import quote
 from reflectrl.envs.auto_explore.sources import fetch
+from reflectrl.pipeline.agent import last_policy, load_agent, read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -133,10 +134,7 @@ def trained(run: Path, *, greedy: bool = True) -> Explorers:
             the expert.
 
     """
-    recipe_file = run / "recipe.yaml"
-    if not recipe_file.is_file():
-        raise InvalidInput(f"{run} is no run folder (it has no recipe.yaml); expected one that `reflectrl run` made.")
-    recipe = load_recipe(str(recipe_file))
+    recipe = read_recipe(run)
     if recipe.env.name != AutoExplore.name:
         raise InvalidInput(
             f"{run} was trained on {recipe.env.name!r}; expected a run of {AutoExplore.name!r}: choose another --run."
@@ -146,29 +144,24 @@ def trained(run: Path, *, greedy: bool = True) -> Explorers:
             f"{run} was trained with the reflections of the expert, who does not know the answer here: choose another "
             "--run."
         )
-    policy, stage = ("policy-sft", "sft") if recipe.rlft is None else ("policy", "rlft")
-    if not (run / policy).is_dir():
-        raise InvalidInput(f"{run} is not finished, it has no {policy} yet; run `reflectrl {stage}` for it first.")
+    policy = last_policy(recipe, run)
     given = {**recipe.env.options, **recipe.eval.env}
     return Explorers(
         f"{policy} of {run}",
         prompt_format(recipe, AutoExplore.instructions),
-        lambda settings: _cast(recipe, run, policy, settings, greedy=greedy),
+        lambda settings: _enter(recipe, run, policy, settings, greedy=greedy),
         {name: given[name] for name in READ if name in given},
     )
 
 
-def _cast(
+def _enter(
     recipe: Recipe, run: Path, policy: str, settings: Settings, *, greedy: bool
 ) -> tuple[Policy, Reflector | None]:
-    """The run's models, cast for the environment that is played here instead of the recipe's."""
-    from reflectrl.pipeline.cast import Cast
-    from reflectrl.pipeline.folder import RunFolder
-
+    """The run's players, for the environment that is played here instead of the recipe's."""
     env = recipe.env.model_copy(update={"options": dict(settings)})
-    cast = Cast(recipe.model_copy(update={"env": env, "dataset": None}), RunFolder(run))
-    lm, player = cast.lm_policy(policy)
-    return player(greedy), cast.reflector(lm)
+    here = recipe.model_copy(update={"env": env, "dataset": None})
+    agent = load_agent(run, policy=policy, greedy=greedy, recipe=here)
+    return agent.policy, agent.reflector
 
 
 def _file(library: Library, repository: str, file: str) -> str:
