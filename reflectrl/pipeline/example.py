@@ -1,0 +1,92 @@
+"""One state of the run's own episodes, and the program that plays it with plain transformers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from reflectrl.core.files import write_text
+from reflectrl.evaluation import fixed_episodes
+from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.scrub import Scrubber
+from reflectrl.prompts import Prompt
+from reflectrl.rollout.record import prompts_of, read_trajectories
+
+_PROGRAM = '''\
+"""One action of this agent, for the state in example.json."""
+import json
+from pathlib import Path
+
+{imports}
+
+here = Path(__file__).parent
+state = json.loads((here / "example.json").read_text(encoding="utf-8"))
+tokenizer = AutoTokenizer.from_pretrained(here / "policy")
+model = {model}.from_pretrained(here / "policy").eval()
+labels = [tokenizer(state["prompt"] + label)["input_ids"][-1] for label in state["labels"]]
+logits = model(input_ids=tokenizer(state["prompt"], return_tensors="pt")["input_ids"]).logits[0, -1]
+print(state["actions"][logits[labels].argmax()])
+'''
+_ADAPTER = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
+_WEIGHTS = "from transformers import AutoModelForCausalLM, AutoTokenizer"
+_ROWS = {"policy": "rlft", "policy-sft": "sft"}
+
+
+def write_example(folder: Path, cast: Cast, policy: str, scrubber: Scrubber, *, adapter: bool) -> None:
+    """Write ``example.py`` and ``example.json`` into ``folder``.
+
+    Raises:
+        InvalidInput: the run's trajectories are damaged, or its environment cannot be made.
+
+    """
+    prompt = _own_prompt(cast, policy) or _first_prompt(cast)
+    labels, actions = ((), ()) if prompt.menu is None else (prompt.menu.labels, prompt.menu.actions)
+    state = {
+        "prompt": scrubber.text(prompt.text),
+        "labels": list(labels),
+        "actions": [scrubber.text(action) for action in actions],
+    }
+    write_text(folder / "example.json", json.dumps(state, indent=1) + "\n")
+    model = "AutoPeftModelForCausalLM" if adapter else "AutoModelForCausalLM"
+    write_text(folder / "example.py", _PROGRAM.format(imports=_ADAPTER if adapter else _WEIGHTS, model=model))
+
+
+def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
+    """The beginning of an episode that the policy played, with something to choose if there is one."""
+    first = None
+    for path in _episodes(cast, policy):
+        header, trajectories = read_trajectories(path)
+        for trajectory in (played for played in trajectories if played.turns):
+            _, prompt = prompts_of(replace(trajectory, turns=trajectory.turns[:1]), header.prompt)[0]
+            first = first or prompt
+            if prompt.menu is not None and len(prompt.menu.actions) > 1:
+                return prompt
+    return first
+
+
+def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
+    """Files of episodes, the best source first: of the evaluation, then of the last iteration of training."""
+    folder, who = cast.run / "trajectories", cast.recipe.players.reflector
+    for mode in ("greedy", "sampled"):
+        path = folder / f"eval-{_ROWS[policy]}-{who}-{mode}.jsonl"
+        if path.is_file():
+            yield path
+    if policy == "policy":
+        yield from sorted(folder.glob("rlft-*.jsonl"))[-1:]
+
+
+def _first_prompt(cast: Cast) -> Prompt:
+    """The state in which the first task of the evaluation begins, with the expert's reflection."""
+    section = cast.recipe.eval
+    env = cast.env(section.env)
+    try:
+        episode = fixed_episodes(env, section.split, episodes=1, max_tasks=1, seed=cast.recipe.seed)[0]
+        env.reset(seed=episode.seed, options={"task": episode.task})
+        said = None if cast.recipe.players.reflector == "none" else env.hints().reflection
+        observation = env.observation
+    finally:
+        env.close()
+    return cast.layout.policy(observation, (), said, cast.layout.menu(observation, random.Random(episode.seed)))

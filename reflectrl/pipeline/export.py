@@ -1,0 +1,201 @@
+"""``export_run``: the agent of a run as a folder of its own, whose players load without this library.
+
+policy/  reflector/  agent.json  recipe.yaml  README.md  example.py  example.json
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from huggingface_hub import metadata_load, try_to_load_from_cache
+from safetensors import SafetensorError, safe_open
+from yaml import YAMLError
+
+from reflectrl.config import Recipe, dump_recipe
+from reflectrl.config.agent_file import AGENT, AgentFile, read_agent_file, write_agent_file
+from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.files import in_one_move, write_text
+from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
+from reflectrl.pipeline.agent import last_policy, read_recipe
+from reflectrl.pipeline.cast import Cast, require
+from reflectrl.pipeline.example import write_example
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.hub import is_hub_name
+from reflectrl.pipeline.scrub import Scrubber
+from reflectrl.report.card import Base, Card, model_card
+from reflectrl.report.runs import read_runs
+
+_ADAPTER = "adapter_config.json"
+_KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
+"""What of a player's folder another machine needs; never a pickle."""
+
+
+def export_run(
+    run: Path, out: Path | None = None, *, merge: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Path:
+    """Write the agent of the run folder ``run`` to ``out``, ``export`` in the run if absent, and return where it is.
+
+    Args:
+        run: the run folder; the last policy that it has is exported.
+        out: a folder that does not exist, or an earlier export, which is replaced in one move.
+        merge: merge adapters into their base; done anyway where the base lies on this machine only.
+        tell: told in a line what is not as one might expect.
+
+    Raises:
+        InvalidInput: no run folder, one without a policy or with a damaged part, or another folder at ``out``.
+        WorkFailed: the disk refused to write.
+
+    """
+    recipe = read_recipe(run)
+    if read_agent_file(run) is not None:
+        raise InvalidInput(f"{run} is an exported agent already; give the run folder that it came from, or copy it.")
+    policy = last_policy(recipe, run)
+    out = run / "export" if out is None else out
+    _check_place(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with in_one_move(out) as fresh:
+            fresh.mkdir()
+            _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run)).write()
+    except OSError as error:
+        raise WorkFailed(
+            f"the export cannot be written to {out}: {error.strerror or error}; make room or choose another --out."
+        ) from error
+    return out
+
+
+def _check_place(out: Path) -> None:
+    if not out.exists() and not out.is_symlink():
+        return
+    if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):
+        raise InvalidInput(f"{out} is there and is no export, so it is not replaced; choose another --out.")
+    read_agent_file(out)
+
+
+@dataclass
+class _Export:
+    """One export under way, to the folder ``to``."""
+
+    recipe: Recipe
+    run: Path
+    to: Path
+    policy: str
+    merge: bool
+    tell: Callable[[str], None]
+    scrubber: Scrubber
+    notes: list[str] = field(default_factory=list)
+    """For the card: what was told."""
+
+    def write(self) -> None:
+        """Everything that belongs to it."""
+        cast, scrubber = Cast(self.recipe, RunFolder(self.run)), self.scrubber
+        if self.policy == "policy-sft" and self.recipe.rlft is not None:
+            self._note("its reinforcement learning is not done, so this is the policy after supervised fine-tuning")
+        self._player("policy", self.policy, cast.section("policy"))
+        if self.recipe.players.reflector == "local":
+            require(self.run / "reflector", "sft")
+            self._player("reflector", "reflector", cast.section("reflector"))
+        recipe = scrubber.recipe(self.recipe)
+        options = {**recipe.env.options, **recipe.eval.env}
+        layout = replace(cast.layout, instructions=scrubber.text(cast.layout.instructions))
+        agent = AgentFile(recipe.env.name, options, layout, len(cast.labels))
+        adapter = (self.to / "policy" / _ADAPTER).is_file()
+        write_agent_file(self.to, agent)
+        write_text(self.to / "recipe.yaml", dump_recipe(recipe))
+        write_example(self.to, cast, self.policy, scrubber, adapter=adapter)
+        run = read_runs([self.run])[0]
+        run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
+        base = _base(cast.section("policy"))
+        write_text(self.to / "README.md", model_card(Card(run, recipe, agent, self.policy, adapter, base, self.notes)))
+
+    def _player(self, role: str, name: str, section: ModelSection) -> None:
+        """Copy the player ``name`` of the run, or merge its adapter."""
+        source, place = self.run / name, self.to / role
+        _check_weights(source)
+        if (source / _ADAPTER).is_file() and (self.merge or not _is_on_hub(section.name)):
+            why = (
+                "as asked"
+                if self.merge
+                else f"since its base {self.scrubber.value(section.name)} lies on this machine only"
+            )
+            self._note(f"the adapter of the {role} is merged into its base, {why}")
+            if section.quantization != "none":
+                self._note(
+                    f"the {role} was trained on a base in {section.quantization}; merged into the base in "
+                    f"{section.dtype}, its probabilities differ a little from those it was trained and evaluated with"
+                )
+            _merge(source, section, place)
+        else:
+            _copy(source, place)
+        self.scrubber.configurations(place)
+        if (place / _ADAPTER).is_file():
+            _name_base(place / _ADAPTER, section.name)
+        if section.trust_remote_code:
+            self._note(f"the base of the {role} comes with Python code: read it, then pass trust_remote_code=True")
+
+    def _note(self, sentence: str) -> None:
+        self.tell(sentence)
+        self.notes.append(sentence)
+
+
+def _is_on_hub(name: str) -> bool:
+    """Old models of the hub, such as gpt2, have no owner."""
+    return name != BUILTIN and not Path(name).exists() and is_hub_name(name if "/" in name else f"nobody/{name}")
+
+
+def _check_weights(folder: Path) -> None:
+    """Refuse a folder that holds no player, before it is given to others."""
+    weights = sorted(folder.glob("*.safetensors"))
+    try:
+        if not weights or not any((folder / name).is_file() for name in (_ADAPTER, "config.json")):
+            raise ValueError("weights in safetensors or their configuration are missing")
+        for path in weights:
+            with safe_open(path, framework="pt") as file:
+                file.keys()
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InvalidInput(f"{folder} is no complete player ({error}); train that player again.") from error
+
+
+def _copy(source: Path, place: Path) -> None:
+    place.mkdir()
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix in _KINDS:
+            shutil.copyfile(path, place / path.name)
+
+
+def _merge(source: Path, section: ModelSection, place: Path) -> None:
+    plain = {"quantization": "none", "autocast": False, "compile": False, "attn_implementation": "sdpa"}
+    lm = load_model(source, section.model_copy(update=plain), trainable=False)
+    save_model(LanguageModel(lm.model.merge_and_unload(), lm.tokenizer), place)
+
+
+def _name_base(path: Path, name: str) -> None:
+    """Have the adapter's configuration name its base as the hub does, at the commit that was used if it is known."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values |= {"base_model_name_or_path": name, "revision": values.get("revision") or _revision(name)}
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def _base(section: ModelSection) -> Base | None:
+    return Base(section.name, _revision(section.name), _license(section.name)) if _is_on_hub(section.name) else None
+
+
+def _revision(name: str) -> str | None:
+    """The commit of a model of the hub that lies in this machine's cache."""
+    cached = try_to_load_from_cache(name, "config.json")
+    return Path(cached).parent.name if isinstance(cached, str) else None
+
+
+def _license(name: str) -> str | None:
+    cached = try_to_load_from_cache(name, "README.md")
+    try:
+        known = metadata_load(cached) if isinstance(cached, str) else None
+    except (OSError, ValueError, YAMLError):  # somebody else's card
+        known = None
+    found = known.get("license") if known else None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,83 @@
+"""``push``: an exported folder to a model repository of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from reflectrl.core import InvalidInput, WorkFailed
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_REPLACED = ["policy/*", "reflector/*"]
+"""What is taken out of the repository where the folder lacks it: an adapter beside merged weights would be loaded."""
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether ``name`` has the form OWNER/NAME."""
+    return bool(_NAME.fullmatch(name)) and not re.search(r"\.\.|--|\.git$|[.-]$", name)
+
+
+def check_push(name: str) -> str:
+    """What can be known before there is a folder; returns the token.
+
+    Raises:
+        InvalidInput: no such name, no token, or a process that may not go online.
+
+    """
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import is_offline_mode
+
+    if not is_hub_name(name):
+        raise InvalidInput(f"--push-to-hub {name!r} was given; expected OWNER/NAME, such as me/taxi-agent.")
+    if is_offline_mode():
+        raise InvalidInput("--push-to-hub was given but HF_HUB_OFFLINE is set; unset it to go online.")
+    token = get_token()
+    if token is None:
+        raise InvalidInput(
+            "--push-to-hub needs a token of the hub that may write; run `hf auth login`, or set HF_TOKEN."
+        )
+    return token
+
+
+def push(folder: Path, name: str, *, private: bool = False) -> str:
+    """Make the repository ``name`` if there is none, upload ``folder``, and return its address.
+
+    Raises:
+        InvalidInput: see ``check_push``; a token that may not do this.
+        WorkFailed: the hub cannot be reached, or did not take it.
+
+    """
+    token = check_push(name)
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="reflectrl")
+    try:
+        url = api.create_repo(name, private=private or None, exist_ok=True)
+        api.upload_folder(
+            folder_path=folder,
+            repo_id=name,
+            delete_patterns=_REPLACED,
+            commit_message="Upload an agent trained with reflectrl",
+        )
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise InvalidInput(
+                f"the hub refused to write {name!r} ({status}): the token is wrong, or may not write there; run "
+                "`hf auth login` with another one, or choose another name."
+            ) from error
+        raise _failed(folder, name, f"it answered with status {status}") from error
+    except Exception as error:  # noqa: BLE001 - also those of the HTTP and storage libraries below it, whichever they are
+        raise _failed(folder, name, _said(error, token)) from error
+    return str(url)
+
+
+def _failed(folder: Path, name: str, why: str) -> WorkFailed:
+    return WorkFailed(f"the hub did not take {name!r}: {why}; {folder} is there and whole, so run the command again.")
+
+
+def _said(error: Exception, token: str) -> str:
+    first, *_ = [*str(error).splitlines(), ""]
+    return f"{type(error).__name__}: {first[:300]}".replace(token, "[token]").rstrip(" .:")

@@ -1,0 +1,94 @@
+"""What must not leave this machine, taken out of what is exported: paths, logins in addresses, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.core import InvalidInput
+from reflectrl.core.files import write_text
+
+_PATH = re.compile(r"(?<![\w.~/-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
+"""An absolute path within a text; addresses and relative paths are none."""
+_WHOLE_PATH = re.compile(r"(?:/[^/\n]+){2,}/?")
+_LOGIN = re.compile(r"(\w+://)[^\s/@]+@")
+_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S*")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+
+_OF_THE_MACHINE = ("_name_or_path", "name_or_path", "is_local", "local_files_only")
+"""Keys of model and tokenizer configurations that tell only where the files lay."""
+
+
+class Scrubber:
+    """Knows what is private about this machine and one run folder."""
+
+    def __init__(self, run: Path) -> None:
+        places = {str(run.resolve()): run.resolve().name, str(run.absolute()): run.name}
+        if (home := Path.home()) != Path("/"):
+            places |= {str(home.resolve()): "~", str(home): "~"}
+        # where a folder lies inside another, the longer path goes first
+        self._places = sorted(places.items(), key=lambda pair: -len(pair[0]))
+        self._secrets = [value for name, value in os.environ.items() if _SECRET.search(name)]
+
+    def text(self, text: str) -> str:
+        """``text`` without the run folder, the home folder and secrets of this process."""
+        for place, name in self._places:
+            text = name.join(re.split(re.escape(place) + r"(?![\w-])", text))
+        for secret in self._secrets:
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "[secret]")
+        return text
+
+    def value(self, value: Any) -> Any:
+        """A setting: of each absolute path in it, only the last part is left."""
+        if isinstance(value, dict):
+            return {key: self.value(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(part) for part in value]
+        if not isinstance(value, str):
+            return value
+        address = _QUERY.sub(r"\1", _LOGIN.sub(r"\1", value))
+        plain = self.text(address.replace("file://", ""))
+        if plain.startswith(("/", "~/")) and "\n" not in plain:  # with spaces or without
+            return PurePosixPath(plain).name
+        return _PATH.sub(lambda found: PurePosixPath(found[0]).name, plain)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """A recipe that tells nothing of this machine."""
+        values = self.value(recipe.model_dump())
+        name, colon, rest = recipe.env.name.partition(":")
+        values["env"]["name"] = name + colon + self.value(rest)
+        return Recipe.model_validate(values)
+
+    def configurations(self, folder: Path) -> None:
+        """Clean the JSON files beside a model's weights; its vocabulary is left alone.
+
+        Raises:
+            InvalidInput: one of them is damaged.
+
+        """
+        for path in sorted(folder.glob("*config.json")):
+            try:
+                values = json.loads(path.read_text(encoding="utf-8"))
+                if not isinstance(values, dict):
+                    raise ValueError("expected an object")
+            except (ValueError, RecursionError) as error:
+                raise InvalidInput(f"{path.name} of a player is damaged ({error}); train that player again.") from error
+            clean = {key: self._configured(part) for key, part in values.items() if key not in _OF_THE_MACHINE}
+            if isinstance(modules := clean.get("target_modules"), list):
+                clean["target_modules"] = sorted(modules)  # peft writes a set, in any order
+            write_text(path, json.dumps(clean, indent=2, ensure_ascii=False) + "\n")
+
+    def _configured(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._configured(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [self._configured(part) for part in value]
+        if not isinstance(value, str):
+            return value
+        return PurePosixPath(value).name if _WHOLE_PATH.fullmatch(value) else self.text(value)

@@ -1,0 +1,170 @@
+"""``model_card``: the README.md of an exported agent, for people who have nothing else of it.
+
+Texts of recipes and environments may hold anything, so all of them are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from reflectrl.config import Recipe
+from reflectrl.config.agent_file import AgentFile
+from reflectrl.report.escape import visible
+from reflectrl.report.markdown import markdown, table
+from reflectrl.report.provenance import curriculum_lines, data_lines, recipe_lines
+from reflectrl.report.runs import Run
+from reflectrl.report.table import COLUMNS, WORDS, cells, table_rows
+
+_CITATION = """\
+```bibtex
+@article{zhou2024reflectrl,
+  title  = {Reflect-RL: Two-Player Online RL Fine-Tuning for LMs},
+  author = {Zhou, Runlong and Du, Simon S. and Li, Beibin},
+  journal = {arXiv preprint arXiv:2402.12621},
+  year   = {2024}
+}
+```"""
+_USE = """\
+`example.py` beside this file plays one step of a real episode with plain transformers{peft}, without reflectrl:
+
+```
+python example.py
+```
+
+The policy answers with one token, the label of an action: of the logits after the prompt, only those of the menu's
+labels count. With reflectrl, which also writes the prompts and asks the reflector:
+
+```
+reflectrl serve FOLDER
+reflectrl play --run FOLDER
+```
+
+```python
+from pathlib import Path
+
+from reflectrl import Observation
+from reflectrl.pipeline.agent import load_agent
+
+agent = load_agent(Path("FOLDER"))
+move = agent.act(Observation("what the state says", ("one action", "another action")))
+print(move.reflection, move.decision.action, move.decision.probabilities)
+```"""
+_REFLECTORS = {
+    "local": "a local model, in `reflector/`",
+    "remote": "a model behind a chat endpoint, which is not part of this folder",
+    "expert": "the environment's own expert, which is not part of this folder",
+    "self": "the policy itself",
+    "none": "nobody",
+}
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model of the hub that a player was trained from."""
+
+    name: str
+    revision: str | None
+    """The commit; ``None`` where it is not known."""
+    license: str | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card is written from."""
+
+    run: Run
+    recipe: Recipe
+    agent: AgentFile
+    policy: str
+    """The folder of the run that was exported: ``policy``, or ``policy-sft``."""
+    adapter: bool
+    """Whether ``policy/`` holds an adapter."""
+    base: Base | None
+    """``None`` for a base that is on no hub."""
+    notes: Sequence[str] = ()
+    """What else must be known, in sentences."""
+
+
+def model_card(card: Card) -> str:
+    """The card as Markdown, with the metadata that the hub reads."""
+    sections = {
+        "What it is": _what(card),
+        "How to use it": [_USE.format(peft=" and peft" if card.adapter else "")],
+        "Evaluation": _evaluation(card.run),
+        "Training data": data_lines(card.recipe),
+        "Recipe": recipe_lines(card.recipe),
+        "Curriculum": curriculum_lines(card.recipe, card.run),
+        "Limits": [f"- {line}" for line in _limits(card)],
+        "Citation": [_CITATION],
+    }
+    parts = [f"---\n{yaml.safe_dump(_metadata(card), sort_keys=False)}---\n\n# {markdown(card.recipe.name)}\n"]
+    parts += [f"\n## {title}\n\n{body}\n" for title, lines in sections.items() if (body := "\n".join(lines))]
+    return "".join(parts)
+
+
+def _metadata(card: Card) -> dict[str, Any]:
+    base, env = card.base, visible(card.agent.env)
+    known = {
+        "library_name": "peft" if card.adapter else "transformers",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reflectrl", "reinforcement-learning", "agents", env.partition(":")[0]],
+        "base_model": base and base.name,
+        "base_model_relation": base and ("adapter" if card.adapter else "finetune"),
+        "license": base and base.license,
+    }
+    return {key: value for key, value in known.items() if value}
+
+
+def _what(card: Card) -> Iterator[str]:
+    recipe = card.recipe
+    if recipe.description:  # behind words of ours it cannot begin a list, a heading or a rule
+        yield f"In the words of its recipe: {markdown(recipe.description)}\n"
+    yield (
+        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
+        "labelled menu of its legal actions, and answers with the label of one. Before it chooses, a reflection on "
+        f"the state is written by {_REFLECTORS[recipe.players.reflector]}. Trained with reflectrl by the method of "
+        "Reflect-RL."
+    )
+    yield ""
+    yield f"- Weights: {'a LoRA adapter' if card.adapter else 'full weights'} in `policy/`, with the tokenizer"
+    revision = f", revision {card.base.revision}" if card.base and card.base.revision else ""
+    yield f"- Base model: {markdown(recipe.model.name + revision)}{'' if card.base else ', which is on no hub'}"
+    supervised = "supervised fine-tuning" if recipe.sft.enabled else "no supervised fine-tuning"
+    yield f"- Training: {supervised}, {'then' if card.policy == 'policy' else 'no'} reinforcement learning"
+    for note in card.notes:
+        yield f"- {markdown(note)}"
+
+
+def _evaluation(run: Run) -> Iterator[str]:
+    if not run.rows:
+        yield "Not evaluated yet: nothing is known of how well it acts. (`reflectrl eval`, then export again.)"
+        return
+    columns = COLUMNS[1:]
+    yield from table(columns, [cells(*pair)[1:] for pair in table_rows([run])], words=WORDS - 1)
+    yield ""
+    splits = " and ".join(dict.fromkeys(f"{row.tasks} tasks of the split {row.split}" for row in run.rows))
+    yield (
+        f"Played on {markdown(splits)}. The interval is a 95 % Wilson interval over tasks. The policies: "
+        "sft is after supervised fine-tuning, rlft after reinforcement learning, base before any training."
+    )
+    for said in dict.fromkeys(row.benchmark for row in run.rows if row.benchmark):
+        yield f"\nThe tasks are {markdown(said)}."
+
+
+def _limits(card: Card) -> Iterator[str]:
+    options = ", ".join(f"{key}={value}" for key, value in card.agent.options.items())
+    yield (
+        f"It knows one environment, {markdown(card.agent.env)}{f' with {markdown(options)}' if options else ''}, and "
+        "its texts in exactly this form; elsewhere its actions mean nothing."
+    )
+    yield f"Menus have at most {card.agent.max_actions} actions, prompts {card.recipe.model.max_length} tokens."
+    yield "It always chooses one of the actions that it is shown, however bad all of them are."
+    yield "Reflections are a model's words: they may be wrong, and they are no explanation of what the policy does."
+    if card.policy != "policy" and card.recipe.rlft:
+        yield "Its reinforcement learning was not done when it was exported."
+    if card.base is None or card.base.license is None:
+        yield "No licence is stated here; ask whoever published it."

@@ -1,0 +1,114 @@
+"""A real HTTP server on 127.0.0.1 that speaks the part of the Hugging Face hub's API by which models are uploaded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TOKEN = "hf_0123456789abcdefghij"
+
+
+class HubServer:
+    """``with HubServer() as hub``: keeps what is committed in ``files``; answers with ``status`` where that is set."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, dict[str, bytes]] = {}
+        """Of each repository, by path."""
+        self.private: dict[str, bool] = {}
+        self.status: dict[str, int] = {}
+        """Of calls whose path holds the key: the failure that they are answered with."""
+        self.calls: list[str] = []
+        self.large: dict[str, bytes] = {}
+        """By their sha256, before they are committed."""
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+            def answer(self, value: Any, status: int = 200) -> None:
+                body = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                hub.calls.append(f"{self.command} {self.path}")
+                failing = next((status for part, status in hub.status.items() if part in self.path), None)
+                if failing is None and "/large/" not in self.path:
+                    failing = None if self.headers.get("Authorization") == f"Bearer {TOKEN}" else 401
+                if failing is None:
+                    self.answer(*hub.answer(self.command, self.path.partition("?")[0], body))
+                else:
+                    self.answer({"error": "scripted"}, failing)
+
+            do_GET = do_POST = do_PUT = do  # noqa: N815
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> HubServer:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[Any, int]:
+        """The value, and the status."""
+        if path.startswith("/large/"):
+            self.large[path.removeprefix("/large/")] = body
+            return {}, 200
+        if path == "/api/validate-yaml":
+            return {"errors": [], "warnings": []}, 200
+        if path == "/api/repos/create":
+            return self._create(json.loads(body))
+        if path.endswith(".git/info/lfs/objects/batch"):
+            return {"objects": [self._place(wanted) for wanted in json.loads(body)["objects"]]}, 200
+        owner, name, what = path.removeprefix("/api/models/").split("/")[:3]
+        files = self.files.get(f"{owner}/{name}")
+        if files is None:
+            return {"error": "Repository not found"}, 404
+        if what == "preupload":
+            return {"files": [self._mode(file["path"]) for file in json.loads(body)["files"]]}, 200
+        if what == "tree":
+            return [{"type": "file", "path": each, "size": len(files[each]), "oid": "0"} for each in files], 200
+        assert (method, what) == ("POST", "commit"), f"{method} {path} is not part of this server"
+        for line in body.decode().splitlines():
+            self._commit(files, **json.loads(line))
+        return {"commitUrl": f"{self.url}/{owner}/{name}/commit/{'1' * 40}", "commitOid": "1" * 40}, 200
+
+    def _create(self, asked: dict[str, Any]) -> tuple[Any, int]:
+        name = f"{asked['organization']}/{asked['name']}"
+        if name in self.files:
+            return {"error": "You already created this model repo", "url": f"{self.url}/{name}"}, 409
+        self.files[name] = {}
+        self.private[name] = asked.get("visibility") == "private" or asked.get("private") is True
+        return {"url": f"{self.url}/{name}"}, 200
+
+    def _place(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        return {**wanted, "actions": {"upload": {"href": f"{self.url}/large/{wanted['oid']}"}}}
+
+    def _mode(self, path: str) -> dict[str, Any]:
+        mode = "lfs" if path.endswith(".safetensors") else "regular"
+        return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None}
+
+    def _commit(self, files: dict[str, bytes], key: str, value: dict[str, Any]) -> None:
+        if key == "file":
+            files[value["path"]] = base64.b64decode(value["content"])
+        elif key == "lfsFile":
+            content = self.large[value["oid"]]
+            assert hashlib.sha256(content).hexdigest() == value["oid"], f"{value['path']} came damaged"
+            files[value["path"]] = content
+        elif key == "deletedFile":
+            del files[value["path"]]

@@ -1,0 +1,463 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hub_server import TOKEN, HubServer
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from reflectrl.config import load_recipe
+from reflectrl.config.agent_file import read_agent_file
+from reflectrl.core import InvalidInput, Observation, WorkFailed
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.export import export_run
+from reflectrl.pipeline.scrub import Scrubber
+
+SMALL = [
+    "sft.reflector.steps=4",
+    "sft.policy.steps=4",
+    "rlft.stages.0.iterations=1",
+    "rlft.episodes=6",
+    "eval.episodes=6",
+    "eval.max_tasks=3",
+]
+STATE = Observation("Number 3, target 6.", ("add one", "subtract one"))
+
+
+def train(run: Path, *overrides: str) -> Path:
+    recipe = load_recipe("number_line/nano", [*SMALL, *overrides])
+    run_stages(recipe, run, STAGES, reporter=Reporter(Console(file=io.StringIO())))
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("runs") / "full")
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LoRA and menu labels of its own on the built-in base."""
+    overrides = ["model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05"]
+    return train(tmp_path_factory.mktemp("runs") / "adapted", *overrides)
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of a run, to be changed."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def chances(policy: Path, prompt: str, labels: Sequence[str]) -> list[float]:
+    """As somebody would compute them who has transformers only."""
+    tokenizer, model = AutoTokenizer.from_pretrained(policy), AutoModelForCausalLM.from_pretrained(policy).eval()
+    ids = [tokenizer(prompt + label)["input_ids"][-1] for label in labels]
+    with torch.no_grad():
+        logits = model(input_ids=tokenizer(prompt, return_tensors="pt")["input_ids"]).logits[0, -1]
+    return logits[ids].softmax(-1).tolist()
+
+
+@pytest.mark.parametrize("kind", ["trained", "adapted"])
+def test_plain_transformers_finds_the_probabilities_of_our_own_policy(kind, tmp_path, request):
+    run = request.getfixturevalue(kind)
+    folder = export_run(run, tmp_path / "out")
+    agent = load_agent(run)
+    move = agent.act(STATE)
+    prompt = agent.layout.policy(STATE, (), move.reflection, move.menu).text
+    assert abs(move.decision.probabilities[0] - 0.5) > 1e-3  # it is no coin
+    found = chances(folder / "policy", prompt, move.menu.labels)
+    assert found == pytest.approx(move.decision.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["trained", "adapted"])
+def test_an_exported_agent_acts_as_the_run_does(kind, tmp_path, request):
+    run = request.getfixturevalue(kind)
+    ours, theirs = load_agent(run).act(STATE), load_agent(export_run(run, tmp_path / "out")).act(STATE)
+    assert theirs.reflection == ours.reflection
+    assert theirs.menu == ours.menu
+    assert theirs.decision.action == ours.decision.action
+    assert theirs.decision.probabilities == pytest.approx(ours.decision.probabilities, abs=1e-5)
+
+
+def test_the_folder_holds_what_others_need_and_no_pickle(trained, tmp_path):
+    folder = export_run(trained, tmp_path / "out")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"policy", "reflector", "agent.json", "recipe.yaml", "README.md", "example.py", "example.json"}
+    assert {path.suffix for path in folder.rglob("*.*")} <= {".json", ".safetensors", ".yaml", ".md", ".py"}
+    assert load_recipe(str(folder / "recipe.yaml")) == load_recipe(str(trained / "recipe.yaml"))
+    agent = read_agent_file(folder)
+    assert agent is not None
+    assert (agent.env, agent.options, agent.max_actions) == ("number_line", {"size": 8}, 2)
+    assert agent.prompt == load_agent(trained).layout
+
+
+def test_adapters_on_a_base_that_nobody_else_has_are_merged_and_that_is_said(adapted, tmp_path):
+    said: list[str] = []
+    folder = export_run(adapted, tmp_path / "out", tell=said.append)
+    assert said[0] == (
+        "the adapter of the policy is merged into its base, since its base builtin/nano lies on this machine only"
+    )
+    assert not list(folder.rglob("adapter*"))
+    assert "is merged into its base" in (folder / "README.md").read_text()
+
+
+def rebased(run: Path, name: str) -> Path:
+    """Say of a run that its base was another one."""
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("name: builtin/nano", f"name: {name}"))
+    return run
+
+
+def test_an_adapter_on_a_base_of_the_hub_is_copied_and_names_it(adapted, tmp_path):
+    run = rebased(shutil.copytree(adapted, tmp_path / "run"), "owner/never-downloaded")
+    said: list[str] = []
+    folder = export_run(run, tmp_path / "out", tell=said.append)
+    assert said == []
+    adapter = json.loads((folder / "policy" / "adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("owner/never-downloaded", None)
+    assert adapter["target_modules"] == sorted(adapter["target_modules"])
+    assert "from peft import AutoPeftModelForCausalLM" in (folder / "example.py").read_text()
+    assert len((folder / "example.py").read_text().splitlines()) <= 15
+    (run / "reflector" / "adapter_config.json").write_text("[]")
+    with pytest.raises(InvalidInput, match=r"adapter_config\.json of a player is damaged"):
+        export_run(run, tmp_path / "again")
+
+
+def test_an_adapter_on_a_base_in_a_local_folder_is_merged_while_that_is_there(adapted, tmp_path):
+    base = shutil.copytree(adapted / "base", tmp_path / "models" / "my base")
+    run = rebased(shutil.copytree(adapted, tmp_path / "run"), str(base))
+    said: list[str] = []
+    folder = export_run(run, tmp_path / "out", tell=said.append)
+    assert "since its base my base lies on this machine only" in said[0]
+    assert not [name for name, content in contents(folder).items() if str(tmp_path).encode() in content]
+    assert "name: my base" in (folder / "recipe.yaml").read_text()
+    shutil.rmtree(base)
+    with pytest.raises(InvalidInput, match="the model .* cannot be loaded"):
+        export_run(run, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_the_example_is_short_and_plays_without_this_library(trained, tmp_path, capsys):
+    folder = export_run(trained, tmp_path / "out")
+    program = (folder / "example.py").read_text()
+    assert len(program.splitlines()) <= 15
+    assert "reflectrl" not in program
+    runpy.run_path(str(folder / "example.py"))
+    state = json.loads((folder / "example.json").read_text())
+    probabilities = chances(folder / "policy", state["prompt"], state["labels"])
+    assert len(state["actions"]) == 2
+    assert capsys.readouterr().out == state["actions"][probabilities.index(max(probabilities))] + "\n"
+    own = (trained / "trajectories" / "eval-rlft-local-greedy.jsonl").read_text()
+    assert json.dumps(re.search(r"Number .*", state["prompt"])[0]) in own
+
+
+def test_two_exports_are_the_same_to_the_byte(adapted, tmp_path):
+    first = contents(export_run(adapted, tmp_path / "first"))
+    assert contents(export_run(adapted, tmp_path / "second")) == first
+
+
+def test_an_export_goes_into_the_run_and_replaces_an_earlier_one_as_a_whole(run):
+    folder = export_run(run)
+    assert folder == run / "export"
+    before = contents(folder)
+    (folder / "policy" / "left_over.json").write_text("{}")
+    assert contents(export_run(run)) == before
+
+
+def test_nothing_tells_of_the_machine_or_its_keys(run, tmp_path, monkeypatch):
+    home = tmp_path / "home" / "somebody"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    values = yaml.safe_load((run / "recipe.yaml").read_text())
+    values["description"] = f"Made in {home}/secret project from {run}/data with {TOKEN}, see file://{home}/notes.md"
+    values["players"]["endpoint"]["base_url"] = "http://somebody:password@model.example/v1?key=0123"
+    (run / "recipe.yaml").write_text(yaml.safe_dump(values))
+    tokenizer = run / "policy" / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"name_or_path": str(run / "base")}))
+    config = run / "policy" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"_name_or_path": "x", "made_from": f"{home}/model"}))
+    folder = export_run(run, tmp_path / "out")
+    for name, content in contents(folder).items():
+        for private in (str(tmp_path), "somebody", "password", "key=0123", TOKEN, os.path.realpath(tmp_path)):
+            assert private.encode() not in content, f"{name} holds {private}"
+    assert "model.example/v1" in (folder / "recipe.yaml").read_text()
+    assert load_agent(folder).act(STATE).decision.action in STATE.actions
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ("/data/my games/house.z8", "house.z8"),
+        ("look into /data/docs/a.txt, and/or b.txt", "look into a.txt, and/or b.txt"),
+        ("https://user:token@host.example/team/project.git", "https://host.example/team/project.git"),
+        ("../relative/folder", "../relative/folder"),
+        ("file:///data/project", "project"),
+        ("pypi:requests==2.32.0", "pypi:requests==2.32.0"),
+        ("no path at all; 1/2", "no path at all; 1/2"),
+    ],
+)
+def test_of_a_path_the_last_part_is_left(given, left, tmp_path):
+    assert Scrubber(tmp_path).value({"repositories": [given], "size": 8}) == {"repositories": [left], "size": 8}
+
+
+def test_a_name_that_ends_with_a_path_keeps_the_environment(tmp_path):
+    recipe = load_recipe("number_line/nano", ["env.name=textworld:/data/my games/house.z8"])
+    assert Scrubber(tmp_path).recipe(recipe).env.name == "textworld:house.z8"
+
+
+def test_a_run_that_is_not_finished_exports_its_last_policy_and_says_so(run, tmp_path):
+    shutil.rmtree(run / "policy")
+    (run / "eval.jsonl").unlink()
+    shutil.rmtree(run / "trajectories")
+    said: list[str] = []
+    folder = export_run(run, tmp_path / "out", tell=said.append)
+    assert contents(folder / "policy")["model.safetensors"] == contents(run / "policy-sft")["model.safetensors"]
+    card = (folder / "README.md").read_text()
+    assert "its reinforcement learning is not done" in card
+    assert "its reinforcement learning is not done" in said[0]
+    assert "Not evaluated yet" in card
+    state = json.loads((folder / "example.json").read_text())
+    assert state["prompt"].startswith("Past: none\nNumber ")
+    assert "Reflection: The target is" in state["prompt"]
+
+
+def test_a_run_without_any_policy_names_the_command_that_makes_one(run):
+    shutil.rmtree(run / "policy")
+    shutil.rmtree(run / "policy-sft")
+    with pytest.raises(InvalidInput, match="no policy yet; run `reflectrl sft` for it first"):
+        export_run(run)
+    assert not (run / "export").exists()
+
+
+def test_a_run_without_its_reflector_names_the_command_that_makes_one(run):
+    shutil.rmtree(run / "reflector")
+    with pytest.raises(InvalidInput, match="reflector does not exist; run `reflectrl sft`"):
+        export_run(run)
+    assert not list(run.glob("*export*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("policy/model.safetensors", "damaged", "is no complete player .*; train that player again"),
+        ("policy/config.json", "{", "config.json of a player is damaged"),
+        ("recipe.yaml", "[", "no valid YAML"),
+        ("eval.jsonl", "{}\n", "lacks field"),
+        ("trajectories/eval-rlft-local-greedy.jsonl", "{}\n", "names the format None"),
+    ],
+)
+def test_damaged_parts_are_sentences_and_leave_nothing_behind(name, content, sentence, run):
+    (run / name).write_text(content)
+    with pytest.raises(InvalidInput, match=sentence):
+        export_run(run)
+    assert not list(run.glob("*export*"))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path, trained):
+    with pytest.raises(InvalidInput, match=r"it has no recipe\.yaml"):
+        export_run(tmp_path)
+    folder = export_run(trained, tmp_path / "out")
+    with pytest.raises(InvalidInput, match="is an exported agent already"):
+        export_run(folder)
+
+
+def test_what_is_no_export_is_never_replaced(run, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "agent.json").write_text('{"name": "another agent"}\n')
+    for out in (tmp_path / "notes", tmp_path / "file", run, run / "policy"):
+        with pytest.raises(InvalidInput, match="is no export, so it is not replaced; choose another --out"):
+            export_run(run, out)
+    with pytest.raises(InvalidInput, match="names the format None"):
+        export_run(run, tmp_path / "foreign")
+    assert (tmp_path / "notes" / "thesis.txt").read_text() == "years of work"
+    with pytest.raises(WorkFailed, match=r"cannot be written to .*file/out: File exists; make room or choose"):
+        export_run(run, tmp_path / "file" / "out")
+
+
+def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    given = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    given |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", **env}
+    arguments = (sys.executable, "-m", "reflectrl", "export", *arguments)
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, env=given, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained, tmp_path):
+    out = tmp_path / "out"
+    with HubServer() as hub:
+        hub.files["me/agent"] = {"policy/adapter_config.json": b"{}", "notes.md": b"mine"}  # of an earlier push
+        done = command(
+            trained,
+            "--out",
+            out,
+            "--push-to-hub",
+            "me/agent",
+            HF_ENDPOINT=hub.url,
+            HF_TOKEN=TOKEN,
+            HF_HOME=str(tmp_path),
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"export: {out}", f"hub: {hub.url}/me/agent"]
+    assert hub.files["me/agent"] == contents(out) | {"notes.md": b"mine"}
+    assert TOKEN not in done.stdout + done.stderr
+    assert not [name for name, content in contents(tmp_path).items() if TOKEN.encode() in content]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "sentence"),
+    [
+        (["--push-to-hub", "me/agent"], {}, "needs a token of the hub"),
+        (["--push-to-hub", "me"], {"HF_TOKEN": TOKEN}, "expected OWNER/NAME"),
+        (["--push-to-hub", "me/agent"], {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+        (["--private"], {}, "without --push-to-hub"),
+    ],
+    ids=["no token", "no name", "offline", "nothing to push"],
+)
+def test_a_push_that_cannot_work_is_refused_before_any_work(arguments, env, sentence, tmp_path, trained):
+    done = command(trained, "--out", tmp_path / "out", *arguments, HF_HOME=str(tmp_path), **env)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+REFUSED = """
+import json, sys
+from pathlib import Path
+from reflectrl.core import ReflectRLError
+from reflectrl.pipeline.hub import push
+
+for name in sys.argv[2:]:
+    try:
+        print(json.dumps([0, push(Path(sys.argv[1]), name, private=True)]))
+    except ReflectRLError as error:
+        print(json.dumps([error.exit_code, str(error)]))
+"""
+
+
+def test_what_the_hub_refuses_is_a_sentence(tmp_path):
+    (tmp_path / "file.txt").write_text("fine")
+    env = {**os.environ, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": TOKEN}
+    names = ("me/fine", "401/agent", "403/agent")
+
+    def ask(endpoint: str, *names: str) -> list[tuple[int, str]]:
+        script = [sys.executable, "-c", REFUSED, str(tmp_path), *names]
+        done = subprocess.run(
+            script, capture_output=True, text=True, check=True, timeout=120, env={**env, "HF_ENDPOINT": endpoint}
+        )
+        assert TOKEN not in done.stdout + done.stderr
+        return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+    with HubServer() as hub:
+        hub.files |= {name: {} for name in names[1:]}  # so that they break while files are listed
+        hub.status = {"401/agent/tree": 401, "403/agent/tree": 403}
+        fine, wrong, forbidden = ask(hub.url, *names)
+        assert fine == (0, f"{hub.url}/me/fine")
+        assert hub.private == {"me/fine": True}
+        assert wrong[0] == forbidden[0] == 2
+        assert "the hub refused to write '401/agent' (401)" in wrong[1]
+        assert "(403): the token is wrong, or may not write there" in forbidden[1]
+        hub.status = {"api/repos/create": 500}
+        ((code, sentence),) = ask(hub.url, "me/new")
+        assert code == 1
+        assert "the hub did not take 'me/new': it answered with status 500" in sentence
+        assert "is there and whole, so run the command again" in sentence
+        nobody = hub.url
+    ((code, sentence),) = ask(nobody, "me/new")
+    assert code == 1
+    assert "the hub did not take 'me/new': ConnectError" in sentence
+
+
+ON_THE_HUB = """
+import io, json, runpy, sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from transformers import AutoTokenizer
+from peft import AutoPeftModelForCausalLM
+
+from reflectrl.config import load_recipe
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.export import export_run
+from test_export import SMALL, STATE, chances
+
+place = Path(sys.argv[1])
+changes = ["model.name=owner/tiny", "model.lora={r: 4, alpha: 8}", "prompt.labels=added", "players.reflector=none"]
+recipe = load_recipe("number_line/nano", [*SMALL, *changes, "sft.policy.learning_rate=0.05"])
+run_stages(recipe, place / "run", STAGES[:3], reporter=Reporter(Console(file=io.StringIO())))
+folder, merged = export_run(place / "run", place / "adapter"), export_run(place / "run", place / "merged", merge=True)
+agent = load_agent(place / "run")
+move = agent.act(STATE)
+prompt = agent.layout.policy(STATE, (), None, move.menu).text
+tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
+model = AutoPeftModelForCausalLM.from_pretrained(folder / "policy").eval()
+labels = [tokenizer(prompt + label)["input_ids"][-1] for label in move.menu.labels]
+with torch.no_grad():
+    logits = model(input_ids=tokenizer(prompt, return_tensors="pt")["input_ids"]).logits[0, -1]
+with redirect_stdout(io.StringIO()) as said:
+    runpy.run_path(str(folder / "example.py"))
+print(json.dumps({
+    "ours": move.decision.probabilities,
+    "adapter": logits[labels].softmax(-1).tolist(),
+    "merged": chances(merged / "policy", prompt, move.menu.labels),
+    "loaded": [load_agent(each).act(STATE).decision.probabilities for each in (folder, merged)],
+    "example": said.getvalue(),
+}))
+"""
+
+
+@pytest.mark.slow
+def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(trained, tmp_path):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cached = tmp_path / "hub" / "models--owner--tiny"
+    shutil.copytree(trained / "base", cached / "snapshots" / commit)
+    (cached / "snapshots" / commit / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
+    script = [sys.executable, "-c", ON_THE_HUB, str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for probabilities in (found["adapter"], found["merged"], *found["loaded"]):
+        assert probabilities == pytest.approx(found["ours"], abs=1e-5)
+    assert found["example"] in ("add one\n", "subtract one\n")
+    adapter = json.loads((tmp_path / "adapter" / "policy" / "adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("owner/tiny", commit)
+    assert not (tmp_path / "adapter" / "policy" / "README.md").exists()
+    assert not list((tmp_path / "merged").rglob("adapter*"))
+    for folder, relation in (("adapter", "adapter"), ("merged", "finetune")):
+        card = (tmp_path / folder / "README.md").read_text()
+        metadata = yaml.safe_load(card.split("---\n")[1])
+        assert metadata["library_name"] == ("peft" if folder == "adapter" else "transformers")
+        assert (metadata["base_model"], metadata["base_model_relation"]) == ("owner/tiny", relation)
+        assert metadata["license"] == "apache-2.0"
+        assert commit in card
+        for name, content in contents(tmp_path / folder).items():
+            assert str(tmp_path).encode() not in content, name

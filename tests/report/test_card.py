@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+from reflectrl.config import load_recipe
+from reflectrl.config.agent_file import AGENT, AgentFile, exported_recipe, read_agent_file, write_agent_file
+from reflectrl.core import InvalidInput
+from reflectrl.prompts import PromptFormat
+from reflectrl.report.card import Base, Card, model_card
+from reflectrl.report.markdown import markdown
+from reflectrl.report.runs import Point, Run
+from reflectrl.rollout.metrics import EpisodeMetrics
+from reflectrl.rollout.results import EvalRow
+
+HOSTILE = (
+    "<script>alert(1)</script> ![x](https://evil.example/x.png) [y](javascript:z) | a | b | `code` **bold** "
+    "\x1b[31m $x$ &lt; @team\n\n# Heading\n---\n```\nfence\n"
+)
+AGENT_FILE = AgentFile("number_line", {"size": 8}, PromptFormat(), 2)
+
+
+def row(policy: str = "rlft", **changes: Any) -> EvalRow:
+    metrics = EpisodeMetrics(40, 0.5, 0.35, 0.65, 0.25, 4.5, 0.0, 0.1)
+    values = {"reflections": "local", "mode": "greedy", "split": "test", "tasks": 40, "benchmark": "", **changes}
+    return EvalRow(policy, metrics=metrics, **values)
+
+
+def card(*overrides: str, rows: tuple[EvalRow, ...] = (row(),), **changes: Any) -> Card:
+    points = tuple(Point(n, "main", 0.5, 0.2, 0.1, 10) for n in range(7))
+    run = Run("run", Path("run"), "", rows, points, ())
+    values = {"agent": AGENT_FILE, "policy": "policy", "adapter": False, "base": None, **changes}
+    return Card(run, load_recipe("number_line/nano", overrides), **values)
+
+
+def metadata(text: str) -> dict[str, Any]:
+    _, head, _ = text.split("---\n", 2)
+    return yaml.safe_load(head)
+
+
+class Shown(HTMLParser):
+    """Tags and texts of the page that a card becomes."""
+
+    def __init__(self, card: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        body = card.split("---\n", 2)[2]
+        self.feed(MarkdownIt("commonmark").enable("table").enable("strikethrough").render(body))
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def test_the_metadata_is_what_the_hub_reads():
+    assert metadata(model_card(card())) == {
+        "library_name": "transformers",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reflectrl", "reinforcement-learning", "agents", "number_line"],
+    }
+    based = metadata(model_card(card(adapter=True, base=Base("owner/tiny", None, "mit"))))
+    assert based["library_name"] == "peft"
+    assert (based["base_model"], based["base_model_relation"], based["license"]) == ("owner/tiny", "adapter", "mit")
+
+
+def test_every_section_is_there_and_the_table_has_its_intervals():
+    text = model_card(card())
+    shown = Shown(text)
+    titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert titles == [
+        "What it is",
+        "How to use it",
+        "Evaluation",
+        "Training data",
+        "Recipe",
+        "Curriculum",
+        "Limits",
+        "Citation",
+    ]
+    assert "50% [35, 65]" in shown.texts
+    assert "Played on 40 tasks of the split test" in shown.text
+    assert "2402.12621" in shown.text
+    curriculum = text.split("## Curriculum")[1]
+    assert "| main | unchanged | 20 | 7 |" in curriculum
+
+
+def test_a_card_says_what_is_not_known_or_not_done():
+    text = model_card(card(policy="policy-sft", rows=(), notes=["it was made in a hurry"]))
+    assert "Not evaluated yet" in text
+    assert "Training: supervised fine-tuning, no reinforcement learning" in text
+    assert "Its reinforcement learning was not done" in text
+    assert "- it was made in a hurry" in text
+    assert "No licence is stated" in text
+    only = model_card(card("rlft=null", "eval.policies=[sft]", policy="policy-sft"))
+    assert "was not done" not in only
+    assert "## Curriculum" not in only
+
+
+@pytest.mark.parametrize("reflector", ["remote", "expert", "none", "self"])
+def test_a_reflector_that_is_not_in_the_folder_is_named(reflector):
+    text = model_card(card(f"players.reflector={reflector}"))
+    assert "`reflector/`" not in text
+    assert "| reflector |" not in text
+
+
+def test_hostile_texts_are_shown_and_do_nothing():
+    plain = Shown(model_card(card("description=fine", rows=(row(benchmark="fine"),), notes=["fine"])))
+    given = card(rows=(row(benchmark=HOSTILE, split=HOSTILE, reflections=HOSTILE),))
+    stages = [given.recipe.rlft.stages[0].model_copy(update={"name": HOSTILE, "env": {HOSTILE: HOSTILE}})]
+    recipe = given.recipe.model_copy(
+        update={
+            "name": HOSTILE,
+            "description": HOSTILE,
+            "model": given.recipe.model.model_copy(update={"name": HOSTILE}),
+            "rlft": given.recipe.rlft.model_copy(update={"stages": stages}),
+        }
+    )
+    agent = AgentFile(HOSTILE, {HOSTILE: HOSTILE}, PromptFormat(), 2)
+    text = model_card(Card(given.run, recipe, agent, "policy", False, None, [HOSTILE]))
+    shown = Shown(text)
+    assert shown.tags == plain.tags
+    assert shown.text.count("<script>alert(1)</script> ![x](https://evil.example/x.png)") >= 8
+    assert "\x1b" not in text
+    assert metadata(text)["tags"][-1].startswith("<script>")
+
+
+def test_a_huge_text_is_cut():
+    text = model_card(card(f"description={'long ' * 10_000}"))
+    assert len(text) < 10_000
+    assert "more characters" in text
+
+
+def test_escaped_text_is_one_line():
+    assert markdown("a | b\n# c") == "a \\| b \\# c"
+
+
+def test_an_agent_file_is_read_as_it_was_written(tmp_path):
+    agent = AgentFile("textworld:a.z8", {"page": 20, "deep": {"a": [1, None]}}, PromptFormat("Go.", 3, "letters"), 7)
+    write_agent_file(tmp_path, agent)
+    assert read_agent_file(tmp_path) == agent
+    (tmp_path / AGENT).unlink()
+    assert read_agent_file(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('"version": 1', '"version": 9', "names version 9; expected 1: export the run anew"),
+        ("reflectrl-agent", "other", "names the format 'other'"),
+        ('"max_actions": 2', '"max_actions": 0', "max_actions is 0; expected 1 or more"),
+        ('"max_actions": 2', '"max_actions": "2"', "max_actions is '2'; expected a value of type int"),
+        ('"env"', '"game"', "lacks field 'env'"),
+        ("{", "", "is not JSON"),
+        ("{", "[]\n{", "names the format None"),
+    ],
+)
+def test_a_damaged_agent_file_is_a_sentence(old, new, sentence, tmp_path):
+    write_agent_file(tmp_path, AGENT_FILE)
+    path = tmp_path / AGENT
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(InvalidInput, match=sentence):
+        read_agent_file(tmp_path)
+
+
+def test_merged_weights_are_loaded_without_adapters_and_adapters_with_them(tmp_path):
+    recipe = load_recipe("number_line/nano", ["model.lora={r: 4}", "model.quantization=4bit"])
+    (tmp_path / "reflector").mkdir()
+    (tmp_path / "reflector" / "adapter_config.json").write_text("{}")
+    loaded = exported_recipe(recipe, tmp_path)
+    assert (loaded.model.lora, loaded.model.quantization) == (None, "none")
+    assert loaded.reflector_model == recipe.model
