@@ -33,15 +33,21 @@ MAY_IMPORT = {
     "evaluation": {"models", "config", *BELOW_MODELS},
     "report": {"config", *BELOW_MODELS},
     "pipeline": {"envs", *BELOW_PIPELINE},
-    "cli": {"pipeline", *BELOW_PIPELINE},
+    "serving": {"pipeline", *BELOW_PIPELINE},
+    "skeleton": {"core"},
+    "cli": {"serving", "skeleton", "pipeline", *BELOW_PIPELINE},
 }
-ABOVE_MODELS = {"models", "training", "evaluation", "pipeline", "cli"}
+ABOVE_MODELS = {"models", "training", "evaluation", "pipeline", "serving", "cli"}
 MAY_BE_IMPORTED_BY = {
     "trl": {"training"},
     "torch": ABOVE_MODELS,
     "transformers": ABOVE_MODELS,
     "peft": ABOVE_MODELS,
     "bitsandbytes": {"models"},
+    "fastapi": {"serving"},
+    "starlette": {"serving"},
+    "uvicorn": {"serving"},
+    "matplotlib": {"report"},
     "typer": {"cli"},
 }
 

@@ -35,6 +35,7 @@ OBJECTS = {
 NETWORK = {"aiohttp", "ftplib", "http", "httpx", "openai", "requests", "socket", "socketserver", "urllib", "xmlrpc"}
 MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/players/chat.py": {"openai": "the chat endpoint that a recipe names"},
+    "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
     "reflectrl/core/worker_process.py": {"subprocess": "python, for worker processes of our own"},
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},
     "envs/auto_explore/programs.py": {"subprocess": "a command of the agent, in a sandbox without network"},

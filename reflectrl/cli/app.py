@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reflectrl
-from reflectrl.cli import doctor, envs, explore, recipes, reports, stages
+from reflectrl.cli import doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
 
 # A traceback means a bug in this library, so it is shown as Python shows it.
 app = typer.Typer(
@@ -23,8 +23,13 @@ app.command("sft")(stages.sft)
 app.command("rlft")(stages.rlft)
 app.command("eval")(stages.evaluate)
 app.command("report")(reports.report)
+app.command("plot")(plot.plot)
 app.command("explore")(explore.explore)
+app.command("play")(play.play)
+app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.add_typer(recipes.app, name="recipes")
+app.command("new-env")(new_env.new_env)
 app.command("check-env")(envs.check)
 app.command("doctor")(doctor.doctor)
 

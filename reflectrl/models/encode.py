@@ -34,7 +34,7 @@ class PromptBatch:
 class PromptEncoder:
     """Tokenizes prompts within a length limit; texts are tokenized once, the last ``cache_size`` of them are kept."""
 
-    def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 200_000) -> None:
+    def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 50_000) -> None:
         self._tokenizer = tokenizer
         self._label_ids = list(label_ids)
         self.max_length = max_length
@@ -90,6 +90,8 @@ class PromptEncoder:
         ids = self._tokens.get(text)
         if ids is None:
             ids = tuple(self._tokenizer(text)["input_ids"])
+            if len(ids) > self.max_length:
+                return ids  # refused, or shortened: not worth keeping, and as long as whoever sent it likes
             if len(self._tokens) >= self._cache_size:
                 self._tokens.pop(next(iter(self._tokens)))
             self._tokens[text] = ids

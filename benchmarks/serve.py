@@ -1,0 +1,146 @@
+"""How many requests a second `reflectrl serve` answers: `POST /act` by clients that ask one after another.
+
+    python benchmarks/serve.py RUN
+
+States are those of random walks through the environment of the run. "New" ones are asked for the first time, so the
+reflector writes; "seen" ones are asked again, and a greedy reflector remembers. Clients are threads of this process,
+which takes a part of the same cores: with the server elsewhere there is more. What waits is played together, so many
+clients get more than one. On a machine with other work the server's processor time tells more than the clock, which
+measures the others too. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from urllib.parse import urlsplit
+
+from arms import table
+
+from reflectrl.config import load_recipe
+from reflectrl.core import NatLangEnv, make_env
+
+CLIENTS = (1, 16)
+REQUESTS = 300
+"""Of each kind, for each number of clients."""
+
+
+@contextmanager
+def served(run: Path) -> Iterator[tuple[str, int]]:
+    """Host and port of a server of ``run``, and its process."""
+    command = [sys.executable, "-m", "reflectrl", "serve", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        if not ready:
+            sys.exit(f"{run} cannot be served.")
+        print(f"{ready.partition(' on ')[0]}\n")
+        try:
+            yield urlsplit(ready.split()[-1]).netloc, process.pid
+        finally:
+            process.terminate()
+
+
+def states(env: NatLangEnv, count: int) -> list[bytes]:
+    """Different bodies of requests, at most ``count``."""
+    rng, found = random.Random(0), {}
+    tasks = env.tasks("train")
+    for _ in range(20 * count):
+        if len(found) == count:
+            break
+        env.reset(seed=0, options={"task": rng.choice(tasks)})
+        history: list[str] = []
+        over = False
+        while not over and len(found) < count:
+            seen = env.observation
+            body = {"observation": seen.text, "actions": seen.actions, "task": seen.task, "history": history[-1:]}
+            found[json.dumps(body).encode()] = None
+            history.append(rng.choice(seen.actions))
+            _, _, terminated, truncated, _ = env.step(history[-1])
+            over = terminated or truncated
+    return list(found)
+
+
+def ask(address: str, bodies: Sequence[bytes]) -> list[float]:
+    """Seconds of each request of one client."""
+    took = []
+    connection = http.client.HTTPConnection(address)
+    for body in bodies:
+        began = time.perf_counter()
+        connection.request("POST", "/act", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        took.append(time.perf_counter() - began)
+        if answer.status != 200:
+            sys.exit(f"the server answered with status {answer.status}.")
+    connection.close()
+    return took
+
+
+def processor_seconds(process: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(address: str, process: int, bodies: Sequence[bytes], clients: int) -> list[str]:
+    """Requests a second, milliseconds of one, and those of the server's processor."""
+    began, used = time.perf_counter(), processor_seconds(process)
+    with ThreadPoolExecutor(clients) as crowd:
+        shares = crowd.map(lambda number: ask(address, bodies[number::clients]), range(clients))
+        took = [1e3 * seconds for share in shares for seconds in share]
+    seconds, used = time.perf_counter() - began, processor_seconds(process) - used
+    worked = f"{1e3 * used / len(took):.1f}"
+    return [f"**{len(took) / seconds:,.0f}**", f"{median(took):.1f}", f"{quantiles(took, n=20)[-1]:.1f}", worked]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("--clients", nargs="+", type=int, default=CLIENTS)
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    given = parser.parse_args()
+    recipe = load_recipe(str(given.run / "recipe.yaml"))
+    bodies = states(make_env(recipe.env.name, **recipe.env.options), given.requests * len(given.clients) + 1)
+    if len(bodies) <= given.requests * len(given.clients):
+        sys.exit(f"only {len(bodies)} states were found; ask for fewer --requests.")
+    rows = []
+    print(f"`python benchmarks/serve.py` on {os.cpu_count()} cores ({platform.machine()}), {len(bodies)} states")
+    with served(given.run) as (address, process):
+        ask(address, bodies[-1:])  # the first call of all is slow
+        for place, clients in enumerate(given.clients):
+            mine = bodies[place * given.requests : (place + 1) * given.requests]
+            load = f"{os.getloadavg()[0]:.1f}"
+            for kind in ("new", "seen"):
+                rows.append([str(clients), kind, *measure(address, process, mine, clients), load])
+    print(
+        table(
+            [
+                "clients",
+                "states",
+                "requests/s",
+                "ms a request",
+                "95 % within",
+                "processor ms of the server",
+                "load before",
+            ],
+            rows,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

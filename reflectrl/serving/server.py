@@ -1,0 +1,272 @@
+"""``serve``: an agent behind HTTP: ``/act`` for both players, an OpenAI-compatible chat for the reflector.
+
+The only importer of FastAPI and uvicorn. Nothing of what clients send is written anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import math
+import random
+import signal
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from reflectrl import __version__
+from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
+from reflectrl.core.promises import wrong_observation
+from reflectrl.core.stop import tell_user
+from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
+from reflectrl.serving.service import Said, Service, load_service
+from reflectrl.serving.together import Busy, ToAct, Together, ToReflect
+from reflectrl.serving.wire import (
+    LONGEST_NAME,
+    REFLECTOR,
+    ActReply,
+    ActRequest,
+    ChatChoice,
+    ChatReply,
+    ChatRequest,
+    ChatUsage,
+    Failure,
+    mistakes,
+)
+from reflectrl.prompts import Prompt
+
+CONNECTIONS = 500
+"""Open at the same time, at most; uvicorn itself turns more of them away."""
+
+
+def serve(
+    run: Path,
+    *,
+    policy: str | None = None,
+    greedy: bool = True,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    key: str | None = None,
+    bounds: Bounds | None = None,
+    ready: Callable[[str], None] = tell_user,
+) -> None:
+    """Serve the agent of a run, or of an export of one, until SIGINT or SIGTERM; from the main thread only.
+
+    Args:
+        run: its folder.
+        policy: ``policy`` or ``policy-sft``; the last that is there if absent.
+        greedy: choose the most probable action; otherwise draw it.
+        host: address to listen at.
+        port: 0 for any that is free.
+        key: what clients must know; ``None`` to let everybody in.
+        bounds: what one client may ask.
+        ready: told who is served, and where.
+
+    Raises:
+        InvalidInput: no such agent, one that cannot do without the expert, or an address that cannot be listened at.
+
+    """
+    bounds = bounds or Bounds()
+    with _listener(host, port) as listener:  # first, because models take long to load
+        service = load_service(run, policy, greedy=greedy)
+        address, number = listener.getsockname()[:2]
+        if key is None and not ipaddress.ip_address(address).is_loopback:
+            tell_user(f"warning: {address} can be reached from elsewhere, and no key is asked for; set --api-key-env.")
+        url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
+        app = make_app(service, bounds, key, ready=lambda: ready(f"serving {service.who} on {url}"))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",  # which bounds the size of headers
+                loop="asyncio",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=CONNECTIONS,
+                timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
+            )
+        )
+        with _stopped_by_signals(server):
+            server.run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """End the server and not the process: uvicorn raises the signals again once it has ended, to no effect here."""
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except OSError as error:
+        raise InvalidInput(
+            f"{host} port {port} cannot be listened at ({error.strerror or error}); choose another --host or --port, "
+            "such as --port 0 for any that is free."
+        ) from error
+
+
+def make_app(
+    service: Service, bounds: Bounds, key: str | None = None, *, ready: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """The application; ``ready`` is called when it begins to answer."""
+    players = Together(service.agent, bounds.max_waiting)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        players.start()
+        ready()
+        yield
+        players.stop()
+
+    app = FastAPI(
+        title="reflectrl",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses={"default": {"model": Failure}},
+    )
+    app.add_middleware(Gate, bounds=bounds, key=key)
+    for kind in (Refused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
+        app.add_exception_handler(kind, _answer_error)
+    desk = Desk(service, players, bounds.timeout_s)
+    app.get("/health")(desk.health)
+    app.post("/act")(desk.act)
+    app.get("/v1/models")(desk.models)
+    app.post("/v1/chat/completions")(desk.chat)
+    return app
+
+
+class Desk:
+    """Takes requests, has the players answer them, and hands out the answers."""
+
+    def __init__(self, service: Service, players: Together, timeout_s: float) -> None:
+        self._service = service
+        self._players = players
+        self._timeout_s = timeout_s
+
+    async def health(self) -> dict[str, str | int | bool]:
+        """Who is served."""
+        agent = self._service.agent
+        return {
+            "status": "ok",
+            "agent": self._service.who,
+            "environment": agent.recipe.env.name,
+            "policy": self._service.policy,
+            "reflector": agent.recipe.players.reflector,
+            "greedy": self._service.greedy,
+            "max_actions": agent.max_actions,
+            "waiting": self._players.waiting,
+            "version": __version__,
+        }
+
+    async def act(self, request: ActRequest) -> ActReply:
+        """Reflect on a state, and choose an action."""
+        observation = Observation(request.observation, tuple(request.actions), request.task)
+        wrong = wrong_observation(observation, self._service.agent.max_actions, ended=False)
+        if wrong is not None:
+            raise Refused(422, f"the state cannot be played: it {wrong}.")
+        rng = random.Random(request.seed)
+        for _ in request.history:  # as in an episode of this seed, where each step has drawn twice
+            rng.random(), rng.random()
+        draws = rng.random(), rng.random()
+        move = await self._players.ask(
+            ToAct(observation, tuple(request.history), request.reflection, draws), self._timeout_s
+        )
+        chosen = move.decision
+        return ActReply(
+            reflection=move.reflection,
+            action=chosen.action,
+            index=chosen.index,
+            probabilities=list(chosen.probabilities),
+            logprob=chosen.logprob,
+            entropy=chosen.entropy,
+        )
+
+    async def models(self) -> dict[str, Any]:
+        """The reflector, if there is one."""
+        model = {"id": REFLECTOR, "object": "model", "created": 0, "owned_by": "reflectrl"}
+        return {"object": "list", "data": [model] if self._service.voice else []}
+
+    async def chat(self, request: ChatRequest) -> ChatReply:
+        """Have the reflector write about a prompt of the kind that it was trained on."""
+        voice, chat = self._service.voice, request
+        if chat.model != REFLECTOR or voice is None:
+            known = nearest(chat.model[:LONGEST_NAME], [REFLECTOR] if voice else [])
+            raise Refused(404, f"there is no model {chat.model[:LONGEST_NAME]!r}; {known}", "model_not_found")
+        if chat.stream or chat.n not in (None, 1):
+            raise Refused(400, "stream=true or n above 1 was asked for; expected one whole reply: leave both out.")
+        if chat.temperature not in (None, voice.temperature):
+            raise Refused(
+                400,
+                f"temperature={chat.temperature:g} was asked for, but this reflector writes at "
+                f"{voice.temperature:g}; leave it out.",
+            )
+        limit = chat.max_completion_tokens or chat.max_tokens
+        if limit is not None and limit < voice.longest and voice.tokenizer is None:
+            raise Refused(
+                400,
+                f"at most {limit} tokens were asked for; this reflector writes up to {voice.longest}: ask for those.",
+            )
+        prompt = next((message.text for message in reversed(chat.messages) if message.role == "user"), "")
+        if not prompt:
+            raise Refused(400, "messages holds no text of a user; expected the reflector's prompt in the last one.")
+        question = ToReflect(Prompt("", (), prompt), random.Random(chat.seed).random())
+        words = await self._players.ask(question, self._timeout_s)
+        return _completion(voice.measure(prompt, words.text, limit))
+
+
+def _completion(said: Said) -> ChatReply:
+    usage = None
+    if said.prompt_tokens is not None and said.tokens is not None:
+        usage = ChatUsage(
+            prompt_tokens=said.prompt_tokens,
+            completion_tokens=said.tokens,
+            total_tokens=said.prompt_tokens + said.tokens,
+        )
+    message = {"role": "assistant", "content": said.text}
+    choice = ChatChoice(message=message, finish_reason="length" if said.cut else "stop")
+    return ChatReply(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), choices=[choice], usage=usage)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+async def _answer_error(request: Request, error: Exception) -> JSONResponse:
+    """A sentence instead of a reply. What cannot be used is 422, and 400 under /v1, as OpenAI has it."""
+    unusable = 400 if request.url.path.startswith("/v1/") else 422
+    if isinstance(error, Refused):
+        return error_reply(error.status, str(error), error.code)
+    if isinstance(error, RequestValidationError):
+        known = ChatRequest.model_fields if unusable == 400 else ActRequest.model_fields
+        return error_reply(unusable, mistakes(error.errors(), list(known)))
+    if isinstance(error, InvalidInput):  # the players were given what was found right before: but for its length
+        return error_reply(unusable, str(error), "context_length_exceeded")
+    if isinstance(error, WorkFailed):
+        return error_reply(502, str(error))
+    if isinstance(error, Busy):
+        return error_reply(503, "too many requests wait already; try again in a second.", headers={"retry-after": "1"})
+    if isinstance(error, TimeoutError):
+        return error_reply(504, "there was no answer in time; try again later.", headers={"retry-after": "1"})
+    if isinstance(error, HTTPException):  # no such path or method
+        sentence = f"{request.method} {request.url.path[:LONGEST_NAME]!r}: {error.detail.lower()}; see /openapi.json."
+        return error_reply(error.status_code, sentence, headers=dict(error.headers or {}))
+    raise error

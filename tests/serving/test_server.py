@@ -1,0 +1,602 @@
+"""``reflectrl serve`` as its clients meet it: a real process, real HTTP, the client library of OpenAI."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from rich.console import Console
+from scripted_endpoint import ScriptedEndpoint
+
+from reflectrl.config import load_recipe
+from reflectrl.core import Decision, InvalidInput, Trajectory, WorkFailed
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.console import Reporter
+from reflectrl.serving.gate import Bounds
+from reflectrl.serving.server import make_app, serve
+from reflectrl.serving.service import Service, load_service
+from reflectrl.players.remote import Endpoint, RemoteReflector
+from reflectrl.prompts import Prompt
+from reflectrl.rollout import Episode, rollout
+
+KEY = "sk-of-the-test"
+STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
+SMALL = ["data.samples=60", "sft.reflector.steps=60", "sft.policy.steps=10", "rlft.stages.0.iterations=1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    recipe = load_recipe("number_line/nano", [*SMALL, "rlft.episodes=4"])
+    run_stages(recipe, folder, STAGES[:3], reporter=Reporter(Console(file=io.StringIO())))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(run: Path) -> Service:
+    return load_service(run)
+
+
+@dataclass
+class Server:
+    """A process of ``reflectrl serve``."""
+
+    process: subprocess.Popen[str]
+    ready: str
+
+    @property
+    def url(self) -> str:
+        return self.ready.rpartition(" ")[2].strip()
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
+        """Exit code, and what else it said."""
+        self.process.send_signal(by)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+@contextlib.contextmanager
+def served(run: Path, *options: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "reflectrl", "serve", str(run), "--port", "0", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SERVE_KEY": KEY}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            assert ready, process.stderr and process.stderr.read()
+            yield Server(process, ready)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Server]:
+    with served(run, "--api-key-env", "SERVE_KEY", "--max-body", "4000") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx2.Client]:
+    headers = {"authorization": f"Bearer {KEY}"}
+    with httpx2.Client(base_url=server.url, timeout=60, trust_env=False, headers=headers) as client:
+        yield client
+
+
+def openai_client(server: Server, key: str = KEY) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+
+@contextlib.asynccontextmanager
+async def in_process(service: Service, bounds: Bounds | None = None) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the same application in this process, where players can be held up."""
+    app = make_app(service, bounds or Bounds())
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client,
+    ):
+        yield client
+
+
+def refusal(answer: httpx2.Response) -> tuple[int, str]:
+    """Status and sentence of an error in the shape of OpenAI's."""
+    assert set(answer.json()) == {"error"}
+    assert set(answer.json()["error"]) == {"message", "type", "code"}
+    assert answer.json()["error"]["message"].endswith(".")
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+def play(ask: Callable[[dict[str, Any]], dict[str, Any]], task_number: int, seed: int) -> list[dict[str, Any]]:
+    """The replies to the states of one episode."""
+    env = NumberLine(size=8)
+    env.reset(seed=seed, options={"task": env.tasks("test")[task_number]})
+    history: list[str] = []
+    replies = []
+    over = False
+    while not over:
+        seen = env.observation
+        state = {"observation": seen.text, "actions": list(seen.actions), "task": seen.task, "history": history}
+        replies.append(ask({**state, "seed": seed}))
+        history.append(replies[-1]["action"])
+        _, _, terminated, truncated, _ = env.step(history[-1])
+        over = terminated or truncated
+    return replies
+
+
+def play_here(run: Path, task_number: int, seed: int, *, greedy: bool) -> Trajectory:
+    agent, env = load_agent(run, greedy=greedy), NumberLine(size=8)
+    episode = Episode(env.tasks("test")[task_number], seed)
+    (played,) = rollout([env], [episode], policy=agent.policy, reflector=agent.reflector, layout=agent.layout)
+    return played
+
+
+async def post(service: Service, request: dict[str, Any], path: str = "/act") -> httpx2.Response:
+    async with in_process(service) as client:
+        return await client.post(path, json=request)
+
+
+def assert_same(replies: Sequence[dict[str, Any]], played: Trajectory) -> None:
+    assert [reply["action"] for reply in replies] == list(played.actions)
+    for reply, turn in zip(replies, played.turns, strict=True):
+        assert reply["reflection"] == turn.reflection
+        assert reply["index"] == turn.decision.index
+        assert reply["probabilities"] == pytest.approx(turn.decision.probabilities, abs=1e-5)
+        assert reply["logprob"] == pytest.approx(turn.decision.logprob, abs=1e-4)
+        assert reply["entropy"] == pytest.approx(turn.decision.entropy, abs=1e-4)
+
+
+# ---- both players ----------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_over_http_is_the_episode_of_a_rollout(run: Path, client: httpx2.Client) -> None:
+    replies = play(lambda state: client.post("/act", json=state).raise_for_status().json(), 0, seed=0)
+    assert_same(replies, play_here(run, 0, 0, greedy=True))
+
+
+def test_a_drawn_episode_is_that_of_a_rollout_with_the_same_seed(run: Path) -> None:
+    drawing = load_service(run, greedy=False)
+
+    def ask(state: dict[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = asyncio.run(post(drawing, state)).json()
+        return reply
+
+    drawn = {seed: play(ask, 1, seed) for seed in (3, 4)}
+    for seed, replies in drawn.items():
+        assert_same(replies, play_here(run, 1, seed, greedy=False))
+    assert len({tuple(reply["action"] for reply in replies) for replies in drawn.values()}) == 2
+    assert {ask(STATE)["index"] for _ in range(40)} == {0, 1}  # without a seed, each draws anew
+
+
+def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> None:
+    said = ("The target is lower.", "The target is higher.")
+    lower, higher = (client.post("/act", json={**STATE, "reflection": words}).json() for words in said)
+    assert (lower["reflection"], higher["reflection"]) == said
+    assert lower["probabilities"] != higher["probabilities"]
+    own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"reflection": None})]
+    assert own[0] == own[1]
+
+
+def test_thirty_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> None:
+    states = [{**STATE, "observation": f"Number {n % 8}, target {(n * 5 + 1) % 8}."} for n in range(30)]
+    alone = [client.post("/act", json=state).json() for state in states]
+    with ThreadPoolExecutor(30) as crowd:
+        together = list(crowd.map(lambda state: client.post("/act", json=state).json(), states))
+    for one, other in zip(alone, together, strict=True):
+        assert (one["reflection"], one["action"]) == (other["reflection"], other["action"])
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_it_tells_who_is_served(server: Server, client: httpx2.Client) -> None:
+    assert server.ready.startswith("serving small (policy after RLFT) on http://127.0.0.1:")
+    told = client.get("/health").json()
+    assert (told["environment"], told["policy"], told["reflector"]) == ("number_line", "policy", "local")
+    assert (told["agent"], told["greedy"], told["waiting"]) == ("small (policy after RLFT)", True, 0)
+
+
+def test_the_schema_is_there_and_no_page_that_loads_from_elsewhere(client: httpx2.Client) -> None:
+    assert {"/act", "/health", "/v1/models", "/v1/chat/completions"} == set(client.get("/openapi.json").json()["paths"])
+    assert {client.get(page).status_code for page in ("/docs", "/redoc")} == {404}
+
+
+# ---- the reflector as a chat model -----------------------------------------------------------------------------------
+
+
+def prompt_of(service: Service, number: int = 2) -> Prompt:
+    env = NumberLine(size=8)
+    env.reset(seed=0, options={"task": env.tasks("test")[number]})
+    return service.agent.layout.reflector(env.observation, [])
+
+
+def test_the_client_of_openai_talks_to_the_reflector(service: Service, server: Server) -> None:
+    prompt = prompt_of(service)
+    assert service.agent.reflector is not None
+    (said,) = service.agent.reflector.reflect([prompt], [0.0])
+    with openai_client(server) as api:
+        assert [model.id for model in api.models.list()] == ["reflector"]
+        chat: Any = [{"role": "system", "content": "Not shown."}, {"role": "user", "content": prompt.text}]
+        reply = api.chat.completions.create(model="reflector", messages=chat, max_tokens=200, temperature=0)
+        parts: Any = [{"role": "user", "content": [{"type": "text", "text": prompt.text}]}]
+        assert api.chat.completions.create(model="reflector", messages=parts).choices[0].message.content == said.text
+        short = api.chat.completions.create(model="reflector", messages=chat, max_tokens=1)
+    assert said.text
+    assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == (said.text, "stop")
+    assert reply.usage is not None
+    assert 0 < reply.usage.completion_tokens < reply.usage.prompt_tokens < reply.usage.total_tokens
+    assert short.choices[0].finish_reason == "length"
+    assert said.text.startswith(short.choices[0].message.content or "nothing")
+    assert short.usage is not None
+    assert short.usage.completion_tokens == 1
+
+
+def test_another_run_reflects_through_it(run: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVE_KEY", KEY)
+    agent, env = load_agent(run), NumberLine(size=8)
+    remote = RemoteReflector(Endpoint("reflector", f"{server.url}/v1", api_key_env="SERVE_KEY", max_attempts=1))
+    episodes = [Episode(task, 0) for task in env.tasks("test")[:3]]
+    envs = [NumberLine(size=8) for _ in episodes]
+    local, through = (
+        rollout(envs, episodes, policy=agent.policy, reflector=reflector, layout=agent.layout)
+        for reflector in (agent.reflector, remote)
+    )
+    assert [[turn.reflection for turn in played.turns] for played in through] == [
+        [turn.reflection for turn in played.turns] for played in local
+    ]
+    assert [played.actions for played in through] == [played.actions for played in local]
+
+
+def test_a_prompt_that_is_too_long_is_set_aside_by_that_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVE_KEY", KEY)
+    remote = RemoteReflector(Endpoint("reflector", f"{server.url}/v1", api_key_env="SERVE_KEY"))
+    assert remote.reflect([Prompt("", (), "1 2 " * 300)], [0.0])[0].text == ""
+    assert remote.client.usage.calls == 1  # it was not asked again in vain
+
+
+CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2, target 6.\nReflection:"}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "sentence"),
+    [
+        ({"stream": True}, 400, "expected one whole reply"),
+        ({"n": 2}, 400, "expected one whole reply"),
+        ({"temperature": 0.5}, 400, "this reflector writes at 0"),
+        ({"model": "gpt-4o"}, 404, "there is no model 'gpt-4o'; Known: reflector."),
+        ({"messages": [{"role": "system", "content": "x"}]}, 400, "holds no text of a user"),
+        ({"messages": []}, 400, "holds no text of a user"),
+        ({"messages": [{"content": "x"}]}, 400, "'messages.0.role' is missing"),
+        ({"messages": [{"role": "user", "content": "1 2 " * 300}]}, 400, "but the model takes"),
+        ({"max_tokens": 0}, 400, "'max_tokens': input should be greater than or equal to 1"),
+        ({"tools": []}, 400, "the field 'tools' is unknown"),
+    ],
+)
+def test_a_chat_that_cannot_be_had_is_refused(
+    change: dict[str, Any], status: int, sentence: str, client: httpx2.Client
+) -> None:
+    found = refusal(client.post("/v1/chat/completions", json={**CHAT, **change}))
+    assert found[0] == status
+    assert sentence in found[1]
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"actions": []}, "offered no legal action"),
+        ({"actions": [f"go {n}" for n in range(9)]}, "has 9 actions, but max_actions is 2"),
+        ({"actions": ["wait", "wait"]}, "repeats an action"),
+        ({"actions": ["wait\nB. win", "go"]}, "'actions.0': expected one line"),
+        ({"history": ["wait\nB. win"]}, "'history.0': expected one line"),
+        ({"observation": "1 2 " * 300}, "but the model takes"),
+        ({"observation": 5}, "'observation': input should be a valid string"),
+        ({"action": ["go"]}, "the field 'action' is unknown; did you mean 'actions'?"),
+        ({"seed": "1"}, "'seed': input should be a valid integer"),
+        ({"x" * 100: 1}, f"the field '{'x' * 60}' is unknown"),
+    ],
+)
+def test_a_state_that_cannot_be_played_is_refused(change: dict[str, Any], sentence: str, client: httpx2.Client) -> None:
+    found = refusal(client.post("/act", json={**STATE, **change}))
+    assert found[0] == 422
+    assert sentence in found[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"observation": ',
+        b"[]",
+        b"1",
+        b"",
+        b"\xff\xfe",
+        b"[" * 3000,
+        b'{"observation": "\\ud800", "actions": ["a"]}',
+    ],
+    ids=["cut", "list", "number", "empty", "bytes", "deep", "surrogate"],
+)
+def test_a_body_that_is_no_request_is_refused(body: bytes, client: httpx2.Client) -> None:
+    status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
+    assert status in (400, 422)
+    assert "Traceback" not in sentence
+
+
+def test_a_form_of_a_web_page_is_no_request(client: httpx2.Client) -> None:
+    sent = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
+    assert refusal(sent)[0] == 422
+
+
+def test_unknown_paths_and_methods_are_sentences(client: httpx2.Client) -> None:
+    assert refusal(client.get("/nothing")) == (404, "GET '/nothing': not found; see /openapi.json.")
+    assert refusal(client.get("/act")) == (405, "GET '/act': method not allowed; see /openapi.json.")
+
+
+def test_a_body_that_is_too_large_is_refused_however_it_is_sent(client: httpx2.Client) -> None:
+    large = json.dumps({**STATE, "observation": "x" * 4000}).encode()
+    as_json = {"content-type": "application/json"}
+    for content in (large, iter([large[:1000], large[1000:]])):
+        found = refusal(client.post("/act", content=content, headers=as_json))
+        assert found == (413, "the request has more than 4,000 bytes, which is the limit; send less.")
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", f"Basic {KEY}", KEY])
+def test_without_the_key_nothing_is_told(given: str, server: Server) -> None:
+    headers = {"authorization": given} if given else {}
+    with httpx2.Client(base_url=server.url, timeout=60, trust_env=False, headers=headers) as stranger:
+        for answer in (stranger.get("/health"), stranger.post("/act", json=STATE), stranger.get("/openapi.json")):
+            status, sentence = refusal(answer)
+            assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert KEY not in sentence
+
+
+def test_the_client_of_openai_sends_the_key(server: Server) -> None:
+    with openai_client(server) as api:
+        assert [model.id for model in api.models.list()] == ["reflector"]
+    with openai_client(server, "wrong") as api, pytest.raises(openai.AuthenticationError):
+        api.models.list()
+
+
+# ---- time, and what breaks -------------------------------------------------------------------------------------------
+
+
+class SlowPolicy:
+    """Acts when it is told to; remembers how many it played together."""
+
+    wants_hints = False
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.batches: list[int] = []
+        self.error: Exception | None = None
+
+    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+        self.go.wait(10)
+        self.batches.append(len(prompts))
+        if self.error is not None:
+            raise self.error
+        if any("long" in prompt.text for prompt in prompts):
+            raise InvalidInput("one of them is too long.")
+        return [
+            Decision(int(draw > 2), prompt.menu.actions[0], 0.0, 0.0, (1.0, 0.0))
+            for prompt, draw in zip(prompts, draws, strict=True)
+            if prompt.menu
+        ]
+
+
+def slow(service: Service, policy: SlowPolicy) -> Service:
+    """An agent without a reflector."""
+    return replace(service, agent=replace(service.agent, policy=policy, reflector=None), voice=None)
+
+
+def test_who_comes_when_too_many_wait_is_told_to_come_again(service: Service) -> None:
+    async def crowd() -> list[httpx2.Response]:
+        policy = SlowPolicy()
+        async with in_process(slow(service, policy), Bounds(max_waiting=3)) as client:
+            waiting = [asyncio.create_task(client.post("/act", json=STATE)) for _ in range(3)]
+            while (await client.get("/health")).json()["waiting"] < 3:
+                await asyncio.sleep(0.01)
+            late = await client.post("/act", json=STATE)
+            policy.go.set()
+            return [late, *await asyncio.gather(*waiting), await client.post("/act", json=STATE)]
+
+    late, *answered = asyncio.run(crowd())
+    assert refusal(late) == (503, "too many requests wait already; try again in a second.")
+    assert late.headers["retry-after"] == "1"
+    assert [answer.status_code for answer in answered] == [200] * 4
+
+
+def test_what_takes_too_long_is_told_so_and_what_nobody_waits_for_is_not_played(service: Service) -> None:
+    policy = SlowPolicy()
+
+    async def impatient() -> list[httpx2.Response]:
+        async with in_process(slow(service, policy), Bounds(timeout_s=0.2)) as client:
+            late = await asyncio.gather(*(client.post("/act", json=STATE) for _ in range(5)))
+            policy.go.set()
+            return [*late, await client.post("/act", json=STATE)]
+
+    *late, last = asyncio.run(impatient())
+    assert [refusal(answer)[0] for answer in late] == [504] * 5
+    assert last.status_code == 200
+    assert sum(policy.batches) < 6  # of the five, only those that the first call had taken along
+
+
+def test_what_waits_is_played_together_and_nobody_suffers_for_another(service: Service) -> None:
+    policy = SlowPolicy()
+
+    async def crowd() -> list[httpx2.Response]:
+        async with in_process(slow(service, policy)) as client:
+            states = [{**STATE, "observation": "long" if number == 3 else "short"} for number in range(9)]
+            asked = [asyncio.create_task(client.post("/act", json=state)) for state in states]
+            while (await client.get("/health")).json()["waiting"] < 9:
+                await asyncio.sleep(0.01)
+            policy.go.set()
+            return list(await asyncio.gather(*asked))
+
+    answers = asyncio.run(crowd())
+    assert [answer.status_code for answer in answers] == [200] * 3 + [422] + [200] * 5
+    assert refusal(answers[3])[1] == "one of them is too long."
+    assert max(policy.batches) >= 8
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [(WorkFailed("the endpoint is gone."), 502, "the endpoint is gone."), (KeyError("private"), 500, "its log says")],
+)
+def test_what_breaks_is_a_sentence_and_the_next_request_is_answered(
+    error: Exception, status: int, told: str, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = SlowPolicy()
+    policy.go.set()
+
+    async def ask() -> list[httpx2.Response]:
+        async with in_process(slow(service, policy)) as client:
+            policy.error = error
+            broken = await client.post("/act", json=STATE)
+            policy.error = None
+            return [broken, await client.post("/act", json=STATE)]
+
+    broken, after = asyncio.run(ask())
+    assert broken.status_code == status
+    assert told in refusal(broken)[1]
+    assert after.status_code == 200
+    written = capsys.readouterr().err
+    assert "private" not in written
+    assert ("KeyError" in written) == (status == 500)
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(service: Service) -> None:
+    async def never() -> AsyncIterator[bytes]:
+        yield b'{"observation":'
+        await asyncio.sleep(30)
+
+    async def ask() -> httpx2.Response:
+        app = make_app(service, Bounds(timeout_s=0.1))
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+            return await client.post("/act", content=never())
+
+    assert refusal(asyncio.run(ask())) == (408, "the request did not arrive within 0.1 s.")
+
+
+def test_an_agent_without_a_reflector_acts_in_silence(service: Service) -> None:
+    policy = SlowPolicy()
+    policy.go.set()
+
+    async def ask() -> list[httpx2.Response]:
+        async with in_process(slow(service, policy)) as client:
+            chat = client.post("/v1/chat/completions", json=CHAT)
+            return list(await asyncio.gather(client.post("/act", json=STATE), chat, client.get("/v1/models")))
+
+    acted, chat, models = asyncio.run(ask())
+    assert acted.json()["reflection"] is None
+    assert refusal(chat) == (404, "there is no model 'reflector'; Known: none.")
+    assert models.json()["data"] == []
+
+
+# ---- other reflectors ------------------------------------------------------------------------------------------------
+
+
+def copy_with(run: Path, copy: Path, reflector: str, **endpoint: Any) -> Path:
+    """The run, as if it had been trained with another reflector."""
+    shutil.copytree(run, copy)
+    text = (copy / "recipe.yaml").read_text().replace("  reflector: local\n", f"  reflector: {reflector}\n")
+    for name, value in endpoint.items():
+        before = next(line for line in text.split("players:")[1].splitlines() if line.strip().startswith(f"{name}:"))
+        head, tail = text.split("players:")
+        text = f"{head}players:{tail.replace(before, f'    {name}: {value}', 1)}"
+    (copy / "recipe.yaml").write_text(text)
+    return copy
+
+
+def test_what_clients_send_to_a_remote_reflector_is_not_kept(
+    run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda chat: "far to go"  # noqa: ARG005
+    remote = load_service(copy_with(run, tmp_path / "remote", "remote", base_url=endpoint.url))
+    before = sorted(path for path in (tmp_path / "remote").rglob("*"))
+
+    async def ask() -> tuple[httpx2.Response, ...]:
+        app = make_app(remote, Bounds())
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client,
+        ):
+            acted = await client.post("/act", json=STATE)
+            chat = await client.post("/v1/chat/completions", json=CHAT)
+            return acted, chat, await client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3})
+
+    acted, chat, short = asyncio.run(ask())
+    assert acted.json()["reflection"] == "far to go"
+    assert chat.json()["choices"][0]["message"]["content"] == "far to go"
+    assert chat.json()["usage"] is None
+    assert refusal(short)[0] == 400
+    assert sorted(path for path in (tmp_path / "remote").rglob("*")) == before
+
+
+def test_a_policy_that_reflects_for_itself_is_served(run: Path, tmp_path: Path) -> None:
+    service = load_service(copy_with(run, tmp_path / "self", "self"))
+    assert service.agent.reflector is not None
+    assert service.voice is not None
+
+
+def test_a_run_with_the_expert_s_reflections_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="who knows nothing of a state from elsewhere"):
+        load_service(copy_with(run, tmp_path / "expert", "expert"))
+
+
+def test_the_policy_before_rlft_can_be_served(run: Path) -> None:
+    assert load_service(run, "policy-sft").who == "small (policy after SFT)"
+
+
+def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    said: list[str] = []
+
+    def ready(line: str) -> None:
+        said.append(line)
+        signal.raise_signal(signal.SIGTERM)
+
+    serve(run, host="0.0.0.0", port=0, ready=ready)
+    assert said[0].startswith("serving small (policy after RLFT) on http://0.0.0.0:")
+    assert capsys.readouterr().err == (
+        "warning: 0.0.0.0 can be reached from elsewhere, and no key is asked for; set --api-key-env.\n"
+    )
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_ends_it_once_what_is_under_way_is_answered(server: Server) -> None:
+    address = server.url.removeprefix("http://").rsplit(":", 1)
+    body = json.dumps(STATE)
+    head = f"POST /act HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((address[0], int(address[1])), timeout=30) as line:
+        line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        line.sendall(body[5:].encode())
+        answer = b"".join(iter(lambda: line.recv(65536), b""))
+    out, err = server.process.communicate(timeout=60)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert (server.process.returncode, out, err) == (0, "", "")
