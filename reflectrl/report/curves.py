@@ -10,18 +10,35 @@ from statistics import fmean
 
 from reflectrl.report.escape import escaped
 from reflectrl.report.runs import Point, Run
+from reflectrl.rollout.metrics import wilson_interval
 
 _WIDTH, _HEIGHT = 360, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 350, 18, 192
 _MOST = 400
 """Points drawn of one line; longer runs are thinned out."""
 
-Value = Callable[[Point], float]
-_PANELS: tuple[tuple[str, Value], ...] = (
-    ("success rate", lambda point: point.success),
-    ("return", lambda point: point.episode_return),
-    ("entropy, nats a step", lambda point: point.entropy),
+Values = Callable[[Run], list[float | None]]
+SUCCESS = "success rate"
+_PANELS: tuple[tuple[str, bool, Values], ...] = (
+    (SUCCESS, True, lambda run: [point.success for point in run.points]),
+    ("return", False, lambda run: [point.episode_return for point in run.points]),
+    ("entropy, nats a step", False, lambda run: [point.entropy for point in run.points]),
+    ("steps an episode", False, lambda run: [point.length for point in run.points]),
+    ("reflections from the cache", True, lambda run: [pace.reflection_hit_rate for pace in run.paces]),
+    ("environment steps a second", False, lambda run: [pace.steps_per_second for pace in run.paces]),
 )
+"""Title, whether it is a fraction, and its values, one an iteration."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One quantity of one run."""
+
+    number: int
+    """Of the run."""
+    run: Run
+    points: Sequence[Point]
+    values: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -40,13 +57,35 @@ class _Axes:
         return _BOTTOM - (_BOTTOM - _TOP) * (value - self.low) / (self.high - self.low)
 
 
-def running_mean(points: Sequence[Point], value: Value) -> list[float]:
-    """Mean of the last twentieth of the run, at least 5 iterations, at each point; anew with each stage."""
-    width, means = max(5, len(points) // 20), []
-    for _, stage in groupby(points, key=lambda point: point.stage):
-        values = [value(point) for point in stage]
-        means += [fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)]
+def window(points: Sequence[Point]) -> int:
+    """Iterations that a running mean covers: a twentieth of the run, at least 5."""
+    return max(5, len(points) // 20)
+
+
+def running_mean(points: Sequence[Point], values: Sequence[float]) -> list[float]:
+    """Mean of the last ``window`` of ``values`` at each point; anew with each stage."""
+    width, means = window(points), []
+    for stage in _stages(points):
+        means += [fmean(values[max(stage.start, end - width) : end]) for end in range(stage.start + 1, stage.stop + 1)]
     return means
+
+
+def success_band(run: Run) -> list[tuple[float, float]]:
+    """95 % Wilson interval of the running mean of the success rate, each episode taken for a trial."""
+    means, width = running_mean(run.points, [point.success for point in run.points]), window(run.points)
+    seen = [min(width, place + 1) for stage in _stages(run.points) for place in range(len(stage))]
+    return [
+        wilson_interval(min(1.0, max(0.0, mean)), count * run.episodes) for mean, count in zip(means, seen, strict=True)
+    ]
+
+
+def _stages(points: Sequence[Point]) -> Iterator[range]:
+    """The places of each stage's points."""
+    begin = 0
+    for _, stage in groupby(points, key=lambda point: point.stage):
+        end = begin + sum(1 for _ in stage)
+        yield range(begin, end)
+        begin = end
 
 
 def colour(number: int) -> str:
@@ -60,28 +99,47 @@ def curves(runs: Sequence[Run]) -> str:
     if not trained:
         return ""
     legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in trained)
-    panels = "".join(_panel(title, value, trained) for title, value in _PANELS)
+    panels = "".join(_panel(title, fraction, values, trained) for title, fraction, values in _PANELS)
     return f'<ul class="legend">{legend}</ul><div class="panels">{panels}</div>'
 
 
-def _panel(title: str, value: Value, runs: Sequence[tuple[int, Run]]) -> str:
-    points = [point for _, run in runs for point in run.points]
-    values, iterations = [value(point) for point in points], [point.iteration for point in points]
-    low, high = (0.0, 1.0) if title == "success rate" else (min(values), max(values))
+def _panel(title: str, fraction: bool, values_of: Values, runs: Sequence[tuple[int, Run]]) -> str:
+    """One figure; nothing where no run has the quantity."""
+    lines = []
+    for number, run in runs:
+        # a throughput file may be shorter, or lack what is newer
+        pairs = [(point, value) for point, value in zip(run.points, values_of(run), strict=False) if value is not None]
+        if pairs:
+            lines.append(_Line(number, run, [point for point, _ in pairs], [value for _, value in pairs]))
+    values = [value for line in lines for value in line.values]
+    if not values:
+        return ""
+    iterations = [point.iteration for line in lines for point in line.points]
+    low, high = (0.0, 1.0) if fraction else (min(values), max(values))
     room = 0.0 if high - low > 1e-9 else 0.5
     axes = _Axes(min(iterations), max(max(iterations), min(iterations) + 1), low - room, high + room)
-    starts = {start: None for _, run in runs for start in _stage_starts(run.points)}
-    lines = (
-        f'<g class="{colour(number)}"><title>{escaped(run.name, 200)}</title>'
-        f'<path class="raw" d="{_line(axes, run.points, [value(point) for point in run.points])}"/>'
-        f'<path class="mean" d="{_line(axes, run.points, running_mean(run.points, value))}"/></g>'
-        for number, run in runs
-    )
+    starts = {start: None for line in lines for start in _stage_starts(line.points)}
+    drawn = (_drawn(axes, line, band=title == SUCCESS) for line in lines)
     return (
         f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{title} by iteration">{"".join((*_grid(axes), *(_stage(axes, *s) for s in starts), *lines))}'
+        f'aria-label="{title} by iteration">{"".join((*_grid(axes), *(_stage(axes, *s) for s in starts), *drawn))}'
         "</svg></figure>"
     )
+
+
+def _drawn(axes: _Axes, line: _Line, *, band: bool) -> str:
+    shade = _band(axes, line.run) if band and line.run.episodes > 0 else ""
+    return (
+        f'<g class="{colour(line.number)}"><title>{escaped(line.run.name, 200)}</title>{shade}'
+        f'<path class="raw" d="{_path(axes, line.points, line.values)}"/>'
+        f'<path class="mean" d="{_path(axes, line.points, running_mean(line.points, line.values))}"/></g>'
+    )
+
+
+def _band(axes: _Axes, run: Run) -> str:
+    lows, highs = zip(*success_band(run), strict=True)
+    there, back = _places(axes, run.points, highs), _places(axes, run.points, lows)[::-1]
+    return f'<path class="band" d="M{"L".join(there + back)}Z"/>'
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
@@ -114,9 +172,14 @@ def _stage(axes: _Axes, iteration: int, name: str) -> str:
     return f'<path class="stage" d="M{x:.1f} 6V{_BOTTOM}"/><text {place} y="{_TOP - 5}">{escaped(name, 20)}</text>'
 
 
-def _line(axes: _Axes, points: Sequence[Point], values: Sequence[float]) -> str:
-    """The ``d`` of a path through the values, the last one always among them; a single one becomes a dot."""
+def _places(axes: _Axes, points: Sequence[Point], values: Sequence[float]) -> list[str]:
+    """Where the values lie; of a long line some, the last one always among them."""
     stride = math.ceil(len(points) / _MOST)
     kept = [*zip(points, values, strict=True)][::-stride][::-1]
-    places = [f"{axes.x(point.iteration):.1f} {axes.y(value):.1f}" for point, value in kept]
+    return [f"{axes.x(point.iteration):.1f} {axes.y(value):.1f}" for point, value in kept]
+
+
+def _path(axes: _Axes, points: Sequence[Point], values: Sequence[float]) -> str:
+    """The ``d`` of a path through the values; a single one becomes a dot."""
+    places = _places(axes, points, values)
     return "M" + "L".join(places if len(places) > 1 else places * 2)

@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs no network, no script and nothing beside it."""
+"""The HTML report: one file that needs no network and nothing beside it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,55 @@ from string import Template
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_text
 from reflectrl.report.curves import colour, curves
-from reflectrl.report.episodes import episodes
+from reflectrl.report.effort import cost, curriculum
 from reflectrl.report.escape import escaped
+from reflectrl.report.markup import table
 from reflectrl.report.runs import Run, read_runs
-from reflectrl.report.style import STYLE
+from reflectrl.report.sources import read_sources
 from reflectrl.report.table import COLUMNS, SUCCESS, WORDS, cells, played_on, table_rows
+from reflectrl.report.viewer import script_hash, style, viewer
 from reflectrl.rollout.results import EvalRow
 
-# The content policy is a second lock behind the escaping: a browser runs no script in this page, whatever it holds.
+# The content policy is a second lock behind the escaping: a browser runs our one script, whatever the page holds.
 _PAGE = Template("""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src '$hash'; base-uri 'none'; form-action 'none'">
 <meta name="color-scheme" content="light dark">
 <title>$title: Reflect-RL</title>
 <style>$style</style>
 </head>
 <body>
-<h1>Reflect-RL report</h1>
-<h2>Results</h2>
+<header>
+<h1>Reflect-RL report <small>$title</small></h1>
+<nav aria-label="Sections"><a href="#results">Results</a> <a href="#curves">Curves</a>
+<a href="#trajectories">Episodes</a> <a href="#runs">Runs</a></nav>
+</header>
+<main>
+<section id="results"><h2>Results</h2>
 $table
-<h2>Learning curves</h2>
+</section>
+<section id="curves"><h2>Learning curves</h2>
 $curves
+</section>
+<section id="trajectories"><h2>Episodes</h2>
+$viewer
+</section>
+<section id="runs"><h2>Runs</h2>
 $runs
+</section>
+</main>
 </body>
 </html>
 """)
 
-_KEY = "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations."
+_KEY = (
+    "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
+    "95 % Wilson interval. Cache hits are counted since training was last started."
+)
 _UNTRAINED = "No iteration of training yet; run <code>reflectrl rlft</code>."
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
 
@@ -65,9 +84,11 @@ def report_page(runs: Sequence[Run]) -> str:
     drawn = curves(runs)
     return _PAGE.substitute(
         title=escaped(", ".join(run.name for run in runs), 200),
-        style=STYLE,
+        hash=script_hash(),
+        style=style(),
         table=_table(runs),
         curves=f'{drawn}<p class="note">{_KEY if drawn else _UNTRAINED}</p>',
+        viewer=viewer(runs, read_sources(runs)),
         runs="".join(_run(number, run) for number, run in enumerate(runs)),
     )
 
@@ -81,42 +102,24 @@ def _table(runs: Sequence[Run]) -> str:
     rows = table_rows(runs)
     if not rows:
         return waiting
-    head = "".join(f'<th scope="col"{_side(column)}>{name}</th>' for column, name in enumerate(COLUMNS))
-    body = "".join(_table_row(run, row) for run, row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    shown = [_cells(run, row) for run, row in rows]
+    drawn = table("Results", COLUMNS, shown, words=WORDS, main=[row.policy == "rlft" for _, row in rows])
     where = "".join(f"<p>Played on {escaped(said)}.</p>" for said in played_on(runs))
-    return f'<div class="wide" tabindex="0">{table}</div>{where}<p class="note">{_INTERVALS}</p>{waiting}'
+    return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
 
-def _side(column: int) -> str:
-    return "" if column < WORDS else ' class="number"'
-
-
-def _table_row(run: str, row: EvalRow) -> str:
+def _cells(run: str, row: EvalRow) -> list[str]:
     metrics = row.metrics
     bar = (
         f'<span class="bar"><i style="width:{metrics.success:.1%}"></i>'
         f'<b style="left:{metrics.success_low:.1%};width:{metrics.success_high - metrics.success_low:.1%}"></b></span>'
     )
-    shown = (escaped(cell) + (bar if column == SUCCESS else "") for column, cell in enumerate(cells(run, row)))
-    inside = "".join(f"<td{_side(column)}>{cell}</td>" for column, cell in enumerate(shown))
-    return f"<tr{' class=main' if row.policy == 'rlft' else ''}>{inside}</tr>"
+    return [escaped(cell) + (bar if column == SUCCESS else "") for column, cell in enumerate(cells(run, row))]
 
 
 def _run(number: int, run: Run) -> str:
     return (
-        f'<section class="run"><h2 class="swatch {colour(number)}">{escaped(run.name, 200)}</h2>{_effort(run)}'
-        f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details>"
-        f"{episodes(run)}</section>"
+        f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
+        f'<div class="effort">{"".join(f"<div>{part}</div>" for part in (curriculum(run), cost(run)) if part)}</div>'
+        f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
     )
-
-
-def _effort(run: Run) -> str:
-    """What the training took."""
-    if not run.points:
-        return ""
-    said = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
-    if run.paces:
-        hits = run.paces[-1].reflection_hit_rate  # since the start
-        said += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
-    return f"<p>Training: {said}.</p>"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, read_jsonl
+from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, read_times
 from reflectrl.rollout.results import EvalRow, read_results
 
-T = TypeVar("T")
+T = TypeVar("T", "Point", "Pace")
 
 LARGEST = 1e12
 """Of the numbers that are shown; curves over larger ones could not be drawn."""
@@ -28,14 +30,19 @@ class Point:
     episode_return: float
     entropy: float
     env_steps: int
+    length: float | None = None
+    """Steps an episode; ``None`` in files that are older."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What is shown of a line of ``throughput.jsonl``."""
+    """What is shown of a line of ``throughput.jsonl``; the lines stand in the order of the iterations."""
 
     seconds: float
     reflection_hit_rate: float
+    """Since the process began."""
+    steps_per_second: float | None = None
+    """``None`` in files that are older."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,12 @@ class Run:
     rows: tuple[EvalRow, ...]
     points: tuple[Point, ...]
     paces: tuple[Pace, ...]
+    episodes: int = 0
+    """Fresh episodes an iteration, on one process; 0 where the recipe does not say."""
+    gamma: float = 1.0
+    """The discount of the rewards-to-go."""
+    times: tuple[StageTime, ...] = ()
+    calls: tuple[Calls, ...] = ()
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -77,18 +90,42 @@ def _read_run(path: Path, name: str) -> Run:
     results = path / "eval.jsonl"
     rows = read_results(results) if results.is_file() else []
     points, paces = _read_some(path / "metrics.jsonl", Point), _read_some(path / "throughput.jsonl", Pace)
-    return Run(name, path, recipe, tuple(rows), points, paces)
+    values = _values(recipe)
+    rlft = part(values, "rlft")
+    return Run(
+        name,
+        path,
+        recipe,
+        tuple(rows),
+        points,
+        paces,
+        episodes=int(number(rlft, "episodes")),
+        gamma=number(rlft, "gamma", 1.0),
+        times=read_times(path / "stages.json"),
+        calls=read_calls(path, values),
+    )
+
+
+def _values(recipe: str) -> Mapping[str, Any]:
+    """What a recipe says; nothing for a foreign or damaged one, which is still shown as it stands."""
+    try:
+        values, _ = read_yaml(recipe, "recipe")
+    except InvalidInput:
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _read_some(path: Path, kind: type[T]) -> tuple[T, ...]:
     """The fields of ``kind`` out of each line; nothing where there is no file yet."""
     if not path.is_file():
         return ()
+    names = {field.name: field.default for field in fields(kind)}
+    absent = {name: default for name, default in names.items() if default is not MISSING}
     records = []
     for where, value in read_jsonl(path):
-        known = {k: v for k, v in value.items() if k in kind.__annotations__} if isinstance(value, dict) else value
+        known = {**absent, **{k: v for k, v in value.items() if k in names}} if isinstance(value, dict) else value
         record = decode(kind, known, where)
-        if any(abs(number) > LARGEST for number in vars(record).values() if not isinstance(number, str)):
+        if any(abs(found) > LARGEST for found in vars(record).values() if isinstance(found, int | float)):
             raise InvalidInput(f"{where} holds a number beyond {LARGEST:g}; remove the line, or train anew.")
         records.append(record)
     return tuple(records)

@@ -52,6 +52,12 @@ def step_samples(
     ]
 
 
+def advantages_by_episode(samples: Sequence[StepSample], trajectories: Sequence[Trajectory]) -> list[list[float]]:
+    """The advantages of each step of ``trajectories``, of which ``samples`` are the first ``step_samples``."""
+    following = iter(samples)
+    return [[next(following).advantage for _ in trajectory.turns] for trajectory in trajectories]
+
+
 def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], decisions: Sequence[Decision]) -> Tensor:
     if kind == "none":
         return torch.zeros_like(returns)

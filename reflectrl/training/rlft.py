@@ -37,7 +37,7 @@ from reflectrl.models.sequences import Inputs, read, split, square_of
 from reflectrl.players import Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
-from reflectrl.training.batch import StepSample, minibatches, step_samples
+from reflectrl.training.batch import StepSample, advantages_by_episode, minibatches, step_samples
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, Stage
@@ -127,6 +127,8 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.replay = ReplayBuffer(args.replay_size)
         self.iteration = 0
         self.env_steps = 0
+        self.advantages: list[list[float]] = []
+        """Of each step of the fresh episodes of this iteration, as its updates use them."""
         self._value_head: nn.Module | None = getattr(base, "value_head", None)
         self._encoder = encoder
         self._layout = layout
@@ -210,6 +212,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                 baseline=self.args.baseline,
                 normalize=self.args.normalize_advantages,
             )
+        self.advantages = advantages_by_episode(samples, self._fresh)
         return minibatches(samples, passes=self.args.num_iterations, parts=self.args.num_minibatches, rng=rng)
 
     # ---- update -----------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -11,54 +14,25 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from run_folders import HOSTILE, blocks, episode, iteration, make_run, tasks
 
-from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
-from reflectrl.prompts import PromptFormat
+from reflectrl.players.account import Tokens
+from reflectrl.players.journal import PaidReply, RejectedCall
 from reflectrl.report import print_table, write_report
-from reflectrl.report.curves import curves, running_mean
+from reflectrl.report.curves import curves, running_mean, success_band
 from reflectrl.report.escape import escaped
-from reflectrl.report.runs import Point, Run, read_runs
+from reflectrl.report.runs import Pace, Point, Run, read_runs
 from reflectrl.report.table import table_rows
-from reflectrl.rollout.record import Header, write_trajectories
-from reflectrl.rollout.results import summarise, write_results
+from reflectrl.rollout.metrics import wilson_interval
 
-HOSTILE = "</pre><script>alert('x')</script> & \x1b[31mred\x1b[0m \x00\x07 \u202egnp.exe"
-
-
-def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", menu=("left", "right"), odds=(0.25, 0.75)):
-    """An episode of one step, in which the last action of the menu is chosen."""
-    decision = Decision(len(menu) - 1, menu[-1], -0.29, 0.56, tuple(odds))
-    turn = Turn(Observation(text, menu), menu, reflection, decision, 1.0 if success else -0.5, illegal=not success)
-    return Trajectory(Task(task), 0, (turn,), terminated=success, truncated=not success, success=success)
-
-
-def iteration(number, **changed):
-    """A line of metrics.jsonl."""
-    line = {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
-    line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
-    return {**line, "env_steps": 10 * (number + 1), **changed}
-
-
-def make_run(path, played=None, metrics=(), training=(), benchmark=""):
-    """A run folder; ``played`` has the evaluated episodes of each policy, ``training`` those of each iteration."""
-    path.mkdir(parents=True)
-    (path / "recipe.yaml").write_text("name: nano\nenv:\n  name: corridor\n", encoding="utf-8")
-    header, rows = Header("corridor", {}, PromptFormat()), []
-    for policy, episodes in (played or {}).items():
-        reflections = "none" if policy in ("random", "expert") else "local"
-        row = summarise(policy, reflections, "sampled", "test", episodes)
-        rows.append(replace(row, benchmark=benchmark))
-        write_trajectories(path / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, episodes)
-    if rows:
-        write_results(path / "eval.jsonl", rows)
-    for number, episodes in enumerate(training):
-        write_trajectories(path / "trajectories" / f"rlft-{number:05d}.jsonl", header, episodes)
-    if metrics:
-        write_jsonl(path / "metrics.jsonl", metrics)
-        pace = {"seconds": 0.5, "steps_per_second": 20.0, "reflection_hit_rate": 0.9}
-        write_jsonl(path / "throughput.jsonl", [{"iteration": line["iteration"], **pace} for line in metrics])
-    return path
+EVALUATED = (
+    "eval-random-none-sampled",
+    "eval-sft-local-sampled",
+    "eval-rlft-local-sampled",
+    "eval-expert-none-sampled",
+)
 
 
 def half_won(episodes=10):
@@ -72,7 +46,7 @@ def page_of(*runs):
 class Outline(HTMLParser):
     """Which elements a browser would make, each closed where it should be."""
 
-    VOID = ("meta",)
+    VOID = ("meta", "input")
 
     def __init__(self, page):
         super().__init__()
@@ -196,58 +170,82 @@ def test_runs_on_different_tasks_are_named_and_those_without_words_are_not(tmp_p
 def test_the_page_is_well_formed_and_stands_alone(run):
     page = page_of(run)
     outline = Outline(page)
-    assert {"table", "svg", "details", "pre"} <= set(outline.seen)
-    assert not {"script", "link", "img", "iframe"} & set(outline.seen)
-    assert not {name for name, _ in outline.attributes} & {"src", "href"}
+    assert {"table", "svg", "details", "pre", "noscript"} <= set(outline.seen)
+    assert not {"link", "img", "iframe"} & set(outline.seen)
+    assert not [value for name, value in outline.attributes if name in ("src", "href") and not value.startswith("#")]
     assert "url(" not in page
     assert "prefers-color-scheme: dark" in page
     for figure in re.findall("<svg.*?</svg>", page):
         ElementTree.fromstring(figure)
 
 
+def test_the_content_policy_names_the_one_script_and_no_other(run):
+    page = page_of(run)
+    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert len(scripts) == 1
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    kinds = [value for name, value in Outline(page).attributes if name == "type" and "/" in value]
+    assert set(kinds) == {"text/plain", "application/json"}  # blocks of data, which no browser runs
+
+
 def test_equal_runs_give_an_equal_page(run):
     assert page_of(run) == page_of(run)
 
 
-def test_the_page_shows_the_first_successes_and_failures_of_the_trained_policy(run):
-    page = page_of(run)
-    assert "Evaluation: rlft, sampled, reflections by local" in page
-    assert "successes: the first 4 of 15" in page
-    assert "failures: the first 4 of 15" in page
-    assert [f"task t-{number} " in page for number in range(9)] == [True] * 8 + [False]
+def test_the_page_holds_every_evaluated_episode_and_those_recorded_in_training(run):
+    found = blocks(page_of(run))
+    assert list(found) == [f"nano/{name}" for name in (*EVALUATED, "training")]
+    assert tasks(found["nano/eval-rlft-local-sampled"]) == [f"t-{number}" for number in range(30)]
+    assert tasks(found["nano/training"]) == [f"{number}-{place}" for number in range(4) for place in range(5)]
+    assert [each[4] for each in found["nano/training"]["episodes"]] == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
 
 
-def test_the_page_shows_the_first_and_the_last_iteration_of_training(run):
-    page = page_of(run)
-    assert re.findall("task (\\d-\\d) ", page) == ["0-0", "0-1", "3-0", "3-1"]
-    assert re.findall("<h3>Training: (.*?)</h3>", page) == ["iteration 0", "iteration 3"]
-    assert "Training: 4 iterations, 40 environment steps, 2 s, reflection cache hit rate 90%." in page
+def test_the_page_says_what_training_went_through_and_took(tmp_path):
+    line = [*(iteration(number) for number in range(6)), *(iteration(number, stage="full") for number in range(6, 8))]
+    path = make_run(tmp_path / "nano", metrics=line)
+    (path / "recipe.yaml").write_text("rlft: {episodes: 8, gamma: 0.9}", encoding="utf-8")
+    page = page_of(path)
+    low, high = (round(100 * end) for end in wilson_interval(0.5, 2 * 8))
+    cells = re.findall("<td[^>]*>(.*?)</td>", page)
+    assert cells == ["main", "6", "0 to 5", "50% [35, 65]", "full", "2", "6 to 7", f"50% [{low}, {high}]"]
+    assert "Training: 8 iterations, 80 environment steps, 4 s, reflection cache hit rate 90%." in page
 
 
-def test_a_step_shows_what_was_seen_said_possible_done_and_earned(tmp_path):
-    page = page_of(
-        make_run(tmp_path / "nano", {"rlft": [episode(success=False, text="\n  Room 7.", reflection="Turn.")]})
-    )
-    assert '<span class="lost">out of time</span> task t-0 <small>return -0.50, 1 step<' in page
-    assert 'reward -0.50 <span class="lost">illegal</span>' in page
-    assert "<pre>\n\n  Room 7.</pre>" in page  # a browser drops the first newline of a <pre>
-    assert "<b>Reflection:</b> Turn." in page
-    assert re.search("<li><span>left</span>.*?<span>25.0%</span></li><li class=chosen><span>right</span>.*?75.0%", page)
+def test_the_page_says_how_long_the_stages_took(tmp_path):
+    path = make_run(tmp_path / "nano")
+    done = {"done": True, "inputs": {}, "wall_seconds": 1234.56, "cpu_seconds": 99.0}
+    (path / "stages.json").write_text(json.dumps({"sft": done, "rlft": {"done": False, "inputs": {}}, "x": 1}))
+    assert re.findall("<td[^>]*>(.*?)</td>", page_of(path)) == ["sft", "1,234.6", "99.0", "rlft", "not done", ""]
 
 
-def test_a_policy_without_probabilities_or_reflections_has_neither_bars_nor_an_empty_line(tmp_path):
-    page = page_of(make_run(tmp_path / "nano", {"remote": [episode(odds=(), reflection=None)]}))
-    assert '<ul class="menu"><li><span>left</span></li><li class=chosen><span>right</span></li></ul>' in page
-    assert "Reflection:" not in page
+PRICE = "endpoint: {model: gpt-4o, price: {prompt: 2.5, completion: 10}}"
 
 
-def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one(tmp_path):
-    menu = tuple(f"cat file-{number}" for number in range(30))
-    odds = [0.1 if number < 9 else 0.1 / 21 for number in range(30)]
-    page = page_of(make_run(tmp_path / "nano", {"rlft": [episode(menu=menu, odds=odds)]}))
-    shown = [*range(7), 29]
-    assert re.findall("cat (file-\\d+)", page) == [f"file-{number}" for number in shown]
-    assert "and 22 more, 29.5% in all" in page
+@pytest.mark.parametrize(
+    ("recipe", "model", "dollars", "note"),
+    [
+        (f"data: {{{PRICE}}}", "gpt-4o", "0.0035", "0.0035 dollars in all."),
+        ("data: {endpoint: {model: <b>}}", "&lt;b&gt;", "not known", "The recipe has no price for some of them."),
+        ("data: [", "", "not known", "The recipe has no price for some of them."),
+    ],
+)
+def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, recipe, model, dollars, note):
+    path = make_run(tmp_path / "nano")
+    (path / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    replies = [PaidReply("a", "Good.", Tokens(1000, 50), False), PaidReply("b", "Bad.", Tokens(400, 0), True)]
+    replies.append(PaidReply("a", None, Tokens(), False))  # to be forgotten: it was counted when it came
+    write_jsonl(path / "calls" / "teacher" / "replies.jsonl", replies)
+    write_jsonl(path / "calls" / "teacher" / "rejected.jsonl", [RejectedCall("c", "empty", ())])
+    before = {file: file.read_bytes() for file in path.rglob("*.jsonl")}
+    page = page_of(path)
+    assert re.findall("<td[^>]*>(.*?)</td>", page) == ["teacher", model, "2", "1", "1,400", "50", dollars]
+    assert note in page
+    assert {file: file.read_bytes() for file in path.rglob("*.jsonl")} == before
+
+
+def test_a_run_that_asked_nobody_has_no_table_of_calls(run):
+    assert "Calls to chat models" not in page_of(run)
 
 
 def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_command(tmp_path):
@@ -256,9 +254,13 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
     page = page_of(path)
     outline = Outline(page)
-    assert "script" not in outline.seen
+    assert outline.seen.count("script") == 4  # ours, the index, and two blocks
     assert "n<i>" in outline.text
-    assert "".join(outline.text).count("</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe") == 9
+    harmless = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe"
+    assert "".join(outline.text).count(harmless) == 2  # the stage in the table, and the recipe; curves cut its name
+    for block in blocks(page).values():
+        assert block["texts"].count(harmless) == 1  # task, observation, reflection and action are one text
+        assert len(block["texts"]) == 2
     assert not set(page) & {"\x00", "\x07", "\x1b", "\u202e"}
 
 
@@ -283,7 +285,7 @@ def trained(name, line):
 
 def test_the_running_mean_covers_five_iterations_and_begins_anew_with_each_stage():
     line = [*points(1, 0, 0, 0, 0, 1, 1), *points(0, 1, stage="full")]
-    means = running_mean(line, lambda point: point.success)
+    means = running_mean(line, [point.success for point in line])
     assert means == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 5, 2 / 5, 0, 1 / 2])
 
 
@@ -296,6 +298,23 @@ def test_each_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
 def test_a_success_rate_is_drawn_between_zero_and_one():
     (places,) = re.findall('class="raw" d="M([^"]*)"', curves([trained("one", points(0, 1, 0.5))]).split("</svg>")[0])
     assert [float(place.split()[1]) for place in places.split("L")] == [192.0, 18.0, 105.0]
+
+
+def test_all_six_quantities_are_drawn_where_the_files_have_them(run):
+    titles = ["success rate", "return", "entropy, nats a step", "steps an episode", "reflections from the cache"]
+    titles.append("environment steps a second")
+    assert re.findall("<figcaption>(.*?)</figcaption>", curves(read_runs([run]))) == titles
+    old = trained("old", points(0.1, 0.2))
+    assert re.findall("<figcaption>(.*?)</figcaption>", curves([old])) == titles[:3]
+    few = replace(old, paces=(Pace(1.0, 0.5, 20.0),))  # training was killed before it wrote the second line
+    assert re.findall("<figcaption>(.*?)</figcaption>", curves([few])) == [*titles[:3], *titles[4:]]
+
+
+def test_the_band_is_the_wilson_interval_of_the_running_mean():
+    run = replace(trained("one", points(0.0, 0.5, 1.0)), episodes=8)
+    assert success_band(run) == [wilson_interval(0.0, 8), wilson_interval(0.25, 16), wilson_interval(0.5, 24)]
+    assert curves([run]).count('class="band"') == 1
+    assert 'class="band"' not in curves([trained("one", points(0.5))])  # the recipe does not say how many episodes
 
 
 def test_stages_are_marked_where_there_is_more_than_one():
@@ -333,7 +352,7 @@ def test_missing_trajectories_are_named(run):
         path.unlink()
     page = page_of(run)
     assert "eval-rlft-local-sampled.jsonl is missing" in page
-    assert "No episodes of training are recorded here." in page
+    assert "no episodes of training are recorded here." in page
 
 
 def test_no_run_is_refused(tmp_path):
@@ -367,11 +386,15 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
         ),
         ("throughput.jsonl", '{"seconds": 1e300, "reflection_hit_rate": 0}', "line 1 holds a number beyond 1e"),
         ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
+        ("stages.json", "{", "stages.json cannot be read"),
+        ("calls/teacher/replies.jsonl", "{}", "replies.jsonl, line 1 lacks field"),
+        ("trajectories/advantages-00000.jsonl", '["a"]', "line 1\\[0\\] is 'a'; expected a number"),
         ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, message):
     page = page_of(run)
+    (run / file).parent.mkdir(parents=True, exist_ok=True)
     (run / file).write_text(line + "\n", encoding="utf-8")
     with pytest.raises(InvalidInput, match=message):
         write_report([run], run / "report.html")

@@ -7,7 +7,7 @@ from tiny import LAYOUT
 
 from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
 from reflectrl.rollout.record import prompts_of
-from reflectrl.training.batch import minibatches, step_samples
+from reflectrl.training.batch import advantages_by_episode, minibatches, step_samples
 
 
 def episode(*steps, reflection="Go on."):
@@ -75,6 +75,12 @@ def test_normalisation_changes_advantages_and_not_returns():
     deviation = (2 / 3) ** 0.5
     assert [sample.advantage for sample in found] == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
     assert [sample.returned for sample in found] == [1.0, 2.0, 3.0]
+
+
+def test_advantages_are_told_by_episode_and_those_of_replayed_ones_are_left_out():
+    found = samples(SHORT, LONG, baseline="batch")
+    assert advantages_by_episode(found, [SHORT]) == [[-1.0]]
+    assert advantages_by_episode(found, [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
 
 
 # ---- minibatches -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,122 @@
+"""What a run has cost, as its folder tells: seconds by stage, and calls to chat models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config.endpoint import CALLS
+from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import decode, read_jsonl
+from reflectrl.players.account import Price
+from reflectrl.players.journal import REJECTED, REPLIES, PaidReply
+
+_ORDER = ("gen-data", "sft", "rlft", "eval")
+_SECTIONS = {"writer": "dataset", "teacher": "data", "reflector": "players", "policy": "players"}
+"""Where the recipe describes the endpoint that a role asks."""
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """What ``stages.json`` says of a stage."""
+
+    name: str
+    done: bool
+    wall_seconds: float
+    """Of its last start; 0 before its end."""
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What one role was answered."""
+
+    role: str
+    model: str
+    """Empty where the recipe does not say."""
+    replies: int
+    rejected: int
+    """Calls that were set aside without a usable reply."""
+    prompt_tokens: int
+    completion_tokens: int
+    dollars: float | None
+    """``None`` without a price in the recipe."""
+
+
+def read_times(path: Path) -> tuple[StageTime, ...]:
+    """The stages in ``stages.json``, in their order; none where there is no such file.
+
+    Raises:
+        InvalidInput: the file is damaged.
+
+    """
+    if not path.is_file():
+        return ()
+    try:
+        ledger = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read ({error}); put back the file that was there.") from error
+    stages = ledger if isinstance(ledger, dict) else {}
+    known = {name: stages[name] for name in _ORDER if isinstance(stages.get(name), dict)}
+    return tuple(
+        StageTime(name, entry.get("done") is True, number(entry, "wall_seconds"), number(entry, "cpu_seconds"))
+        for name, entry in known.items()
+    )
+
+
+def read_calls(run: Path, recipe: Mapping[str, Any]) -> tuple[Calls, ...]:
+    """What each role was answered in the folder ``run``; nothing where no chat model was asked.
+
+    Raises:
+        InvalidInput: a damaged file.
+
+    """
+    return tuple(_calls(path.parent, recipe) for path in sorted((run / CALLS).glob(f"*/{REPLIES}")))
+
+
+def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
+    # a Journal would mend the files that it reads; a report only looks
+    replies = [decode(PaidReply, value, where) for where, value in read_jsonl(folder / REPLIES)]
+    paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others mark what to forget
+    endpoint = part(recipe, _SECTIONS.get(folder.name.partition("-")[0], ""), "endpoint")
+    price = _price(part(endpoint, "price"))
+    rejected = folder / REJECTED
+    return Calls(
+        role=folder.name,
+        model=endpoint["model"] if isinstance(endpoint.get("model"), str) else "",
+        replies=len(paid),
+        rejected=sum(1 for _ in read_jsonl(rejected)) if rejected.is_file() else 0,
+        prompt_tokens=sum(reply.tokens.prompt for reply in paid),
+        completion_tokens=sum(reply.tokens.completion for reply in paid),
+        dollars=None if price is None else sum(reply.tokens.cost(price, batch=reply.batch) for reply in paid),
+    )
+
+
+def _price(section: Mapping[str, Any]) -> Price | None:
+    if not isinstance(section.get("prompt"), int | float):
+        return None
+    cached = number(section, "cached") if section.get("cached") is not None else None
+    return Price(number(section, "prompt"), number(section, "completion"), cached)
+
+
+def part(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The mapping at ``names``, one inside the other; empty where there is none."""
+    for name in names:
+        found = values.get(name)
+        values = found if isinstance(found, dict) else {}
+    return values
+
+
+def number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
+    """The number called ``name``, within reason; ``default`` where there is none."""
+    found = values.get(name)
+    return float(found) if isinstance(found, int | float) and abs(found) < 1e12 else default
+
+
+def total_dollars(calls: Sequence[Calls]) -> float | None:
+    """Of all roles; ``None`` where the price of one is not known."""
+    known = [each.dollars for each in calls if each.dollars is not None]
+    return sum(known) if len(known) == len(calls) else None

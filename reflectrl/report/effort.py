@@ -1,0 +1,78 @@
+"""What a run's training went through and what it took: its curriculum, its seconds, its calls to chat models."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from reflectrl.report.costs import total_dollars
+from reflectrl.report.curves import running_mean, success_band
+from reflectrl.report.escape import escaped
+from reflectrl.report.markup import table
+from reflectrl.report.runs import Run
+
+
+def curriculum(run: Run) -> str:
+    """The stages that training went through; empty where there was none."""
+    if not run.points:
+        return ""
+    means = running_mean(run.points, [point.success for point in run.points])
+    band = success_band(run) if run.episodes > 0 else None
+    rows, end = [], 0
+    for name, stage in groupby(run.points, key=lambda point: point.stage):
+        points = list(stage)
+        end += len(points)
+        first, last = points[0].iteration, points[-1].iteration
+        interval = f" [{100 * band[end - 1][0]:.0f}, {100 * band[end - 1][1]:.0f}]" if band else ""
+        rows.append(
+            (escaped(name, 200), f"{len(points):,}", f"{first:,} to {last:,}", f"{means[end - 1]:.0%}{interval}")
+        )
+    columns = ("stage", "iterations", "from, to", "success [95 %]" if band else "success")
+    return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"
+
+
+def _training(run: Run) -> str:
+    said = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
+    if run.paces:
+        hits = run.paces[-1].reflection_hit_rate  # since the start
+        said += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
+    return f'<p class="note">Success: running mean at the end of the stage. Training: {said}.</p>'
+
+
+def cost(run: Run) -> str:
+    """Seconds by stage and calls by role; empty where neither is known."""
+    return "".join((_seconds(run), _calls(run)))
+
+
+def _seconds(run: Run) -> str:
+    if not run.times:
+        return ""
+    rows = [
+        (time.name, *((f"{time.wall_seconds:,.1f}", f"{time.cpu_seconds:,.1f}") if time.done else ("not done", "")))
+        for time in run.times
+    ]
+    head = ("stage", "seconds", "CPU seconds")
+    note = '<p class="note">Of the last start of each stage; a stage that was interrupted took longer.</p>'
+    return f"<h4>Time</h4>{table('Seconds by stage', head, rows, words=1)}{note}"
+
+
+def _calls(run: Run) -> str:
+    if not run.calls:
+        return ""
+    rows = [
+        (
+            escaped(calls.role, 200),
+            escaped(calls.model, 200),
+            f"{calls.replies:,}",
+            f"{calls.rejected:,}",
+            f"{calls.prompt_tokens:,}",
+            f"{calls.completion_tokens:,}",
+            "not known" if calls.dollars is None else f"{calls.dollars:,.4f}",
+        )
+        for calls in run.calls
+    ]
+    head = ("role", "model", "replies", "set aside", "tokens sent", "answered", "dollars")
+    total = total_dollars(run.calls)
+    note = "The recipe has no price for some of them." if total is None else f"{total:,.4f} dollars in all."
+    return (
+        f"<h4>Calls to chat models</h4>{table('Calls to chat models', head, rows, words=2)}<p class='note'>{note}</p>"
+    )

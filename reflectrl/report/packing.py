@@ -1,0 +1,122 @@
+"""Episodes as the viewer reads them: texts once each, steps as short lists, all of it compressed.
+
+What a text may hold is made visible here, so the browser is given nothing that it could obey.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reflectrl.core import Trajectory, Turn
+from reflectrl.report.escape import LONGEST, shortened
+
+LONGEST_MENU = 24
+"""Actions of a menu that are shown: the chosen one and the most probable others."""
+_NAME = 300
+"""Characters that are shown of a task's name, or of an action."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An episode with what only its own stage knows of it."""
+
+    trajectory: Trajectory
+    iteration: int | None = None
+    """Of the training; ``None`` for an evaluated one."""
+    advantages: tuple[float, ...] | None = None
+    """(T,) as the trainer used them; ``None`` where nobody recorded them."""
+
+
+class _Texts:
+    """Visible texts and menus of them in the order in which they were first seen, each with its number."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], int] = {}  # as they were given: most come again and again
+        self.texts: dict[str, int] = {}
+        self.menus: dict[tuple[str, ...], int] = {}
+
+    def text(self, text: str, limit: int = LONGEST) -> int:
+        if (text, limit) not in self._known:
+            self._known[text, limit] = self.texts.setdefault(shortened(text, limit), len(self.texts))
+        return self._known[text, limit]
+
+    def menu(self, actions: tuple[str, ...]) -> int:
+        return self.menus.setdefault(actions, len(self.menus))
+
+
+def pack(episodes: Sequence[Recorded]) -> str:
+    """Zlib and base64 of the JSON of ``columns``."""
+    text = json.dumps(columns(episodes), ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
+    """What viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
+
+    An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
+    the outcome is 0 for a success, 1 for a failure, 2 for out of time. A step is [observation, menu, reflection or -1,
+    chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities]: texts are
+    numbers, probabilities ten-thousandths.
+    """
+    seen = _Texts()
+    packed = [_episode(recorded, seen) for recorded in episodes]
+    menus = [[seen.text(action, _NAME) for action in menu] for menu in seen.menus]
+    return {"texts": list(seen.texts), "menus": menus, "episodes": packed}
+
+
+def _episode(recorded: Recorded, texts: _Texts) -> list[Any]:
+    played = recorded.trajectory
+    goal = played.turns[0].observation.task if played.turns else ""
+    advantages = recorded.advantages or [None] * len(played.turns)
+    return [
+        texts.text(played.task.id, _NAME),
+        texts.text(goal) if goal else -1,
+        0 if played.success else 2 if played.truncated else 1,
+        played.seed,
+        recorded.iteration,
+        [_step(turn, goal, value, texts) for turn, value in zip(played.turns, advantages, strict=True)],
+    ]
+
+
+def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list[Any]:
+    seen, decision = turn.observation, turn.decision
+    kept, odds, hidden = _shown(turn)
+    return [
+        texts.text(seen.text if seen.task == goal else seen.full_text),
+        texts.menu(tuple(turn.menu[at] for at in kept)),
+        -1 if turn.reflection is None else texts.text(turn.reflection),
+        kept.index(decision.index) if decision.index in kept else -1,
+        _rounded(turn.reward),
+        int(turn.illegal),
+        _rounded(decision.value),
+        None if advantage is None else _rounded(advantage),
+        len(turn.menu) - len(kept),
+        hidden,
+        odds,
+    ]
+
+
+def _shown(turn: Turn) -> tuple[list[int], list[int], int]:
+    """Which actions of the menu are shown, how probable each is, and the others together; no odds without any."""
+    chosen, odds = turn.decision.index, turn.decision.probabilities
+    odds = odds if len(odds) == len(turn.menu) else ()
+    if len(turn.menu) <= LONGEST_MENU:
+        return list(range(len(turn.menu))), [_ten_thousandths(part) for part in odds], 0
+    ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
+    kept = sorted(ranked[:LONGEST_MENU])
+    hidden = sum(odds[at] for at in ranked[LONGEST_MENU:]) if odds else 0.0
+    return kept, [_ten_thousandths(odds[at]) for at in kept] if odds else [], _ten_thousandths(hidden)
+
+
+def _ten_thousandths(probability: float) -> int:
+    return round(10_000 * min(1.0, max(0.0, probability)))
+
+
+def _rounded(number: float) -> float:
+    """Short, and the same in a browser: floats of JSON are its own."""
+    return round(number, 4) + 0.0  # without the sign of a zero

@@ -1,0 +1,182 @@
+"""Learning curves as PNG, SVG or PDF, made for a column of a paper: the only module that needs matplotlib.
+
+The same runs give the same bytes: no date is written, and no setting of the user's own matplotlib is read.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reflectrl.core import InvalidInput, nearest
+from reflectrl.report.arms import FIGURES, WHATS, XS, Line, arms_by_label, arms_of, last_stage, lines, stage_starts
+from reflectrl.report.escape import visible
+from reflectrl.report.runs import read_runs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+"""Told apart by the colour-blind (Okabe and Ito), and the first ones in grey as well."""
+DASHES = ((4.0, 1.5), (1.5, 1.2))
+_SIZE = (3.3, 2.4)
+"""Inches: one column of a paper."""
+_LONGEST = 60
+"""Characters of a label."""
+_STYLE: Mapping[str, Any] = {
+    "font.size": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "savefig.dpi": 300,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "reflectrl",
+    "pdf.fonttype": 42,  # some publishers refuse matplotlib's own kind
+    "text.parse_math": False,
+}
+_METADATA: Mapping[str, Mapping[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What is left out, by suffix."""
+
+
+def write_plot(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    labels: Mapping[Path, str] | None = None,
+    what: str = "success",
+    x: str = "iteration",
+    stage: str | None = None,
+    smooth: int | None = None,
+    figure: int | None = None,
+) -> None:
+    """Draw runs, one line an arm, with the mean and its 95 % interval where an arm has several seeds.
+
+    Args:
+        runs: run folders.
+        out: the file; its suffix says which kind.
+        labels: names of runs; those of one name are seeds of one arm. Absent: the name of the folder.
+        what: one of ``WHATS``.
+        x: one of ``XS``.
+        stage: only this stage of the curriculum, counted from its beginning.
+        smooth: iterations of the running mean; absent: a twentieth of the longest run, at least 5.
+        figure: one of ``FIGURES``, which sorts the runs into the arms of that figure of the paper by their recipes.
+
+    Raises:
+        InvalidInput: runs that cannot be drawn so, an unknown kind of file, or matplotlib is not installed.
+
+    """
+    kind = out.suffix.removeprefix(".").lower()
+    if kind not in _METADATA:
+        raise InvalidInput(f"{out} has the suffix {out.suffix!r}; {nearest(kind, _METADATA)}")
+    read = read_runs(runs)
+    if figure is None:
+        named = {path.resolve(): label for path, label in (labels or {}).items()}
+        arms = arms_by_label(read, [named.get(run.path, run.name) for run in read])
+    else:
+        arms = arms_of(FIGURES[figure], read)
+        if FIGURES[figure].last_stage:
+            stage = stage or last_stage(read)
+    drawn = lines(arms, what=what, x=x, stage=stage, smooth=smooth)
+    starts = [] if stage else stage_starts(read, x)
+    title = FIGURES[figure].title if figure else WHATS[what].title
+    data = _draw(drawn, what, x, starts, kind, title if stage is None else f"{title}, stage {visible(stage)}")
+    try:
+        out.write_bytes(data)
+    except OSError as error:
+        raise InvalidInput(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+
+
+def _draw(
+    drawn: Sequence[Line], what: str, x: str, starts: Sequence[tuple[float, str]], kind: str, title: str
+) -> bytes:
+    try:
+        import matplotlib.style
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError as error:
+        raise InvalidInput(
+            f"plots need matplotlib, which is not installed ({error}); run pip install 'reflectrl[plots]'."
+        ) from error
+    with matplotlib.style.context(["default", dict(_STYLE)]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label may be in any script
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        axes = figure.add_subplot()
+        for number, line in enumerate(drawn):
+            _draw_line(axes, number, line, dashes_before=sum(other.dashed for other in drawn[:number]))
+        _limit(axes, what, drawn)
+        for place, name in starts:
+            _mark_stage(axes, place, name)
+        axes.set_xlabel(XS[x].title)
+        axes.set_ylabel(WHATS[what].title)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.grid(axis="y", linewidth=0.4, color="#DDDDDD")
+        axes.set_axisbelow(True)
+        _legend(figure, axes, drawn)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata={**_METADATA[kind], "Title": _clean(title)})
+    return buffer.getvalue()
+
+
+def _draw_line(axes: Axes, number: int, line: Line, dashes_before: int) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    again = number >= len(COLOURS)  # more lines than colours
+    style: Any = (0, DASHES[(dashes_before + again) % len(DASHES)]) if line.dashed or again else "-"
+    if line.half:
+        low = [mean - half for mean, half in zip(line.mean, line.half, strict=True)]
+        high = [mean + half for mean, half in zip(line.mean, line.half, strict=True)]
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.18, linewidth=0, gid=f"interval-{number}")
+    if line.raw:
+        axes.plot(line.x, line.raw, color=colour, alpha=0.25, linewidth=0.6, gid=f"raw-{number}")
+    marker = "o" if len(line.x) == 1 else None
+    # a line along an edge, such as that of no success at all, is neither cut in half nor below the axis
+    shown: Any = {"marker": marker, "markersize": 3, "clip_on": False, "zorder": 3, "gid": f"arm-{number}"}
+    axes.plot(line.x, line.mean, color=colour, linestyle=style, **shown)
+
+
+def _limit(axes: Axes, what: str, drawn: Sequence[Line]) -> None:
+    """Where the quantity itself has bounds, so has the axis, whatever an interval may reach."""
+    quantity = WHATS[what]
+    if quantity.high is not None:
+        axes.set_ylim(quantity.low, quantity.high)
+    elif quantity.low is not None:
+        axes.set_ylim(bottom=quantity.low)
+    ends = [line.x[-1] for line in drawn]
+    begins = [line.x[0] for line in drawn]
+    if min(begins) < max(ends):
+        axes.set_xlim(min(begins), max(ends))
+
+
+def _mark_stage(axes: Axes, place: float, name: str) -> None:
+    axes.axvline(place, color="#888888", linewidth=0.6, linestyle=(0, (1, 2)))
+    across = axes.get_xaxis_transform()
+    axes.text(place, 1.0, f" {_clean(name)}", transform=across, fontsize=6, color="#555555", va="bottom")
+
+
+def _legend(figure: Figure, axes: Axes, drawn: Sequence[Line]) -> None:
+    """Above the axes, where it hides nothing."""
+    handles = [line for line in axes.get_lines() if str(line.get_gid()).startswith("arm-")]
+    labels = [_clean(line.label) for line in drawn]
+    columns = max(1, min(len(labels), 60 // (max(map(len, labels)) + 6)))
+    places = [str(number) for number in range(len(labels))]  # matplotlib leaves out labels that begin with _
+    legend = figure.legend(handles, places, loc="outside upper center", ncols=columns, frameon=False, borderpad=0.1)
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(label)
+
+
+def _clean(label: str) -> str:
+    """On one line, not too long, and with nothing that an XML file may not hold."""
+    line = visible(" ".join(label.split())).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -1,0 +1,147 @@
+"""Which episodes of a run the viewer can show: every evaluated policy's, and those recorded in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.core import Trajectory
+from reflectrl.core.jsonl import decode, read_jsonl
+from reflectrl.report.packing import Recorded, pack
+from reflectrl.report.runs import Run
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import EvalRow
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one page holds; browsers still open such a page in a moment."""
+
+    evaluated: int = 10_000
+    """Episodes of one evaluated policy."""
+    training: int = 2_000
+    """Episodes of one run's training, spread evenly over its iterations."""
+    characters: int = 48 * 2**20
+    """Of packed episodes in all, of which each run has an equal share."""
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Episodes that are looked at together."""
+
+    key: str
+    """Names it in the page's address, whatever else is reported with it."""
+    run: int
+    """Number of the run."""
+    label: str
+    policy: str
+    """Of an evaluation; empty for training."""
+    episodes: int
+    block: str
+    """Packed."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All episodes of a page, and sentences about those that are not there."""
+
+    found: tuple[Source, ...]
+    missing: tuple[str, ...]
+
+
+def read_sources(runs: Sequence[Run], limits: Limits = LIMITS) -> Sources:
+    """Read and pack the episodes of ``runs``, as many as ``limits`` allow.
+
+    Raises:
+        InvalidInput: a damaged file.
+
+    """
+    found: list[Source] = []
+    missing: list[str] = []
+    for number, run in enumerate(runs):
+        left = limits.characters // len(runs)
+        for key, label, policy, episodes in _read(run, limits, missing):
+            block = pack(episodes)
+            if len(block) > left:
+                missing.append(
+                    f"{run.name}: the {len(episodes):,} episodes of {label} are left out, as the page would become too "
+                    "large; report fewer runs at once."
+                )
+                continue
+            left -= len(block)
+            found.append(Source(f"{run.name}/{key}", number, label, policy, len(episodes), block))
+    return Sources(tuple(found), tuple(missing))
+
+
+def _read(run: Run, limits: Limits, missing: list[str]) -> Iterator[tuple[str, str, str, list[Recorded]]]:
+    """Key, label, policy and episodes of each source; adds to ``missing`` what is not there."""
+    for row in {_stem(row): row for row in run.rows}.values():
+        played = _evaluated(run, row, limits.evaluated, missing)
+        if played:
+            yield _stem(row), f"{row.policy}, {row.mode}, {_reflections(row)}", row.policy, played
+    recorded = sorted((run.path / "trajectories").glob("rlft-*.jsonl"))
+    recorded = [path for path in recorded if path.stem[5:].isdecimal()]
+    if run.points and not recorded:
+        missing.append(f"{run.name}: no episodes of training are recorded here.")
+    if played := _trained(run, recorded, limits.training, missing):
+        yield "training", "training", "", played
+
+
+def _stem(row: EvalRow) -> str:
+    return f"eval-{row.policy}-{row.reflections}-{row.mode}"
+
+
+def _reflections(row: EvalRow) -> str:
+    return "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
+
+
+def _evaluated(run: Run, row: EvalRow, most: int, missing: list[str]) -> list[Recorded]:
+    path = run.path / "trajectories" / f"{_stem(row)}.jsonl"
+    if "/" in _stem(row) or not path.is_file():
+        missing.append(f"{run.name}: the episodes of {row.policy}, {row.mode} are not here: {path} is missing.")
+        return []
+    played = read_trajectories(path)[1]
+    if len(played) > most:
+        some = f"the first {most:,} of {len(played):,} episodes are here"
+        missing.append(f"{run.name}: of {row.policy}, {row.mode}, {some}.")
+    return [Recorded(trajectory) for trajectory in played[:most]]
+
+
+def _trained(run: Run, paths: Sequence[Path], most: int, missing: list[str]) -> list[Recorded]:
+    if not paths:
+        return []
+    each = max(1, len(read_trajectories(paths[0])[1]))
+    chosen = _spread(paths, max(2, most // each))
+    if len(chosen) < len(paths):
+        missing.append(f"{run.name}: of training, {len(chosen):,} of {len(paths):,} recorded iterations are here.")
+    episodes: list[Recorded] = []
+    for path in chosen:
+        played = read_trajectories(path)[1][:most]
+        advantages = _advantages(path.with_name(path.name.replace("rlft-", "advantages-", 1)), played, missing)
+        episodes += [
+            Recorded(trajectory, int(path.stem[5:]), given)
+            for trajectory, given in zip(played, advantages, strict=True)
+        ]
+    return episodes
+
+
+def _spread(paths: Sequence[Path], count: int) -> list[Path]:
+    """``count`` of ``paths``, the first and the last among them."""
+    if len(paths) <= count:
+        return list(paths)
+    return [paths[round(place * (len(paths) - 1) / (count - 1))] for place in range(count)]
+
+
+def _advantages(path: Path, played: Sequence[Trajectory], missing: list[str]) -> list[tuple[float, ...] | None]:
+    """Of each episode of an iteration; of none in older folders, which have no such file."""
+    if not path.is_file():
+        return [None] * len(played)
+    rows = [decode(tuple[float, ...], value, where) for where, value in read_jsonl(path)]
+    if [len(row) for row in rows[: len(played)]] != [len(trajectory.turns) for trajectory in played]:
+        missing.append(f"{path} does not fit the episodes beside it, so their advantages are not shown.")
+        return [None] * len(played)
+    return list(rows[: len(played)])

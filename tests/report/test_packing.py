@@ -1,0 +1,160 @@
+"""What the viewer is given: pure tests of packing.py and sources.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from run_folders import blocks, episode, iteration, make_run, tasks, unpacked
+
+from reflectrl.core import Task
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.report import write_report
+from reflectrl.report.packing import LONGEST_MENU, Recorded, columns, pack
+from reflectrl.report.runs import read_runs
+from reflectrl.report.sources import Limits, read_sources
+
+
+def packed(*played):
+    return columns([Recorded(trajectory) for trajectory in played])
+
+
+def only_step(played):
+    """The texts, the menu and the step of an episode of one step."""
+    found = packed(played)
+    ((*_, (step,)),) = found["episodes"]
+    return found["texts"], [found["texts"][text] for text in found["menus"][step[1]]], step
+
+
+def test_a_step_has_what_was_seen_said_possible_done_and_earned():
+    texts, menu, step = only_step(episode(success=False, text="\n  Room 7.", reflection="Turn."))
+    seen, _, said, chosen, reward, illegal, value, advantage, hidden, rest, odds = step
+    assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
+    assert (chosen, reward, illegal, value, advantage) == (1, -0.5, 1, 0.0, None)
+    assert (hidden, rest, odds) == (0, 0, [2500, 7500])
+
+
+def test_an_episode_has_its_task_its_end_and_its_seed():
+    won, late = episode("a"), episode("b", success=False)
+    lost = replace(late, terminated=True, truncated=False, seed=7)
+    found = packed(won, lost, late)
+    assert tasks(found) == ["a", "b", "b"]
+    assert [(outcome, seed, when) for _, _, outcome, seed, when, _ in found["episodes"]] == [
+        (0, 0, None),
+        (1, 7, None),
+        (2, 0, None),
+    ]
+
+
+def test_what_an_episode_is_about_is_said_once():
+    played = episode(text="Room 1.")
+    turn = replace(played.turns[0], observation=replace(played.turns[0].observation, task="Find the key."))
+    other = replace(turn, observation=replace(turn.observation, task="Find the door."))
+    found = packed(replace(played, turns=(turn, turn, other)))
+    ((_, goal, _, _, _, steps),) = found["episodes"]
+    assert found["texts"][goal] == "Find the key."
+    assert [found["texts"][step[0]] for step in steps] == ["Room 1.", "Room 1.", "Find the door.\nRoom 1."]
+
+
+def test_equal_texts_and_menus_are_there_once():
+    found = packed(*[episode()] * 50)
+    assert sorted(found["texts"]) == ["Good.", "Room 1.", "left", "right", "t-0"]
+    assert len(found["menus"]) == 1
+
+
+def test_a_policy_without_probabilities_or_reflections_has_none():
+    _, menu, step = only_step(episode(odds=(), reflection=None))
+    assert (menu, step[2], step[8:]) == (["left", "right"], -1, [0, 0, []])
+
+
+def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one():
+    menu = tuple(f"cat file-{number}" for number in range(60))
+    odds = [0.02 if number < 40 else 0.01 for number in range(60)]
+    _, kept, step = only_step(episode(menu=menu, odds=odds))
+    assert kept == [*menu[: LONGEST_MENU - 1], menu[59]]
+    assert step[3] == LONGEST_MENU - 1
+    assert step[8] == 60 - LONGEST_MENU
+    assert step[9] == 17 * 200 + 19 * 100
+
+
+def test_a_chosen_action_that_is_not_on_the_menu_is_not_marked():
+    played = episode()
+    turn = replace(played.turns[0], decision=replace(played.turns[0].decision, index=9))
+    assert only_step(replace(played, turns=(turn,)))[2][3] == -1
+
+
+def test_a_text_without_end_is_cut_and_says_so():
+    texts, _, step = only_step(episode(text="x" * 5000))
+    assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
+
+
+def test_an_episode_without_steps_is_packed():
+    assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
+
+
+def test_equal_episodes_are_packed_to_equal_text():
+    played = [Recorded(episode(f"t-{number}")) for number in range(100)]
+    assert pack(played) == pack(played)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def trained_run(path, recorded, advantages=()):
+    """A run that recorded so many iterations, with the advantages of some."""
+    training = [[episode(f"{number}-{place}") for place in range(2)] for number in range(recorded)]
+    make_run(path, {"rlft": [episode()]}, [iteration(number) for number in range(recorded)], training)
+    for number, rows in enumerate(advantages):
+        write_jsonl(path / "trajectories" / f"advantages-{number:05d}.jsonl", rows)
+    return path
+
+
+def training_of(path):
+    page = write_report([path], path / "report.html").read_text(encoding="utf-8")
+    return blocks(page)[f"{path.name}/training"], page
+
+
+def test_advantages_are_those_that_the_trainer_recorded(tmp_path):
+    found, _ = training_of(trained_run(tmp_path / "nano", 2, [[[0.25], [-1.5]]]))
+    assert [steps[0][7] for *_, steps in found["episodes"]] == [0.25, -1.5, None, None]  # an older folder has none
+
+
+def test_advantages_that_do_not_fit_their_episodes_are_not_shown(tmp_path):
+    found, page = training_of(trained_run(tmp_path / "nano", 1, [[[0.25], [-1.5, 2.0]]]))
+    assert [steps[0][7] for *_, steps in found["episodes"]] == [None, None]
+    assert "advantages-00000.jsonl does not fit the episodes beside it" in page
+
+
+def test_of_a_long_training_iterations_are_chosen_evenly_with_both_ends(tmp_path):
+    runs = read_runs([trained_run(tmp_path / "nano", 11)])
+    kept = read_sources(runs, Limits(training=6))
+    assert tasks(unpacked(kept.found[-1].block)) == ["0-0", "0-1", "5-0", "5-1", "10-0", "10-1"]
+    assert kept.missing == ("nano: of training, 3 of 11 recorded iterations are here.",)
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_large_evaluation_the_first_episodes_are_shown(tmp_path):
+    path = make_run(tmp_path / "nano", {"rlft": [episode(f"t-{number}") for number in range(5)]})
+    kept = read_sources(read_runs([path]), Limits(evaluated=3))
+    assert tasks(unpacked(kept.found[0].block)) == ["t-0", "t-1", "t-2"]
+    assert kept.missing == ("nano: of rlft, sampled, the first 3 of 5 episodes are here.",)
+
+
+def test_what_would_make_the_page_too_large_is_left_out_and_named(tmp_path):
+    small, large = [episode()], [replace(episode(), task=Task(f"{number * 7919:x}")) for number in range(500)]
+    runs = read_runs([make_run(tmp_path / "nano", {"sft": large, "rlft": small})])
+    kept = read_sources(runs, Limits(characters=1000))
+    assert [source.policy for source in kept.found] == ["rlft"]
+    assert kept.missing == (
+        "nano: the 500 episodes of sft, sampled, reflections by local are left out, as the page would become too "
+        "large; report fewer runs at once.",
+    )
+
+
+@pytest.mark.parametrize("name", ["rlft-x.jsonl", "rlft-.jsonl", "advantages-00000.jsonl"])
+def test_files_of_other_names_are_no_episodes_of_training(tmp_path, name):
+    path = make_run(tmp_path / "nano", {"rlft": [episode()]})
+    (path / "trajectories" / name).write_text("{", encoding="utf-8")
+    assert [source.key for source in read_sources(read_runs([path])).found] == ["nano/eval-rlft-local-sampled"]

@@ -1,0 +1,352 @@
+"""The trajectory viewer in a real browser, opened from the disk, with all network refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from run_folders import HOSTILE, episode, iteration, make_run
+
+from reflectrl.core import Turn
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.report import write_report
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt install chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+ARGUMENTS += ["--disable-component-update", "--disable-sync"]
+
+
+def long(task, rewards, *, success=True, text="Room"):
+    """An episode of several steps: ``Room 1``, ``Room 2``, ..."""
+    played = episode(task, success=success)
+    (turn,) = played.turns
+
+    def at(number: int, reward: float) -> Turn:
+        return replace(turn, observation=replace(turn.observation, text=f"{text} {number}"), reward=reward)
+
+    return replace(played, turns=tuple(at(number, reward) for number, reward in enumerate(rewards, start=1)))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a report; in the end nothing may have been asked of a network, or have gone wrong."""
+    contexts, faults = [], []
+
+    def open_report(path, address="", *, width=1280, **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: request.url.startswith("file://") or faults.append(request.url))
+        page.on("console", lambda message: message.type == "error" and faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append("a dialog opened"), dialog.dismiss()))
+        page.route(lambda url: not url.startswith("file://"), lambda route: route.abort())
+        page.set_default_timeout(30_000)
+        page.goto(f"file://{path}{address}")
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector(".episode, #episodes .note", state="attached")
+        return page
+
+    open_report.faults = faults
+    yield open_report
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Two runs: one won only by RLFT, one with a recorded training; a task each run has, and one it has not."""
+    folder = tmp_path_factory.mktemp("runs")
+    sft = [episode("north"), long("south", (-0.1, -0.2, -0.3, -0.4), success=False), episode("east", success=False)]
+    lost = replace(episode("west", success=False), terminated=True, truncated=False)
+    rlft = [episode("north"), long("south", (-0.1, 1.0), text="Hall"), episode("east"), lost]
+    training = [[episode(f"walk-{number}", success=number > 0)] * 2 for number in range(3)]
+    one = make_run(folder / "one", {"sft": sft, "rlft": rlft}, [iteration(number) for number in range(3)], training)
+    (one / "recipe.yaml").write_text("rlft: {gamma: 0.5, episodes: 4}", encoding="utf-8")
+    write_jsonl(one / "trajectories" / "advantages-00001.jsonl", [[0.75], [-0.25]])
+    two = make_run(folder / "two", {"rlft": [long("south", (0.0, 0.0, 1.0), text="Cellar")]})
+    return write_report([one, two], folder / "report.html")
+
+
+def address(of, **more):
+    return "#" + "&".join(f"{name}={value}" for name, value in {"of": of, **more}.items())
+
+
+SFT, RLFT, TRAINING = "one/eval-sft-local-sampled", "one/eval-rlft-local-sampled", "one/training"
+
+
+def names(page):
+    return page.locator(".row .name").all_inner_texts()
+
+
+def seen(page):
+    """The observations that are shown."""
+    return page.locator(".episode pre").all_inner_texts()
+
+
+# ---- opening, filtering ----------------------------------------------------------------------------------------------
+
+
+def test_it_opens_from_the_disk_with_the_trained_policy(opened, report):
+    page = opened(report)
+    assert page.locator("#source option:checked").inner_text() == "rlft, sampled, reflections by local (4)"
+    assert names(page) == ["north", "south", "east", "west"]
+    assert page.locator(".whose").inner_text() == "one: rlft, sampled, reflections by local"
+    assert seen(page) == ["Room 1."]
+
+
+def test_episodes_are_filtered_by_outcome_task_and_source(opened, report):
+    page = opened(report)
+    page.select_option("#outcome", "failure")
+    assert names(page) == ["west"]
+    page.select_option("#outcome", "success")
+    page.fill("#task", "S")
+    assert names(page) == ["south", "east"]
+    assert page.locator("#count").inner_text() == "2 of 4 episodes"
+    page.fill("#task", "nowhere")
+    assert page.locator("#episodes").inner_text() == "No episode fits these filters."
+    page.fill("#task", "")
+    page.select_option("#source", label="sft, sampled, reflections by local (3)")
+    page.select_option("#outcome", "out of time")
+    assert names(page) == ["south", "east"]
+    assert not page.locator("#iteration").is_visible()
+
+
+def test_episodes_of_training_are_filtered_by_iteration_and_have_advantages(opened, report):
+    page = opened(report, address(TRAINING))
+    assert names(page) == ["walk-0", "walk-0", "walk-1", "walk-1", "walk-2", "walk-2"]
+    assert page.locator(".numbers dt").all_inner_texts() == ["reward", "reward-to-go"]  # none recorded for iteration 0
+    page.fill("#iteration", "1")
+    assert names(page) == ["walk-1", "walk-1"]
+    assert page.locator(".numbers dt").all_inner_texts() == ["reward", "reward-to-go", "advantage"]
+    assert page.locator(".numbers dd").all_inner_texts() == ["+1.00", "+1.00", "+0.75"]
+
+
+# ---- stepping --------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_shows_menu_probabilities_reward_and_what_is_to_go(opened, report):
+    page = opened(report, address(RLFT, episode=1))
+    assert seen(page) == ["Hall 1"]
+    assert page.locator(".numbers dd").all_inner_texts() == ["−0.10", "+0.40"]  # -0.1 + 0.5 * 1
+    assert page.locator(".menu li").all_inner_texts() == ["left\n25.0%", "right\n75.0%"]
+    assert page.locator(".menu .chosen").inner_text() == "right\n75.0%"
+    assert page.locator(".menu i").evaluate_all("bars => bars.map(bar => bar.style.width)") == ["25%", "75%"]
+    assert page.locator("blockquote").inner_text() == "Good."
+    rows = page.locator(".overview tbody tr").all_inner_texts()
+    assert [row.split() for row in rows] == [["1", "right", "−0.10", "+0.40"], ["2", "right", "+1.00", "+1.00"]]
+
+
+def test_the_keyboard_steps_through_episodes_and_their_steps(opened, report):
+    page = opened(report, address(SFT, episode=1))
+    shown = [seen(page)]
+    for key in ("ArrowRight", "l", "ArrowLeft", "End", "h", "Home", "ArrowLeft"):
+        page.keyboard.press(key)
+        shown.append(seen(page))
+    assert [int(text.split()[1]) for (text,) in shown] == [1, 2, 3, 2, 4, 3, 1, 1]
+    chosen = []
+    for key in ("ArrowDown", "j", "k", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+        chosen.append(page.locator(".row[aria-selected=true] .name").inner_text())
+    assert chosen == ["east", "east", "south", "north", "north"]
+
+
+def test_slash_searches_escape_leaves_and_a_question_mark_shows_the_keys(opened, report):
+    page = opened(report)
+    page.keyboard.press("/")
+    page.keyboard.type("sl/?")
+    assert page.locator("#task").input_value() == "sl/?"
+    page.locator("#task").fill("south")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    assert seen(page) == ["Hall 2"]
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+
+
+def test_buttons_slider_and_table_step_and_the_keys_go_on_from_there(opened, report):
+    page = opened(report, address(SFT, episode=1))
+    page.click("#forward")
+    page.click("#last")
+    page.click("#last", force=True)  # there is no step after it, and the focus stays
+    assert seen(page) == ["Room 4"]
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    assert seen(page) == ["Room 3"]
+    page.locator(".overview tbody tr").first.click()
+    assert page.locator("#place").inner_text() == "1 / 4"
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".overview .now").inner_text().split()[0] == "2"
+
+
+def test_keys_outside_of_the_viewer_are_left_to_the_page(opened, report):
+    page = opened(report)
+    page.locator("nav a").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".row[aria-selected=true] .name").inner_text() == "north"
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
+
+
+def test_two_policies_are_compared_on_one_task_step_by_step(opened, report):
+    page = opened(report, address(SFT))
+    page.select_option("#beside", label="rlft, sampled, reflections by local (4)")
+    page.select_option("#outcome", "differ")
+    assert names(page) == ["south", "east"]
+    assert page.locator(".row .marks").first.inner_text().split() == ["◷", "✓"]
+    assert seen(page) == ["Room 1", "Hall 1"]
+    page.click("#forward")
+    assert seen(page) == ["Room 2", "Hall 2"]
+    page.click("#forward")
+    assert seen(page) == ["Room 3", "Hall 2"]
+    assert "the episode ended here" in page.locator(".episode").last.inner_text()
+    assert page.locator("#place").inner_text() == "3 / 4"
+
+
+def test_two_runs_are_compared_and_a_task_that_one_lacks_is_named(opened, report):
+    page = opened(report, address(RLFT, beside="two/eval-rlft-local-sampled", episode=1))
+    assert seen(page) == ["Hall 1", "Cellar 1"]
+    assert page.locator(".whose").all_inner_texts()[1].startswith("two: rlft")
+    page.keyboard.press("ArrowUp")
+    assert "No episode of this task is here." in page.locator(".episode").last.inner_text()
+
+
+def test_repetitions_of_a_task_are_compared_in_their_order(opened, tmp_path):
+    sft = [long("a", (1.0,), text=f"sft {number}") for number in range(3)]
+    rlft = [long("a", (1.0,), text=f"rlft {number}") for number in range(2)]
+    path = make_run(tmp_path / "one", {"sft": sft, "rlft": rlft})
+    page = opened(write_report([path], path / "report.html"), address(SFT, beside=RLFT))
+    pairs = []
+    for _ in range(3):
+        pairs.append(seen(page))
+        page.locator("#viewer").press("j")
+    assert pairs == [["sft 0 1", "rlft 0 1"], ["sft 1 1", "rlft 1 1"], ["sft 2 1", "rlft 1 1"]]
+
+
+# ---- the address -----------------------------------------------------------------------------------------------------
+
+
+def test_the_address_leads_back_to_the_step(opened, report):
+    page = opened(report, address(SFT, beside=RLFT, outcome="differ"))
+    page.fill("#task", "sou")
+    page.click("#forward")
+    page.wait_for_url(lambda url: "step=2" in url)
+    again = opened(report, page.evaluate("location.hash"))
+    assert seen(again) == ["Room 2", "Hall 2"]
+    assert names(again) == ["south"]
+    assert again.locator("#viewer").evaluate("viewer => viewer.getBoundingClientRect().top < innerHeight / 2")
+
+
+@pytest.mark.parametrize("odd", ["#of=gone&episode=9999&step=-3", "#of=one/training&iteration=x&outcome=%00", "#%"])
+def test_an_address_from_elsewhere_shows_something_sensible(opened, report, odd):
+    page = opened(report, odd)
+    assert page.locator(".episode").count() == 1
+    assert page.locator("#place").inner_text().startswith("1 / ")
+
+
+# ---- hostile, small, dark, silent ------------------------------------------------------------------------------------
+
+
+def test_hostile_text_is_shown_and_never_obeyed(opened, tmp_path):
+    text = f"{HOSTILE} <img src=x onerror=alert(1)> </script><!--<script> {{}} ${{1}} \u2028"
+    said = episode(text, text=text, reflection=text, menu=("wait", text))
+    path = make_run(tmp_path / "<b>&", {"rlft": [said]}, [iteration(0, stage=text)], [[said]])
+    (path / "recipe.yaml").write_text(text, encoding="utf-8")
+    page = opened(write_report([path], path / "report.html"))
+    inside = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe <img src=x onerror=alert(1)>"
+    for place in (".row .name", ".episode h3", ".episode pre", "blockquote", ".menu .chosen span:first-child"):
+        assert inside in page.locator(place).first.text_content()
+    assert page.locator("img, main b:not([style]), :not(section) > script").count() == 0
+    assert page.locator("#runs details").count() == 1  # nothing of the text closed what is around it
+
+
+def test_the_policy_refuses_a_script_that_is_not_ours(opened, report, tmp_path):
+    page = report.read_text(encoding="utf-8").replace("<main>", "<main><script>document.title = 'obeyed'</script>")
+    (tmp_path / "changed.html").write_text(page, encoding="utf-8")
+    assert opened(tmp_path / "changed.html").title() == "one, two: Reflect-RL"
+    assert "Content Security Policy" in opened.faults.pop()
+
+
+@pytest.mark.parametrize("width", [320, 375, 768])
+def test_a_narrow_screen_never_scrolls_sideways(opened, report, width):
+    page = opened(report, address(SFT, beside=RLFT, episode=1), width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("#forward").is_visible()
+
+
+def test_a_dark_screen_gets_dark_colours_with_contrast(opened, report):
+    colours = "getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color"
+    light, dark = (opened(report, color_scheme=scheme).evaluate(colours) for scheme in ("light", "dark"))
+    assert light == "rgb(255, 255, 255)rgb(27, 31, 36)"
+    assert dark == "rgb(18, 22, 28)rgb(230, 233, 238)"
+
+
+def test_without_a_script_there_are_tables_curves_and_a_sentence(opened, report):
+    page = opened(report, java_script_enabled=False)
+    assert page.locator("table").first.is_visible()
+    assert page.locator("svg").first.is_visible()
+    assert "needs JavaScript" in page.locator("noscript").inner_text()
+    assert not page.locator("#viewer").is_visible()
+
+
+def test_a_damaged_block_is_a_sentence(opened, report, tmp_path):
+    text = re.sub('id="source-0">.{4}', 'id="source-0">AAAA', report.read_text(encoding="utf-8"))
+    (tmp_path / "damaged.html").write_text(text, encoding="utf-8")
+    page = opened(tmp_path / "damaged.html", address(SFT))
+    assert "cannot be unpacked" in page.locator("#episodes .note").inner_text()
+    page.fill("#task", "n")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.select_option("#source", "1")
+    page.wait_for_selector(".row")
+    assert names(page) == ["north"]
+
+
+def test_everything_that_can_be_used_has_a_name(opened, report):
+    page = opened(report)
+    unnamed = """() => [...document.querySelectorAll('button, input, select, [tabindex], [role]')].filter(element =>
+        element.getAttribute('role') !== 'presentation' && !element.textContent.trim()
+        && !element.getAttribute('aria-label') && !(element.labels && element.labels.length)).map(e => e.outerHTML)"""
+    assert page.evaluate(unnamed) == []
+    assert page.locator("#list").get_attribute("aria-activedescendant") == "row-0"
+
+
+# ---- ten thousand ----------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_episodes_open_filter_and_scroll_with_few_elements(opened, tmp_path):
+    path = make_run(tmp_path / "large", {"rlft": [episode("t-won"), episode("t-lost", success=False)]})
+    (file,) = (path / "trajectories").iterdir()
+    head, won, lost = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    with file.open("w", encoding="utf-8") as copy:
+        copy.write(head)
+        for number in range(10_000):
+            copy.write((won if number % 10 else lost).replace("t-won", "t-lost").replace("t-lost", f"task-{number}"))
+    page = opened(write_report([path], path / "report.html"))
+    assert page.locator("#count").inner_text() == "10,000 episodes"
+    page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight }")
+    page.wait_for_selector("#row-9999")
+    assert names(page)[-1] == "task-9999"
+    page.fill("#task", "task-77")
+    page.select_option("#outcome", "out of time")
+    assert names(page) == ["task-770", *(f"task-77{number}0" for number in range(10))]
+    page.fill("#task", "")
+    assert page.locator("#count").inner_text() == "1,000 of 10,000 episodes"
+    assert page.locator(".row").count() < 200

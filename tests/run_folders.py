@@ -1,0 +1,70 @@
+"""Run folders that are written with the library's own writers: what the tests of the report share."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import replace
+
+from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.results import summarise, write_results
+
+HOSTILE = "</pre><script>alert('x')</script> & \x1b[31mred\x1b[0m \x00\x07 \u202egnp.exe"
+
+
+def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", menu=("left", "right"), odds=(0.25, 0.75)):
+    """An episode of one step, in which the last action of the menu is chosen."""
+    decision = Decision(len(menu) - 1, menu[-1], -0.29, 0.56, tuple(odds))
+    turn = Turn(Observation(text, menu), menu, reflection, decision, 1.0 if success else -0.5, illegal=not success)
+    return Trajectory(Task(task), 0, (turn,), terminated=success, truncated=not success, success=success)
+
+
+def iteration(number, **changed):
+    """A line of metrics.jsonl."""
+    line = {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
+    line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
+    return {**line, "env_steps": 10 * (number + 1), **changed}
+
+
+def make_run(path, played=None, metrics=(), training=(), benchmark=""):
+    """A run folder; ``played`` has the evaluated episodes of each policy, ``training`` those of each iteration."""
+    path.mkdir(parents=True)
+    (path / "recipe.yaml").write_text("name: nano\nenv:\n  name: corridor\n", encoding="utf-8")
+    header, rows = Header("corridor", {}, PromptFormat()), []
+    for policy, episodes in (played or {}).items():
+        reflections = "none" if policy in ("random", "expert") else "local"
+        row = summarise(policy, reflections, "sampled", "test", episodes)
+        rows.append(replace(row, benchmark=benchmark))
+        write_trajectories(path / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, episodes)
+    if rows:
+        write_results(path / "eval.jsonl", rows)
+    for number, episodes in enumerate(training):
+        write_trajectories(path / "trajectories" / f"rlft-{number:05d}.jsonl", header, episodes)
+    if metrics:
+        write_jsonl(path / "metrics.jsonl", metrics)
+        pace = {"seconds": 0.5, "steps_per_second": 20.0, "reflection_hit_rate": 0.9}
+        write_jsonl(path / "throughput.jsonl", [{"iteration": line["iteration"], **pace} for line in metrics])
+    return path
+
+
+def blocks(page):
+    """What the page's data blocks hold, by the keys of their sources."""
+    index = json.loads(re.search('<script type="application/json" id="index">(.*?)</script>', page)[1])
+    packed = re.findall('<script type="text/plain" id="source-\\d+">(.*?)</script>', page)
+    keys = [source["key"] for source in index["sources"]]
+    return dict(zip(keys, map(unpacked, packed), strict=True))
+
+
+def unpacked(block):
+    """What a browser makes of a packed block."""
+    return json.loads(zlib.decompress(base64.b64decode(block)))
+
+
+def tasks(block):
+    """Names of the tasks of a block's episodes."""
+    return [block["texts"][episode[0]] for episode in block["episodes"]]
