@@ -19,6 +19,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.registry import env_class
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen.dataset import Progress, build_dataset
+from reflectrl.data_gen.demonstrations import Demonstrated, choose_demonstrations, read_demonstrations
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.estimate import Estimate, estimate_lessons
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
@@ -40,11 +41,13 @@ class DataSummary:
 
     episodes: int
     samples: int
+    demonstrated: int
+    """Samples that come from ``data.demonstrations``."""
     negatives: int
     held_out: int
     """Samples left out because they show a validation or test task's start."""
     success_rate: float
-    """Of the teacher's episodes."""
+    """Of the teacher's episodes; 0 without any."""
     reflection_words: float
     """Mean over the samples."""
     questions: int
@@ -65,7 +68,8 @@ def generate(
 ) -> DataSummary | None:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
 
-    A recipe with a dataset section first gets its ``dataset/``.
+    A recipe with a dataset section first gets its ``dataset/``. Samples of ``data.demonstrations`` go before the
+    teacher's, who adds what is missing, if anything is.
 
     Episodes play training tasks in a seeded order and are independent of each other, so the result does not depend on
     which of them ends first. Replies are in ``calls/`` before they are used: whoever is killed asks nothing twice.
@@ -82,11 +86,12 @@ def generate(
 
     Raises:
         InvalidInput: an environment without the expert that the recipe asks for, no key, held-out states only, a limit
-            on money without a price.
+            on money without a price, demonstrations that are not there or cannot be used.
         WorkFailed: the endpoint cannot be used, or the money is spent; what is paid for is used by the next call.
 
     """
     terms = terms or Terms()
+    given = read_demonstrations(recipe)
     account = open_account(recipe, folder, terms.max_cost)
     client = teacher_client(recipe, folder, account)
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=terms.dry_run)
@@ -98,14 +103,19 @@ def generate(
         Batches(folder / CALLS / "teacher", client).check_collected()
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
-        if client is not None:
-            tell(_estimate(recipe, envs[0], client).sentence(client.endpoint, len(client.journal.paid)))
+        shown = choose_demonstrations(given, envs[0], _held_out(recipe, envs[0]))
+        missing = max(0, recipe.data.samples - len(shown.samples))
+        if given:
+            tell(_counted(shown, missing))
+        if client is not None and missing:
+            estimate = _estimate(recipe, envs[0], client, missing)
+            tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
         if terms.dry_run:
             return None
         if terms.batch is not None:
-            tell(_batch(recipe, folder, envs, client, terms.batch))
+            tell(_batch(recipe, folder, envs, client, terms.batch, shown))
             return None
-        collection = collect(recipe, envs, client, progress)
+        collection = collect(recipe, envs, client, progress, shown)
         _write(folder, Header(recipe.env.name, recipe.env.options, collection.layout), collection)
         questions = sum(len(envs[0].any_tasks(split)) for split in SPLITS) if recipe.dataset else 0
     if client is not None:
@@ -127,7 +137,20 @@ def teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient
     return ChatClient(recipe_endpoint(recipe.data.endpoint), Journal(folder / CALLS / "teacher"), account)
 
 
-def _batch(recipe: Recipe, folder: Path, envs: Sequence[NatLangEnv], client: ChatClient | None, what: str) -> str:
+def _counted(shown: Demonstrated, missing: int) -> str:
+    left_out = f"; {shown.held_out} show held-out tasks and are left out" if shown.held_out else ""
+    rest = f"the teacher adds {missing}" if missing else "no teacher is asked"
+    return f"demonstrations: {len(shown.samples)} samples{left_out}; {rest}"
+
+
+def _batch(
+    recipe: Recipe,
+    folder: Path,
+    envs: Sequence[NatLangEnv],
+    client: ChatClient | None,
+    what: str,
+    shown: Demonstrated,
+) -> str:
     """One half of a round through Batch mode."""
     if client is None or recipe.data.trajectory != "oracle":
         raise InvalidInput(
@@ -140,14 +163,18 @@ def _batch(recipe: Recipe, folder: Path, envs: Sequence[NatLangEnv], client: Cha
     if what == "collect":
         return client.run(batches.collect())
     to_come = CallsToCome(client)
-    collect(recipe, envs, to_come)
+    collect(recipe, envs, to_come, shown=shown)
     return client.run(batches.submit(to_come.calls))
 
 
 def collect(
-    recipe: Recipe, envs: Sequence[NatLangEnv], client: ChatClient | None, progress: Progress | None = None
+    recipe: Recipe,
+    envs: Sequence[NatLangEnv],
+    client: ChatClient | None,
+    progress: Progress | None = None,
+    shown: Demonstrated | None = None,
 ) -> Collection:
-    """Play lessons until there are enough samples, one at a time in each of ``envs``.
+    """Play lessons until there are enough samples besides those ``shown``, one at a time in each of ``envs``.
 
     Raises:
         InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
@@ -156,7 +183,9 @@ def collect(
     """
     env = envs[0]
     course = _course(recipe, env, client)
-    collection = Collection(course.layout, recipe.data.samples, progress)
+    collection = Collection(course.layout, recipe.data.samples, progress, shown or Demonstrated())
+    if collection.enough:
+        return collection
     work = _collect(envs, course, _order(env, recipe.seed), collection, client)
     if client is None:
         asyncio.run(work)
@@ -173,14 +202,14 @@ def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Cours
         seed=recipe.seed,
         noise=recipe.data.noise,
         negatives=recipe.data.negatives,
-        held_out=_held_out(env) if env_class(recipe.env.name).observable else frozenset(),
+        held_out=_held_out(recipe, env),
     )
 
 
-def _estimate(recipe: Recipe, env: NatLangEnv, client: ChatClient) -> Estimate:
+def _estimate(recipe: Recipe, env: NatLangEnv, client: ChatClient, samples: int) -> Estimate:
     course, tasks, chooses = _course(recipe, env, client), _order(env, recipe.seed), recipe.data.trajectory == "teacher"
     prompts = TeacherPrompts(env.instructions, course.layout)
-    return estimate_lessons(env, tasks, course, prompts, samples=recipe.data.samples, chooses=chooses)
+    return estimate_lessons(env, tasks, course, prompts, samples=samples, chooses=chooses)
 
 
 def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts) -> Teacher:
@@ -189,8 +218,10 @@ def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts)
     return OracleTeacher(client, prompts) if recipe.data.trajectory == "oracle" else ChatTeacher(client, prompts)
 
 
-def _held_out(env: NatLangEnv) -> frozenset[str]:
-    """Texts of the states in which validation and test tasks start."""
+def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[str]:
+    """Texts of the states in which validation and test tasks start, where texts tell states apart."""
+    if not env_class(recipe.env.name).observable:
+        return frozenset()
     tasks = [task for split in ("validation", "test") for task in env.any_tasks(split)]
     return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)
 
@@ -202,10 +233,11 @@ def _order(env: NatLangEnv, seed: int) -> list[Task]:
 
 
 class Collection:
-    """Lessons by number; those in a row from the first on count, until they hold enough samples."""
+    """Lessons by number; those in a row from the first on count, until they and what was shown hold enough samples."""
 
-    def __init__(self, layout: PromptFormat, wanted: int, progress: Progress | None) -> None:
+    def __init__(self, layout: PromptFormat, wanted: int, progress: Progress | None, shown: Demonstrated) -> None:
         self.layout = layout
+        self.shown = shown
         self._wanted = wanted
         self._progress = progress
         self._early: dict[int, Lesson] = {}
@@ -214,13 +246,14 @@ class Collection:
 
     @property
     def enough(self) -> bool:
-        """Whether the lessons hold as many samples as are wanted."""
-        return self._count >= self._wanted
+        """Whether there are as many samples as are wanted."""
+        return len(self.shown.samples) + self._count >= self._wanted
 
     @property
     def samples(self) -> list[Sample]:
-        """As many as are wanted."""
-        return [sample for lesson in self.lessons for sample in lesson.samples][: self._wanted]
+        """As many as are wanted, those shown first."""
+        taught = (sample for lesson in self.lessons for sample in lesson.samples)
+        return [*self.shown.samples, *taught][: self._wanted]
 
     def add(self, lesson: Lesson) -> None:
         """Take in a lesson, in whatever order they end."""
@@ -229,7 +262,7 @@ class Collection:
             self.lessons.append(self._early.pop(len(self.lessons)))
             self._count += len(self.lessons[-1].samples)
         if self._progress is not None:
-            self._progress(min(self._count, self._wanted), self._wanted, "samples")
+            self._progress(min(len(self.shown.samples) + self._count, self._wanted), self._wanted, "samples")
 
     def check_yield(self, tasks: int) -> None:
         """Refuse to go on for ever when a whole round of tasks taught nothing."""
@@ -272,6 +305,8 @@ async def _collect(
 
 def _write(folder: Path, header: Header, collection: Collection) -> None:
     layout, samples = collection.layout, collection.samples
+    if collection.shown.samples:
+        write_samples(folder / "data" / "demonstrations.jsonl", header, collection.shown.samples[: len(samples)])
     played = [lesson.trajectory for lesson in collection.lessons if lesson.trajectory.turns]
     write_trajectories(folder / "data" / "teacher.jsonl", header, played)
     write_samples(folder / "data" / "negatives.jsonl", header, [sample for sample in samples if sample.negative])
@@ -289,9 +324,10 @@ def _summary(collection: Collection, questions: int, usage: Usage, spent: float)
     return DataSummary(
         episodes=len(lessons),
         samples=len(samples),
+        demonstrated=min(len(samples), len(collection.shown.samples)),
         negatives=sum(sample.negative for sample in samples),
-        held_out=sum(lesson.held_out for lesson in lessons),
-        success_rate=sum(lesson.trajectory.success for lesson in lessons) / len(lessons),
+        held_out=collection.shown.held_out + sum(lesson.held_out for lesson in lessons),
+        success_rate=sum(lesson.trajectory.success for lesson in lessons) / max(1, len(lessons)),
         reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
         questions=questions,
         usage=usage,

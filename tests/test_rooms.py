@@ -34,10 +34,11 @@ MAY_IMPORT = {
     "report": {"config", *BELOW_MODELS},
     "pipeline": {"envs", *BELOW_PIPELINE},
     "serving": {"pipeline", *BELOW_PIPELINE},
+    "sharing": {"pipeline", *BELOW_PIPELINE},
     "skeleton": {"core"},
-    "cli": {"serving", "skeleton", "pipeline", *BELOW_PIPELINE},
+    "cli": {"serving", "sharing", "skeleton", "pipeline", *BELOW_PIPELINE},
 }
-ABOVE_MODELS = {"models", "training", "evaluation", "pipeline", "serving", "cli"}
+ABOVE_MODELS = {"models", "training", "evaluation", "pipeline", "serving", "sharing", "cli"}
 MAY_BE_IMPORTED_BY = {
     "trl": {"training"},
     "torch": ABOVE_MODELS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ def check(
         return
     if name is None:
         raise InvalidInput("no environment was given; expected a name, or --list to see them.")
-    env = make_env(name, **_options(options or []))
+    env = make_env(name, **read_options(options or []))
     check_env(env)
     sizes = {split: len(env.any_tasks(split)) for split in SPLITS}
     told = ", ".join(f"{size} {split}" for split, size in sizes.items())
@@ -32,7 +33,13 @@ def check(
         print(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
 
 
-def _options(given: list[str]) -> dict[str, Any]:
+def read_options(given: Sequence[str]) -> dict[str, Any]:
+    """An environment's options as they are typed, each ``KEY=VALUE``.
+
+    Raises:
+        InvalidInput: one that is not.
+
+    """
     from reflectrl.config.yaml_text import read_yaml
 
     options: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 from reflectrl.core import InvalidInput, WorkFailed
 
 if TYPE_CHECKING:
+    from reflectrl.cli.screen import Screen
     from reflectrl.core import Turn
     from reflectrl.pipeline.explore import Explorers
 
@@ -58,26 +58,28 @@ def explore(
     for option, (value, owner, given) in belonging.items():
         if value is not None and given is None:
             raise InvalidInput(f"{option} was given without {owner}, to which it belongs; give both or none.")
-    for stream in (sys.stdin, sys.stdout):  # a name that the terminal cannot show is no reason to stop
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    from reflectrl.cli.screen import Screen, any_text
     from reflectrl.players.human import PlayerLeft
+
+    any_text()
+    # a folder's entries are in the menu too
+    screen = Screen(action="Command", most=SHOWN, skip="Here: ", longest=LENGTH)
 
     try:
         from reflectrl.pipeline.explore import explore as play
 
         players = _players(run, model, base_url, api_key_env, expert, greedy=greedy is not False)
-        screen = _Screen(question, players, menus=any(value is not None for value in (run, model, expert)))
+        watcher = _Watcher(question, players, screen, menus=any(value is not None for value in (run, model, expert)))
         given_options = {"horizon": steps, "page": page}
         options = {name: value for name, value in given_options.items() if value is not None}
-        answer = play(source, question, players, options=options, seed=seed or 0, show=screen.step)
+        answer = play(source, question, players, options=options, seed=seed or 0, show=watcher.step)
     except (KeyboardInterrupt, PlayerLeft):
         print("\nstopped; no file was named.", file=sys.stderr)
         raise typer.Exit(130) from None
     if answer is None:
-        plural = "s" * (screen.steps != 1)
-        raise WorkFailed(f"no file was named within {screen.steps} step{plural}; allow more with --steps.")
-    _say(f"answer: {answer}")
+        plural = "s" * (watcher.steps != 1)
+        raise WorkFailed(f"no file was named within {watcher.steps} step{plural}; allow more with --steps.")
+    screen.say(f"answer: {answer}")
 
 
 def _players(
@@ -101,41 +103,21 @@ def _players(
     return person() if file is None else expert(file)
 
 
-class _Screen:
+class _Watcher:
     """Shows an episode step by step; without ``menus`` only what was played, to a person who has seen the rest."""
 
-    def __init__(self, question: str, players: Explorers, *, menus: bool) -> None:
+    def __init__(self, question: str, players: Explorers, screen: Screen, *, menus: bool) -> None:
         self.steps = 0
         self._head = (f"Question: {' '.join(question.split())}", f"Players: {players.who}") if menus else ()
+        self._screen = screen
         self._menus = menus
 
     def step(self, turn: Turn) -> None:
         """One step that was played."""
         for line in self._head if self.steps == 0 else ():
-            _say(line)
+            self._screen.say(line)
         self.steps += 1
         if self._menus:
-            _say("")
-            _say(f"Step {self.steps}")
-            for line in _before(turn):
-                _say(f"  {line if len(line) <= LENGTH else f'{line[:LENGTH].rstrip()} [cut]'}")
-        _say(f"  Command: {turn.decision.action}")
-
-
-def _before(turn: Turn) -> list[str]:
-    """What the players had before them: the state, without the entries that the menu shows too; reflection and menu."""
-    lines = [line for line in turn.observation.text.split("\n") if not line.startswith("Here: ")]
-    if turn.reflection is not None:
-        lines.append(f"Reflection: {turn.reflection}")
-    chances = turn.decision.probabilities
-    order = sorted(range(len(turn.menu)), key=lambda index: -chances[index]) if chances else range(len(turn.menu))
-    lines.append("Menu:")
-    lines += [f"  {f'{chances[index]:4.0%}  ' if chances else ''}{turn.menu[index]}" for index in order[:SHOWN]]
-    if len(order) > SHOWN:
-        lines.append(f"  and {len(order) - SHOWN} more")
-    return lines
-
-
-def _say(text: str) -> None:
-    """One line, without characters that a terminal would obey."""
-    print("".join(char if char.isprintable() else "\ufffd" for char in text), flush=True)
+            self._screen.step(self.steps, turn)
+        else:
+            self._screen.action(turn)

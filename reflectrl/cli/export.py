@@ -30,11 +30,11 @@ def export(
         raise InvalidInput("--private was given without --push-to-hub, to which it belongs; give both or none.")
     if not run.is_dir():
         raise InvalidInput(f"no run folder is at {run}; expected a folder that 'reflectrl run' has made.")
-    from reflectrl.pipeline.hub import check_push, push
+    from reflectrl.sharing.hub import check_push, push
 
     if push_to_hub is not None:
         check_push(push_to_hub)
-    from reflectrl.pipeline.export import export_run
+    from reflectrl.sharing.export import export_run
 
     folder = export_run(run, out, merge=merge, tell=lambda line: print(line, file=sys.stderr))
     print(f"export: {folder}")

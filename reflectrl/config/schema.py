@@ -196,6 +196,10 @@ class DataSection(Section):
     """Who moves: the teacher itself (reflect, then choose), or the expert with the reflection asked under a spoiler."""
     noise: Fraction = 0.0
     """Probability of a random action instead of the expert's (noisy-oracle trajectories)."""
+    demonstrations: list[str] | None = None
+    """Files of episodes that ``reflectrl play --save`` kept, paths from the working folder: their samples come before
+    the teacher's and count towards ``samples``, so a teacher adds what is missing. Each has a reflection and becomes a
+    row of every kind; those of validation and test tasks, or of a state where one starts, are left out."""
     samples: Count = 100
     """Samples to collect, positive and negative together; a sample is one step."""
     negatives: Fraction = 0.5
@@ -305,7 +309,7 @@ class RLFTSection(Section):
     replay_episodes: Annotated[int, Field(ge=0)] = 0
     """Replayed episodes an iteration."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
-    """Tracker that the metrics are also sent to; it must be installed."""
+    """Tracker that the metrics and a few episodes are also sent to; it must be installed."""
     save_every: Count = 10
     """Iterations between checkpoints."""
     record_episodes: Annotated[int, Field(ge=0)] = 8

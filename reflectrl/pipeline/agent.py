@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reflectrl.config import Recipe, load_recipe
+from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_file
 from reflectrl.core import Decision, InvalidInput, Observation, nearest
 from reflectrl.core.promises import wrong_observation
 from reflectrl.pipeline.cast import Cast
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import POLICIES, RunFolder, last_policy, read_recipe
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat, labels
-
-POLICIES = {"policy": "rlft", "policy-sft": "sft"}
-"""Folders of trained policies, the last first, with the stages that make them."""
 
 
 @dataclass(frozen=True)
@@ -81,33 +78,6 @@ class Agent:
         menu = self.layout.menu(observation, rng)
         prompt = self.layout.policy(observation, past, reflection, menu)
         return Move(reflection, menu, self.policy.act([prompt], [to_act])[0])
-
-
-def read_recipe(run: Path) -> Recipe:
-    """The recipe of a run folder, or of an exported agent.
-
-    Raises:
-        InvalidInput: ``run`` is neither.
-
-    """
-    path = run / "recipe.yaml"
-    if not path.is_file():
-        raise InvalidInput(f"{run} is no run folder (it has no recipe.yaml); expected one that `reflectrl run` made.")
-    return load_recipe(str(path))
-
-
-def last_policy(recipe: Recipe, run: Path) -> str:
-    """Name of the folder of the last policy that ``run`` has.
-
-    Raises:
-        InvalidInput: it has none yet.
-
-    """
-    for name in POLICIES:
-        if (run / name).is_dir():
-            return name
-    first = POLICIES["policy-sft" if recipe.sft.enabled else "policy"]
-    raise InvalidInput(f"{run} is not finished, it has no policy yet; run `reflectrl {first}` for it first.")
 
 
 def load_agent(run: Path, *, policy: str | None = None, greedy: bool = True, recipe: Recipe | None = None) -> Agent:

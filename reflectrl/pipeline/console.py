@@ -1,18 +1,26 @@
-"""What a person sees while stages run: progress with rate and time left on a terminal, one line a stage elsewhere."""
+"""What a person sees while stages run: progress with rate and time left on a terminal, a few lines elsewhere.
+
+Elsewhere (a log, a pipe) a stage says one line at its end. One that takes long also says where it stands: at each tenth
+of the way, and at most once a minute.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 Advance = Callable[[int, int, str], None]
 """(done, total, note): how far a stage is, and what it would like to say."""
+
+APART = 60.0
+"""Seconds at least between the lines of a stage that nobody watches."""
 
 
 class _Rate(ProgressColumn):
@@ -23,11 +31,54 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.1f}/s" if speed else "", style="dim")
 
 
-class Reporter:
-    """Writes to stderr, so that stdout holds results only."""
+class _Board(Progress):
+    """The bar, and the note on a line of its own: on a narrow terminal both have room."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if task.fields["note"]:
+                yield Text(f"  {task.fields['note']}", no_wrap=True, overflow="ellipsis")
+
+
+class _Log:
+    """The lines of a stage that nobody watches, but the last."""
+
+    def __init__(self, name: str, tell: Callable[[str], None], apart: float) -> None:
+        self._name = name
+        self._tell = tell
+        self._apart = apart
+        self._said = time.monotonic()
+        self._tenth = 0
+        self._first: tuple[int, float] | None = None
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        """Say where the stage stands if it is time to."""
+        now = time.monotonic()
+        if self._first is None:  # a stage that goes on does not begin with 0
+            self._first, self._tenth = (done, now), 10 * done // max(total, 1)
+            return
+        tenth = 10 * done // max(total, 1)
+        if not self._tenth < tenth < 10 or now - self._said < self._apart:
+            return
+        self._said, self._tenth = now, tenth
+        begun, began = self._first
+        left = timedelta(seconds=round((now - began) / (done - begun) * (total - done)))
+        self._tell(f"{self._name:<18} {done}/{total}, {left} left  {note}".rstrip())
+
+
+class Reporter:
+    """Writes to stderr, so that stdout holds results only.
+
+    Args:
+        console: where to; stderr if absent.
+        apart: seconds between the lines of a stage where nobody watches.
+
+    """
+
+    def __init__(self, console: Console | None = None, *, apart: float = APART) -> None:
         self.console = console or Console(file=sys.stderr)
+        self._apart = apart
 
     def line(self, text: str) -> None:
         """One plain line."""
@@ -37,22 +88,25 @@ class Reporter:
     def stage(self, name: str) -> Iterator[Advance]:
         """Show a stage; the last note is kept in its closing line."""
         began, said = time.monotonic(), [""]
-        with Progress(
+        watched = self.console.is_terminal and not self.console.is_dumb_terminal
+        log = _Log(name, self.line, self._apart)
+        with _Board(
             TextColumn("{task.description:<18}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _Rate(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[note]}"),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=not watched,
         ) as progress:
             task = progress.add_task(name, total=None, note="")
 
             def advance(done: int, total: int, note: str) -> None:
                 said[0] = note or said[0]
                 progress.update(task, completed=done, total=total, note=said[0])
+                if not watched:
+                    log.advance(done, total, said[0])
 
             yield advance
         self.line(f"{name:<18} done in {time.monotonic() - began:5.1f} s  {said[0]}".rstrip())

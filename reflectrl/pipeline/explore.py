@@ -15,7 +15,7 @@ from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.libraries import Library, folder_library
 from reflectrl.envs.auto_explore.sandbox import quote
 from reflectrl.envs.auto_explore.sources import fetch
-from reflectrl.pipeline.agent import last_policy, load_agent, read_recipe
+from reflectrl.pipeline.folder import last_policy, read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -158,6 +158,8 @@ def _enter(
     recipe: Recipe, run: Path, policy: str, settings: Settings, *, greedy: bool
 ) -> tuple[Policy, Reflector | None]:
     """The run's players, for the environment that is played here instead of the recipe's."""
+    from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
+
     env = recipe.env.model_copy(update={"options": dict(settings)})
     here = recipe.model_copy(update={"env": env, "dataset": None})
     agent = load_agent(run, policy=policy, greedy=greedy, recipe=here)

@@ -1,13 +1,15 @@
 """The run folder: where everything of one experiment lies, and which stages of it are done.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
-              checkpoints/  failures/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl  report.html
+              checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl
+              report.html
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -16,11 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import Recipe, dump_recipe
+from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import write_text
 
 STAGES = ("gen-data", "sft", "rlft", "eval")
+POLICIES = {"policy": "rlft", "policy-sft": "sft"}
+"""Folders of trained policies, the last first, with the stages that make them."""
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
@@ -31,10 +35,11 @@ _READS: Mapping[str, tuple[str, ...]] = {
 """The parts of the recipe that each stage reads, besides those of the stages before it."""
 _NEUTRAL = {
     "concurrency",
+    "report_to",
     *(f"endpoint.{key}" for key in ("concurrency", "timeout_s", "max_attempts", "max_rejected", "api_key_env")),
     *(f"endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
 }
-"""Parts of ``data``, ``dataset`` and ``players`` on which no result depends: how an endpoint is asked, and paid."""
+"""Parts of a section on which no result depends: how an endpoint is asked and paid, and who else is told of RLFT."""
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -55,6 +60,19 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
 def _of_weight(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without what no result depends on, which ledgers of earlier versions hold as well."""
     return {key: value for key, value in inputs.items() if key.partition(".")[2] not in _NEUTRAL}
+
+
+def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
+    """SHA-256 of each file, besides the run's own, that ``stage`` reads."""
+    files = recipe.data.demonstrations or () if stage == "gen-data" else ()
+    return {file: digest for file in files if (digest := _digest(file)) is not None}
+
+
+def _digest(file: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except (OSError, ValueError):  # not there, and whoever needs it says so
+        return None
 
 
 def process_rank() -> int:
@@ -152,6 +170,17 @@ class RunFolder:
         """Whether ``stage`` has finished."""
         return bool(self._read().get(stage, {}).get("done"))
 
+    def done_with(self, stage: str) -> str:
+        """In words, for who asks for a finished stage again: did the files that it once read change?
+
+        They are no reason to refuse: what was made of them is here, and somebody may be adding to them every day.
+        """
+        files = self._read()[stage].get("files", {})
+        changed = [file for file, digest in files.items() if _digest(file) not in (None, digest)]
+        if not changed:
+            return "same inputs"
+        return f"with {', '.join(changed)} as it was then; choose another --run to use it as it is now"
+
     def check(self, recipe: Recipe, stage: str) -> None:
         """Refuse to mix inputs.
 
@@ -183,7 +212,8 @@ class RunFolder:
         if not is_main_process():
             return
         write_text(self.path / "recipe.yaml", dump_recipe(recipe))
-        self._note(recipe, stage, {"done": False})
+        files = _digests(recipe, stage)
+        self._note(recipe, stage, {"done": False, **({"files": files} if files else {})})
 
     def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
         """Note that ``stage`` is done, and what its last start took.
@@ -195,7 +225,7 @@ class RunFolder:
         if not (self.path / LOCK).exists():
             raise _gone(self.path)
         took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
-        self._note(recipe, stage, {"done": True, **took})
+        self._note(recipe, stage, {**self._read().get(stage, {}), "done": True, **took})
 
     def cpu_seconds(self, stage: str) -> float:
         """Processor time of the last start of a finished stage; unlike wall time, it does not depend on the company."""
@@ -228,4 +258,34 @@ class RunFolder:
 
 
 def _is_entry(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("done"), bool) and isinstance(value.get("inputs"), dict)
+    if not isinstance(value, dict):
+        return False
+    inside = (value.get("inputs"), value.get("files", {}))
+    return isinstance(value.get("done"), bool) and all(isinstance(part, dict) for part in inside)
+
+
+def read_recipe(run: Path) -> Recipe:
+    """The recipe of a run folder, or of an exported agent.
+
+    Raises:
+        InvalidInput: ``run`` is neither.
+
+    """
+    path = run / "recipe.yaml"
+    if not path.is_file():
+        raise InvalidInput(f"{run} is no run folder (it has no recipe.yaml); expected one that `reflectrl run` made.")
+    return load_recipe(str(path))
+
+
+def last_policy(recipe: Recipe, run: Path) -> str:
+    """Name of the folder of the last policy that ``run`` has.
+
+    Raises:
+        InvalidInput: it has none yet.
+
+    """
+    for name in POLICIES:
+        if (run / name).is_dir():
+            return name
+    first = POLICIES["policy-sft" if recipe.sft.enabled else "policy"]
+    raise InvalidInput(f"{run} is not finished, it has no policy yet; run `reflectrl {first}` for it first.")

@@ -42,7 +42,7 @@ def run_stages(
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
-            works in, or several processes for another stage than rlft.
+            works in, several processes for another stage than rlft, or a tracker that is not installed.
         WorkFailed: something broke at work; the same command goes on from the last checkpoint.
 
     """
@@ -54,6 +54,10 @@ def run_stages(
             f"stages {list(stages)} were started in several processes; only rlft takes them: run the others without "
             "torchrun."
         )
+    if "rlft" in stages and recipe.rlft and recipe.rlft.report_to != "none":
+        from reflectrl.training.trackers import check_tracker
+
+        check_tracker(recipe)  # rather now than after hours of sft
     job = _Job(recipe, RunFolder(run_dir), sft_players, terms or Terms(), reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir):
         for stage in stages:
@@ -75,7 +79,7 @@ def _run_stage(job: _Job, stage: str) -> None:
         job.reporter.line("eval               inputs changed: evaluating again")
         run.forget(stage)
     if run.is_done(stage):
-        job.reporter.line(f"{stage:<18} skipped: done before, same inputs")
+        job.reporter.line(f"{stage:<18} skipped: done before, {run.done_with(stage)}")
         return
     run.begin(recipe, stage)
     wall, cpu = time.monotonic(), time.process_time()
@@ -95,7 +99,8 @@ def _gen_data(job: _Job) -> bool:
         if summary is None:  # only those two end before the rows
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
-        note = f"{asked}{summary.samples} samples, {summary.negatives} of them negative"
+        shown = f"{summary.demonstrated} of them demonstrated, " if summary.demonstrated else ""
+        note = f"{asked}{summary.samples} samples, {shown}{summary.negatives} of them negative"
         advance(summary.samples, summary.samples, note)
     _tell_calls(job, summary.usage, summary.spent)
     return True

@@ -1,4 +1,4 @@
-"""``HumanPolicy``: a person at the keyboard plays, shown exactly the prompt that a model would read."""
+"""A person at the keyboard plays, and may reflect: shown exactly the prompts that models would read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from reflectrl.core import Decision, InvalidInput, ReflectRLError, nearest
+from reflectrl.core import Decision, InvalidInput, ReflectRLError, Utterance, nearest
 from reflectrl.prompts import Menu, Prompt
+from reflectrl.prompts.format import REFLECTION_CUE
 
 QUIT = "quit"
 
@@ -16,6 +17,35 @@ class PlayerLeft(ReflectRLError):
     """The person typed ``quit`` or closed the input: no fault, but the episode has no end."""
 
     exit_code = 130
+
+
+class _Desk:
+    """A keyboard and a screen, on which nothing is shown twice."""
+
+    def __init__(self, read: Callable[[], str], out: TextIO | None) -> None:
+        self._read = read
+        self._out = sys.stdout if out is None else out
+        self._head = ""
+        self._seen = ""
+
+    def show_prompt(self, head: str, text: str, *, goes_on: bool = False) -> None:
+        """What is new of ``text``, which begins with the rules ``head``; the next one ``goes_on`` from there."""
+        known = self._seen if self._seen and text.startswith(self._seen) else head if head == self._head else ""
+        self.show(text.removeprefix(known))
+        self._head, self._seen = head, text if goes_on else ""
+
+    def show(self, text: str) -> None:
+        # a state may quote a file, whose control characters are not meant for the player's terminal
+        self._out.write("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
+        self._out.flush()
+
+    def line(self) -> str:
+        """What is typed, on one line and without what keys such as the arrows may leave in it."""
+        try:
+            typed = self._read()
+        except EOFError:
+            raise PlayerLeft("the input ended; this episode is not finished.") from None
+        return " ".join("".join(char if char.isprintable() else " " for char in typed).split())
 
 
 class HumanPolicy:
@@ -30,9 +60,7 @@ class HumanPolicy:
     wants_hints = False
 
     def __init__(self, read: Callable[[], str] = input, out: TextIO | None = None) -> None:
-        self._read = read
-        self._out = sys.stdout if out is None else out
-        self._head = ""
+        self.desk = _Desk(read, out)
 
     def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - a person draws
         """One decision a prompt, asked for one after the other.
@@ -47,28 +75,52 @@ class HumanPolicy:
         menu = prompt.menu
         if menu is None:
             raise InvalidInput("a policy was given a reflector's prompt; expected one with a menu.")
-        self._show(prompt.text.removeprefix(prompt.head) if prompt.head == self._head else prompt.text)
-        self._head = prompt.head  # the rules are read once
+        self.desk.show_prompt(prompt.head, prompt.text)
         while True:
-            answer = self._line()
+            answer = self.desk.line()
             found = _named(answer, menu)
             if not found and answer.casefold() == QUIT:
-                raise PlayerLeft(f"{QUIT} was typed; this episode is not finished.")
+                raise _left()
             found = found or _begun(answer, menu)
             if len(found) == 1:
                 return Decision(found[0], menu.actions[found[0]], logprob=0.0, entropy=0.0)
-            self._show(f"{_complaint(answer, found, menu)} Or type {QUIT}.\n")
+            self.desk.show(f"{_complaint(answer, found, menu)} Or type {QUIT}.\n")
 
-    def _line(self) -> str:
-        try:
-            return " ".join(self._read().split())
-        except EOFError:
-            raise PlayerLeft("the input ended; this episode is not finished.") from None
 
-    def _show(self, text: str) -> None:
-        # a state may quote a file, whose control characters are not meant for the player's terminal
-        self._out.write("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
-        self._out.flush()
+class HumanReflector:
+    """Asks the person of ``policy`` for a reflection in each state; the expert's, where there is one, is suggested."""
+
+    wants_hints = True
+    hit_rate = 0.0
+
+    def __init__(self, policy: HumanPolicy) -> None:
+        self._desk = policy.desk
+
+    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
+        """One line a prompt, asked for one after the other.
+
+        Raises:
+            PlayerLeft: the person typed ``quit``, or there is no more input.
+
+        """
+        return [Utterance(self._reflect(prompt)) for prompt in prompts]
+
+    def _reflect(self, prompt: Prompt) -> str:
+        advice = prompt.hints.reflection if prompt.hints else None
+        self._desk.show_prompt(prompt.head, prompt.text.removesuffix(REFLECTION_CUE), goes_on=True)
+        self._desk.show(f"Your reflection, or Enter for: {advice}\n" if advice else "Your reflection:\n")
+        while True:
+            said = self._desk.line() or advice
+            if said:
+                break
+            self._desk.show(f"Nothing was typed. Type how things stand, in one line. Or type {QUIT}.\n")
+        if said.casefold() == QUIT:
+            raise _left()
+        return said
+
+
+def _left() -> PlayerLeft:
+    return PlayerLeft(f"{QUIT} was typed; this episode is not finished.")
 
 
 def _named(answer: str, menu: Menu) -> list[int]:

@@ -24,7 +24,7 @@ _PANELS: tuple[tuple[str, bool, Values], ...] = (
     ("return", False, lambda run: [point.episode_return for point in run.points]),
     ("entropy, nats a step", False, lambda run: [point.entropy for point in run.points]),
     ("steps an episode", False, lambda run: [point.length for point in run.points]),
-    ("reflections from the cache", True, lambda run: [pace.reflection_hit_rate for pace in run.paces]),
+    ("reflections from the cache", True, lambda run: [pace.reflection_hit_rate or None for pace in run.paces]),
     ("environment steps a second", False, lambda run: [pace.steps_per_second for pace in run.paces]),
 )
 """Title, whether it is a fraction, and its values, one an iteration."""

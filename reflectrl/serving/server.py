@@ -27,6 +27,7 @@ from reflectrl import __version__
 from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
 from reflectrl.core.promises import wrong_observation
 from reflectrl.core.stop import tell_user
+from reflectrl.prompts import Prompt
 from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
 from reflectrl.serving.service import Said, Service, load_service
 from reflectrl.serving.together import Busy, ToAct, Together, ToReflect
@@ -42,7 +43,6 @@ from reflectrl.serving.wire import (
     Failure,
     mistakes,
 )
-from reflectrl.prompts import Prompt
 
 CONNECTIONS = 500
 """Open at the same time, at most; uvicorn itself turns more of them away."""

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.core import InvalidInput
-from reflectrl.pipeline.agent import POLICIES, Agent, last_policy, load_agent, read_recipe
+from reflectrl.pipeline.agent import Agent, load_agent
+from reflectrl.pipeline.folder import POLICIES, last_policy, read_recipe
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,15 @@ def test_every_policy_of_the_recipe_is_in_the_table(finished):
     assert all(turn.reflection is not None for trajectory in played for turn in trajectory.turns)
 
 
+def test_the_advantages_of_recorded_episodes_lie_beside_them(finished):
+    for number in range(12):
+        _, played = read_trajectories(finished / "trajectories" / f"rlft-{number:05d}.jsonl")
+        told = (finished / "trajectories" / f"advantages-{number:05d}.jsonl").read_text().splitlines()
+        advantages = [json.loads(line) for line in told]
+        assert [len(row) for row in advantages] == [len(trajectory.turns) for trajectory in played]
+        assert any(value != 0 for row in advantages for value in row)
+
+
 def test_same_recipe_and_seed_twice_give_the_same_bytes(finished, tmp_path):
     run_stages(recipe(), tmp_path / "again", STAGES)
     assert bytes_of(tmp_path / "again", *RESULTS) == bytes_of(finished, *RESULTS)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from reflectrl.core import InvalidInput, Observation, ReflectRLError
-from reflectrl.players.human import HumanPolicy, PlayerLeft
+from reflectrl.core import Hints, InvalidInput, Observation, ReflectRLError
+from reflectrl.players.human import HumanPolicy, HumanReflector, PlayerLeft
 from reflectrl.prompts import Prompt, PromptFormat
 
 LAYOUT = PromptFormat(instructions="Leave the house.", labels="letters")
@@ -160,3 +160,64 @@ def test_standard_input_and_output_are_used_by_themselves() -> None:
     assert done.stdout.startswith("A hall.\n'what' is no label")
     assert "played wait\nA hall.\n" in done.stdout
     assert "PlayerLeft: the input ended" in done.stderr
+
+
+def reflect(*lines: str, advice: str | None = "East is bright.", text: str = "A hall.") -> tuple[str, str]:
+    """What was said, and the whole screen once an action was chosen too."""
+    out = io.StringIO()
+    policy = HumanPolicy(typing(*lines, "A"), out)
+    here = Observation(text, HALL.actions)
+    [said] = HumanReflector(policy).reflect([LAYOUT.reflector(here, [], Hints(reflection=advice))], [0.5])
+    policy.act([LAYOUT.policy(here, [], said.text, LAYOUT.menu(here, random.Random(0)))], [0.5])
+    return said.text, out.getvalue()
+
+
+def test_a_person_reflects_and_then_sees_only_what_is_new() -> None:
+    said, seen = reflect("West  is\tdark.")
+    assert said == "West is dark."
+    assert seen == (
+        "Leave the house.\nPast: none\nA hall.\nYour reflection, or Enter for: East is bright.\n"
+        "Reflection: West is dark.\nA. go east\nB. go west\nC. Sing\nD. quit smoking\nAction:\n"
+    )
+
+
+def test_enter_takes_the_reflection_that_is_suggested() -> None:
+    assert reflect("  ")[0] == "East is bright."
+
+
+def test_without_a_suggestion_a_line_must_be_typed() -> None:
+    said, seen = reflect("", " ", "Dark.", advice=None)
+    assert said == "Dark."
+    assert "Your reflection:\n" in seen
+    assert seen.count("Nothing was typed. Type how things stand, in one line. Or type quit.\n") == 2
+
+
+def test_keys_that_are_no_text_do_not_get_into_a_reflection() -> None:
+    assert reflect("Da\x1b[Drk\u202e.")[0] == "Da [Drk ."
+
+
+def test_a_suggestion_cannot_command_the_terminal() -> None:
+    assert "Enter for: a\ufffd[2Jb\n" in reflect("", advice="a\x1b[2Jb")[1]
+
+
+@pytest.mark.parametrize("lines", [("quit",), ("QUIT",)])
+def test_quit_leaves_a_reflection_too(lines: tuple[str, ...]) -> None:
+    with pytest.raises(PlayerLeft, match="quit was typed"):
+        reflect(*lines)
+
+
+def test_the_end_of_the_input_leaves_a_reflection_too() -> None:
+    reflector = HumanReflector(HumanPolicy(typing(), io.StringIO()))
+    with pytest.raises(PlayerLeft, match="the input ended"):
+        reflector.reflect([LAYOUT.reflector(HALL, [])], [0.5])
+
+
+def test_the_same_state_is_shown_again_in_the_next_step() -> None:
+    out = io.StringIO()
+    policy = HumanPolicy(typing("Dark.", "A", "Dark.", "A"), out)
+    reflector = HumanReflector(policy)
+    for _ in range(2):
+        reflector.reflect([LAYOUT.reflector(HALL, [])], [0.5])
+        policy.act([LAYOUT.policy(HALL, [], "Dark.", LAYOUT.menu(HALL, random.Random(0)))], [0.5])
+    assert out.getvalue().count("A hall.") == 2
+    assert out.getvalue().count("Leave the house.") == 1

@@ -32,12 +32,12 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.console import Reporter
-from reflectrl.serving.gate import Bounds
-from reflectrl.serving.server import make_app, serve
-from reflectrl.serving.service import Service, load_service
 from reflectrl.players.remote import Endpoint, RemoteReflector
 from reflectrl.prompts import Prompt
 from reflectrl.rollout import Episode, rollout
+from reflectrl.serving.gate import Bounds
+from reflectrl.serving.server import make_app, serve
+from reflectrl.serving.service import Service, load_service
 
 KEY = "sk-of-the-test"
 STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}

@@ -24,8 +24,8 @@ from reflectrl.core import InvalidInput, Observation, WorkFailed
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.export import export_run
-from reflectrl.pipeline.scrub import Scrubber
+from reflectrl.sharing.export import export_run
+from reflectrl.sharing.scrub import Scrubber
 
 SMALL = [
     "sft.reflector.steps=4",
@@ -346,7 +346,7 @@ REFUSED = """
 import json, sys
 from pathlib import Path
 from reflectrl.core import ReflectRLError
-from reflectrl.pipeline.hub import push
+from reflectrl.sharing.hub import push
 
 for name in sys.argv[2:]:
     try:
@@ -403,7 +403,7 @@ from reflectrl.config import load_recipe
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.export import export_run
+from reflectrl.sharing.export import export_run
 from test_export import SMALL, STATE, chances
 
 place = Path(sys.argv[1])

@@ -21,14 +21,13 @@ from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
-from reflectrl.pipeline.agent import last_policy, read_recipe
 from reflectrl.pipeline.cast import Cast, require
-from reflectrl.pipeline.example import write_example
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.hub import is_hub_name
-from reflectrl.pipeline.scrub import Scrubber
+from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.runs import read_runs
+from reflectrl.sharing.example import write_example
+from reflectrl.sharing.hub import is_hub_name
+from reflectrl.sharing.scrub import Scrubber
 
 _ADAPTER = "adapter_config.json"
 _KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")

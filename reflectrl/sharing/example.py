@@ -11,9 +11,9 @@ from pathlib import Path
 from reflectrl.core.files import write_text
 from reflectrl.evaluation import fixed_episodes
 from reflectrl.pipeline.cast import Cast
-from reflectrl.pipeline.scrub import Scrubber
 from reflectrl.prompts import Prompt
 from reflectrl.rollout.record import prompts_of, read_trajectories
+from reflectrl.sharing.scrub import Scrubber
 
 _PROGRAM = '''\
 """One action of this agent, for the state in example.json."""

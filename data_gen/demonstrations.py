@@ -1,0 +1,171 @@
+"""Demonstrations: episodes that a person, the expert or a run played, kept as samples that gen-data can begin with.
+
+Every sample has a reflection, since both players learn from it; and only an episode that succeeded is kept, since each
+of its steps will be imitated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core.jsonl import dump_line, mend_tail
+from reflectrl.core.promises import wrong_observation
+from reflectrl.data_gen.samples import FORMAT, Sample, read_samples
+from reflectrl.prompts.chat import read_reflection
+from reflectrl.rollout.record import Header, append_records
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One sample of a file."""
+
+    where: str
+    """File and line."""
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class Demonstrated:
+    """What can be learned from demonstrations."""
+
+    samples: tuple[Sample, ...] = ()
+    held_out: int = 0
+    """Samples left out: of validation and test tasks, or of states in which one starts."""
+
+
+def check_place(path: Path, header: Header) -> None:
+    """See whether episodes can be kept in ``path``: a new file, or one of the same environment and options.
+
+    Raises:
+        InvalidInput: they cannot.
+
+    """
+    there = path if path.exists() else next(folder for folder in path.absolute().parents if folder.exists())
+    if not (path.is_file() or (there is not path and there.is_dir())):
+        raise InvalidInput(f"{there} is given as a place for episodes; expected a file: choose another one.")
+    if not os.access(there, os.W_OK):
+        raise InvalidInput(f"{there} cannot be written; choose another file for the episodes.")
+    if there is not path or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        ours = file.read(100).startswith(f'{{"format": "{FORMAT}"'.encode())
+    if not ours:
+        raise InvalidInput(f"{path} holds something else than episodes; choose another file for them.")
+    mend_tail(path)
+    found, _ = read_samples(path)
+    options = json.loads(dump_line(header.options, path))
+    if (found.env, found.options) != (header.env, options):
+        raise InvalidInput(
+            f"{path} holds episodes of {_words(found.env, found.options)}; these are of {_words(header.env, options)}: "
+            "choose another file."
+        )
+
+
+def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
+    """Add an episode that succeeded to ``path``; its samples are on the disk when this returns their number.
+
+    Raises:
+        WorkFailed: the file cannot be written.
+
+    """
+    if not trajectory.success:
+        return 0
+    samples = [
+        Sample(
+            task=trajectory.task,
+            seed=trajectory.seed,
+            past=trajectory.actions[:step],
+            observation=turn.observation,
+            menu=turn.menu,
+            reflection=read_reflection(turn.reflection or ""),
+            action=turn.decision.action,
+            negative=False,
+        )
+        for step, turn in enumerate(trajectory.turns)
+    ]
+    try:
+        append_records(path, FORMAT, header, samples)
+    except OSError as error:
+        raise WorkFailed(
+            f"{path} cannot be written ({error.strerror}), so the last episode is lost; those before it are there."
+        ) from error
+    return len(samples)
+
+
+def read_demonstrations(recipe: Recipe) -> list[Demonstration]:
+    """The samples of the files that ``data.demonstrations`` names, in their order.
+
+    Raises:
+        InvalidInput: a file that is not there, of another environment, or with a line that nobody could have played.
+
+    """
+    return [found for file in recipe.data.demonstrations or () for found in _read(Path(file), recipe)]
+
+
+def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
+    name = recipe.env.name
+    try:
+        missing = not path.is_file()
+    except OSError:  # a name that is too long, a folder that may not be entered
+        missing = True
+    if missing:
+        played = shlex.join([name, *(f"{key}={_yaml(value)}" for key, value in recipe.env.options.items())])
+        raise InvalidInput(
+            f"data.demonstrations names {str(path)!r}, which is not a file; make it with `reflectrl play {played} "
+            f"--expert --episodes 40 --save {shlex.quote(str(path))}`, or play yourself: leave out --expert."
+        )
+    header, samples = read_samples(path)
+    if header.env != name:
+        raise InvalidInput(
+            f"{path}, line 1 names the environment {header.env!r}; expected {name!r}, as in the recipe: choose another "
+            "file of data.demonstrations."
+        )
+    found = [Demonstration(f"{path}, line {number}", sample) for number, sample in enumerate(samples, start=2)]
+    for demonstration in found:
+        _check(demonstration)
+    return found
+
+
+def _check(demonstration: Demonstration) -> None:
+    where, sample = demonstration.where, demonstration.sample
+    if sorted(sample.menu) != sorted(sample.observation.actions):
+        raise InvalidInput(f"{where} has another menu than the actions of its state; remove the line.")
+    if sample.action not in sample.menu:
+        raise InvalidInput(f"{where} plays {sample.action!r}, which is not in its menu; remove the line.")
+
+
+def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[str]) -> Demonstrated:
+    """What may be learned from: nothing of a validation or test task, nor a state that shows one of its ``starts``.
+
+    Raises:
+        InvalidInput: a state that ``env`` could not show.
+
+    """
+    if not given:
+        return Demonstrated()
+    held_out = {task.id for split in ("validation", "test") for task in env.any_tasks(split)}
+    samples = []
+    for where, sample in ((found.where, found.sample) for found in given):
+        if (wrong := wrong_observation(sample.observation, env.max_actions, ended=False)) is not None:
+            raise InvalidInput(f"{where} cannot be learned from: it {wrong}; remove the line.")
+        if sample.task.id not in held_out and sample.observation.full_text not in starts:
+            samples.append(sample)
+    return Demonstrated(tuple(samples), len(given) - len(samples))
+
+
+def _words(name: str, options: Mapping[str, Any]) -> str:
+    with_them = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return f"{name!r} with {with_them or 'no options'}"
+
+
+def _yaml(value: object) -> str:
+    """As the command line takes it: JSON is YAML."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,223 @@
+"""The play command: one or more episodes of any environment, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reflectrl.core import InvalidInput
+
+if TYPE_CHECKING:
+    from reflectrl.cli.screen import Screen
+    from reflectrl.core import Trajectory, Turn
+    from reflectrl.pipeline.play import Game
+    from reflectrl.rollout import Episode
+
+LONGEST_PAUSE_S = 3600.0
+
+
+def play(
+    environment: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ENV] [KEY=VALUE]...", help="A registered environment and its options; a run's own."),
+    ] = None,
+    expert: Annotated[bool, typer.Option("--expert", help="Player: the environment's expert.")] = False,
+    chance: Annotated[bool, typer.Option("--random", help="Player: chance.")] = False,
+    run: Annotated[Path | None, typer.Option("--run", help="Players: those of this run folder.")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="Of the run: policy-sft or policy; the last that is there if absent.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw a run's actions; else the most probable.")] = False,
+    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="What to play; drawn if absent.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Tasks: train (if absent), validation or test.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of all that is drawn.")] = 0,
+    watch: Annotated[
+        float | None, typer.Option("--watch", metavar="SECONDS", help="Wait so long before each step.")
+    ] = None,
+    step: Annotated[bool, typer.Option("--step", help="Wait for Enter before each step; q leaves.")] = False,
+    episodes: Annotated[int, typer.Option("--episodes", help="How many to play.")] = 1,
+    hints: Annotated[bool, typer.Option("--hints", help="You play, and read the expert's reflections.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Add episodes that succeed to FILE, for data.demonstrations."),
+    ] = None,
+) -> None:
+    """Play an environment in the terminal, or watch its expert, chance or a trained run; without those, you play."""
+    others = {"--expert": expert, "--random": chance, "--run": run is not None}
+    _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
+    _check_run({"--policy": policy is not None, "--sample": sample}, run)
+    _check_numbers(watch, episodes)
+    from reflectrl.cli.screen import Screen, any_text
+    from reflectrl.players.human import PlayerLeft
+
+    any_text()
+    session = None
+    try:
+        from reflectrl.pipeline import play as stage
+
+        name, options = _environment(environment or [])
+        if run is not None:
+            game = stage.trained(run, name, options, policy=policy, greedy=not sample)
+        elif name is None:
+            raise InvalidInput(
+                "no environment was given; expected a name (`reflectrl check-env --list` prints them all), or --run."
+            )
+        elif expert or chance:
+            game = (stage.expert if expert else stage.chance)(name, options)
+        else:
+            game = stage.person(name, options, hints=hints, reflects=save is not None)
+        chosen = stage.choose_episodes(game.env, task=task, split=split, count=episodes, seed=seed)
+        if expert or hints:
+            stage.check_expert(game.env, chosen[0])
+        screen = Screen()
+        session = _Session(game, chosen, screen, save)
+        if step:
+            screen.say("Enter plays the next step, q leaves.")
+        session.play(_pause(watch, step=step), menus=any(others.values()))
+    except (KeyboardInterrupt, PlayerLeft) as left:
+        why = "this episode is not finished." if isinstance(left, KeyboardInterrupt) else str(left)
+        print(f"\nstopped: {why}{'' if session is None else session.saved()}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+class _Session:
+    """Episodes, one after the other."""
+
+    def __init__(self, game: Game, episodes: list[Episode], screen: Screen, file: Path | None) -> None:
+        self._game = game
+        self._episodes = episodes
+        self._screen = screen
+        self._file = file
+        self._kept = 0
+        if file is not None:
+            from reflectrl.data_gen.demonstrations import check_place
+            from reflectrl.pipeline.play import check_teacher
+
+            check_teacher(game, episodes)
+            check_place(file, game.header)
+
+    def play(self, pause: Callable[[], None], *, menus: bool) -> None:
+        """Play them all, with a ``pause`` before each step; ``menus`` for those who do not see them otherwise."""
+        from reflectrl.pipeline.play import play_episode
+
+        played = []
+        for number, episode in enumerate(self._episodes, start=1):
+            self._begin(number, episode)
+            trajectory = play_episode(self._game, episode, self._show(pause, menus=menus))
+            self._end(trajectory)
+            played.append(trajectory.success)
+        if len(played) > 1:
+            self._screen.say("")
+            self._screen.say(f"{sum(played)} of {len(played)} episodes succeeded.{self.saved()}")
+
+    def saved(self) -> str:
+        """In words, what is in the file now that was not there before."""
+        if self._file is None:
+            return ""
+        return f" Saved in {self._file}: {_count(self._kept, 'episode')}."
+
+    def _begin(self, number: int, episode: Episode) -> None:
+        header, screen = self._game.header, self._screen
+        if number == 1:
+            options = "".join(f" {key}={value}" for key, value in header.options.items())
+            screen.say(f"Environment: {header.env}{options}")
+            screen.say(f"Player: {self._game.who}")
+        screen.say("")
+        screen.say(f"Episode {number} of {len(self._episodes)}: {episode.task.id}", "bold")
+
+    def _show(self, pause: Callable[[], None], *, menus: bool) -> Callable[[Turn], None]:
+        from reflectrl.prompts import labels
+
+        steps = 0
+
+        def show(turn: Turn) -> None:
+            nonlocal steps
+            steps += 1
+            pause()
+            if menus:
+                if steps == 1 and turn.observation.task:
+                    self._screen.state(turn.observation.task)
+                kind = self._game.header.prompt.labels
+                self._screen.step(steps, turn, labels(kind, len(turn.menu)))
+            else:
+                self._screen.action(turn)
+            self._screen.say(f"  Reward: {turn.reward:+.4g}{', an illegal action' if turn.illegal else ''}")
+
+        return show
+
+    def _end(self, trajectory: Trajectory) -> None:
+        screen = self._screen
+        screen.say("")
+        screen.say("End")
+        screen.state(self._game.env.observation.text)
+        outcome = "success" if trajectory.success else "out of time" if trajectory.truncated else "failure"
+        steps = _count(len(trajectory.turns), "step")
+        screen.say(f"Outcome: {outcome} after {steps}, return {trajectory.episode_return:+.4g}", "bold")
+        if self._file is None:
+            return
+        from reflectrl.data_gen.demonstrations import save_episode
+
+        samples = save_episode(self._file, self._game.header, trajectory)
+        self._kept += bool(samples)
+        kept = f"Saved: {_count(samples, 'sample')} in {self._file}"
+        screen.say(kept if samples else "Not saved: only an episode that succeeds is there to be imitated.")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _environment(given: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """Name and options; a run needs no name, and ``key=value`` is none."""
+    from reflectrl.cli.envs import read_options
+
+    named = bool(given) and "=" not in given[0].partition(":")[0]
+    return (given[0] if named else None), read_options(given[1:] if named else given)
+
+
+def _pause(watch: float | None, *, step: bool) -> Callable[[], None]:
+    if step:
+        return _wait_for_enter
+    return lambda: time.sleep(watch or 0.0)
+
+
+def _wait_for_enter() -> None:
+    from reflectrl.players.human import PlayerLeft
+
+    try:
+        typed = input().strip()
+    except EOFError:
+        raise PlayerLeft("the input ended; this episode is not finished.") from None
+    if typed.casefold() in ("q", "quit"):
+        raise PlayerLeft(f"{typed} was typed; this episode is not finished.")
+
+
+def _check_together(players: dict[str, bool], paces: dict[str, bool], *, hints: bool) -> None:
+    """Refuse what excludes each other."""
+    playing, pacing = ([name for name, given in options.items() if given] for options in (players, paces))
+    if len(playing) > 1:
+        raise InvalidInput(f"{' and '.join(playing)} were given; expected one of them, or none to play yourself.")
+    if len(pacing) > 1:
+        raise InvalidInput(f"{' and '.join(pacing)} were given; expected one of them.")
+    if pacing and not playing:
+        raise InvalidInput(f"{pacing[0]} was given, but you play yourself; add --expert, --random or --run to watch.")
+    if hints and playing:
+        raise InvalidInput(f"--hints and {playing[0]} were given; hints are for you: leave one out.")
+
+
+def _check_run(belonging: dict[str, bool], run: Path | None) -> None:
+    for option, given in belonging.items():
+        if given and run is None:
+            raise InvalidInput(f"{option} was given without --run, to which it belongs; give both or none.")
+
+
+def _check_numbers(watch: float | None, episodes: int) -> None:
+    if watch is not None and not 0 <= watch <= LONGEST_PAUSE_S:
+        raise InvalidInput(f"--watch {watch} was given; expected 0 to {LONGEST_PAUSE_S:.0f} seconds.")
+    if episodes < 1:
+        raise InvalidInput(f"--episodes {episodes} was given; expected 1 or more.")

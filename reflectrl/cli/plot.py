@@ -1,0 +1,67 @@
+"""The plot command: learning curves for a paper."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class What(StrEnum):
+    """What is drawn."""
+
+    success = "success"
+    return_ = "return"
+    entropy = "entropy"
+    length = "length"
+
+
+class Along(StrEnum):
+    """Along what."""
+
+    iteration = "iteration"
+    env_steps = "env_steps"
+
+
+def plot(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="[LABEL=]RUN", help="Run folders; those of one label are seeds of one line."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The file: .png, .svg or .pdf.")],
+    what: Annotated[What, typer.Option(help="What to draw.")] = What.success,
+    x: Annotated[Along, typer.Option(help="Along what.")] = Along.iteration,
+    stage: Annotated[
+        str | None, typer.Option(help="Only this stage of the curriculum, counted from its beginning.")
+    ] = None,
+    smooth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Iterations of the running mean; a twentieth of the longest run if absent."),
+    ] = None,
+    figure: Annotated[
+        int | None,
+        typer.Option(
+            min=2, max=4, help="A figure of the paper: 2 methods, 3 negatives, 4 curriculum; names the lines."
+        ),
+    ] = None,
+) -> None:
+    """Draw learning curves of runs, with 95 % intervals over seeds."""
+    from reflectrl.core import InvalidInput
+    from reflectrl.report.plots import write_plot
+
+    labels: dict[Path, str] = {}
+    paths = []
+    for text in runs:
+        label, equals, rest = text.partition("=")
+        if not equals or Path(text).is_dir():
+            paths.append(Path(text))
+            continue
+        paths.append(Path(rest))
+        labels[paths[-1]] = label
+    if labels and figure is not None:
+        given = ", ".join(map(repr, labels.values()))
+        raise InvalidInput(f"--figure names the lines itself, but {given} was given; leave out one of the two.")
+    write_plot(paths, out, labels=labels, what=what.value, x=x.value, stage=stage, smooth=smooth, figure=figure)
+    print(f"plot: {out}")

@@ -1,0 +1,189 @@
+"""``play``: any registered environment, played by a person, its expert, chance, or the players of a run."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config.environment import recipe_env
+from reflectrl.config.prompts import prompt_format
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env, nearest
+from reflectrl.core.seeds import derive_seed
+from reflectrl.core.types import SPLITS
+from reflectrl.pipeline.folder import read_recipe
+from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.record import Header
+
+Options = Mapping[str, Any]
+"""An environment's."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """An environment, and who plays it."""
+
+    env: NatLangEnv
+    header: Header
+    """What a record of its episodes begins with: name and options of the environment, layout of the prompts."""
+    who: str
+    """In words, for the person who watches."""
+    policy: Policy
+    reflector: Reflector | None
+
+
+def person(name: str, options: Options, *, hints: bool = False, reflects: bool = False) -> Game:
+    """Somebody at the keyboard, who has seen on the screen what was played.
+
+    Args:
+        name: the environment.
+        options: its options.
+        hints: show the expert's reflection.
+        reflects: ask the person for reflections, with the expert's as a suggestion.
+
+    """
+    from reflectrl.players.human import HumanPolicy, HumanReflector
+
+    env, policy = make_env(name, **options), HumanPolicy()
+    reflector = HumanReflector(policy) if reflects else ExpertReflector() if hints else None
+    return Game(env, Header(name, options, PromptFormat(env.instructions, history=0)), "you", policy, reflector)
+
+
+def expert(name: str, options: Options) -> Game:
+    """The environment's own expert."""
+    env = make_env(name, **options)
+    return Game(env, Header(name, options, PromptFormat(env.instructions)), "expert", ExpertPolicy(), ExpertReflector())
+
+
+def chance(name: str, options: Options) -> Game:
+    """Any action, each as probable as the others."""
+    env = make_env(name, **options)
+    return Game(env, Header(name, options, PromptFormat(env.instructions)), "random", RandomPolicy(), None)
+
+
+def trained(run: Path, name: str | None, options: Options, *, policy: str | None = None, greedy: bool = True) -> Game:
+    """The players of a run, in its own environment.
+
+    Args:
+        run: a run folder, or an exported agent.
+        name: the environment, if it was named; it must be the run's.
+        options: of the environment, over those of the run.
+        policy: ``policy`` or ``policy-sft``; the last that is there if absent.
+        greedy: play the most probable action; otherwise draw it.
+
+    Raises:
+        InvalidInput: no such folder, one without that policy, one of another environment, or options with which menus
+            are longer than those of the run.
+
+    """
+    recipe = read_recipe(run)
+    if name not in (None, recipe.env.name):
+        raise InvalidInput(
+            f"{run} was trained on {recipe.env.name!r}, and {name!r} is to be played; leave the environment out, or "
+            "choose another --run."
+        )
+    env = recipe_env(recipe, run, options)
+    from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
+
+    agent = load_agent(run, policy=policy, greedy=greedy)
+    if env.max_actions > agent.max_actions:
+        raise InvalidInput(
+            f"menus of {recipe.env.name!r} with these options have up to {env.max_actions} actions, but {agent.who} "
+            f"knows labels for {agent.max_actions}; choose options with shorter menus."
+        )
+    header = Header(recipe.env.name, {**recipe.env.options, **options}, prompt_format(recipe, env.instructions))
+    return Game(env, header, agent.who, agent.policy, agent.reflector)
+
+
+def choose_episodes(
+    env: NatLangEnv, *, task: str | None = None, split: str | None = None, count: int = 1, seed: int = 0
+) -> list[Episode]:
+    """What to play: ``task``, of any split, or tasks of ``split`` (train if absent) in an order drawn by ``seed``.
+
+    Raises:
+        InvalidInput: no such task or split.
+
+    """
+    if split is not None and split not in SPLITS:
+        raise InvalidInput(f"split {split!r} is unknown; {nearest(split, SPLITS)}")
+    if task is not None:
+        tasks = [_task(env, task, SPLITS if split is None else (split,))]
+    else:
+        tasks = list(env.split_tasks(split or "train"))
+        random.Random(f"{seed} tasks to play").shuffle(tasks)
+    return [Episode(tasks[number % len(tasks)], derive_seed(seed, "play", number)) for number in range(count)]
+
+
+def _task(env: NatLangEnv, wanted: str, splits: tuple[str, ...]) -> Task:
+    tasks = {task.id: task for split in splits for task in env.any_tasks(split)}
+    if wanted not in tasks:
+        near = difflib.get_close_matches(wanted, tasks, n=5, cutoff=0.0)
+        where = f"{env.name!r}" if splits == SPLITS else f"split {splits[0]!r} of {env.name!r}"
+        raise InvalidInput(
+            f"task {wanted!r} is none of the {len(tasks)} of {where}; the nearest are {', '.join(near) or 'none'}."
+        )
+    return tasks[wanted]
+
+
+def check_expert(env: NatLangEnv, episode: Episode) -> None:
+    """See whether the expert has something to say.
+
+    Raises:
+        InvalidInput: there is no expert.
+
+    """
+    env.reset(seed=episode.seed, options={"task": episode.task})
+    if env.hints().reflection is None:
+        raise InvalidInput(
+            f"environment {env.name!r} has no expert: its expert() and reflection() say nothing; play without."
+        )
+
+
+def check_teacher(game: Game, episodes: list[Episode]) -> None:
+    """See whether others can learn from these episodes.
+
+    Raises:
+        InvalidInput: they cannot.
+
+    """
+    if game.reflector is None:
+        raise InvalidInput(
+            f"episodes were to be saved for others to learn from, but the player ({game.who}) does not reflect, and "
+            "each step needs a reflection; choose another player, or play yourself."
+        )
+    train = {task.id for task in game.env.split_tasks("train")}
+    if odd := [episode.task.id for episode in episodes if episode.task.id not in train]:
+        raise InvalidInput(
+            f"episodes were to be saved for others to learn from, but task {odd[0]!r} is held out to judge them; "
+            "choose a task of the split 'train'."
+        )
+
+
+def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> Trajectory:
+    """Play one episode.
+
+    Args:
+        game: where, and by whom.
+        episode: the task, and the seed of all that is drawn.
+        show: told of each step once it is played.
+
+    Raises:
+        InvalidInput: a state that is too long for a local model.
+        PlayerLeft: the person at the keyboard did not go on.
+        WorkFailed: the environment or a chat endpoint failed.
+
+    """
+    [played] = rollout(
+        [game.env],
+        [episode],
+        policy=game.policy,
+        reflector=game.reflector,
+        layout=game.header.prompt,
+        on_turn=show,
+    )
+    return played

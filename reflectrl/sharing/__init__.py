@@ -1,0 +1,1 @@
+"""An agent for others: `reflectrl export`, as a folder or a repository of the hub."""

@@ -1,0 +1,276 @@
+"""What RLFT shows, sent to a tracker as well: the numbers of each iteration, and now and then a few of its episodes.
+
+The trackers are called directly. The callbacks of transformers would call everything ``train/...``, count optimizer
+steps instead of iterations, not know the recipe, and begin another run where a killed one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import TrainerCallback
+
+from reflectrl.config import Recipe, dump_recipe
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.files import write_text
+from reflectrl.training.rlft import Iteration
+
+NAMES = {
+    "success": "rollout/success",
+    "episode_return": "rollout/return",
+    "length": "rollout/length",
+    "illegal": "rollout/illegal",
+    "entropy": "rollout/entropy",
+    "replayed": "rollout/replayed",
+    "env_steps": "rollout/env_steps",
+    "loss": "update/loss",
+    "kl": "update/kl",
+    "clipped": "update/clipped",
+    "learning_rate": "update/learning_rate",
+    "grad_norm": "update/grad_norm",
+    "seconds": "speed/seconds",
+    "steps_per_second": "speed/steps_per_second",
+    "reflection_hit_rate": "speed/reflection_hit_rate",
+    "prompt_reuse": "speed/prompt_reuse",
+    "env_failures": "speed/env_failures",
+    "env_recycled": "speed/env_recycled",
+}
+"""What is sent, by its name in ``metrics.jsonl``, ``throughput.jsonl`` and Trainer's own log."""
+PROJECT = "reflectrl"
+"""Unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
+EPISODES = 3
+"""Sent of an iteration at most."""
+_LONGEST = 20_000
+"""Characters of an episode."""
+
+
+@dataclass(frozen=True)
+class ShownEpisode:
+    """A row of the table of episodes."""
+
+    iteration: int
+    stage: str
+    task: str
+    outcome: str
+    episode_return: float
+    text: str
+
+
+class Tracker(Protocol):
+    """One run of one tracker; the x-axis is the iteration."""
+
+    def log(self, iteration: int, numbers: Mapping[str, float]) -> None:
+        """Send numbers."""
+
+    def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
+        """Send episodes."""
+
+    def close(self) -> None:
+        """Send what is still on its way."""
+
+
+class Tracking(TrainerCallback):
+    """Sends each iteration to a tracker as soon as Trainer has told the gradient of its last step.
+
+    Args:
+        tracker: who gets them.
+        every: iterations between episodes.
+
+    """
+
+    def __init__(self, tracker: Tracker, every: int) -> None:
+        self._tracker = tracker
+        self._every = every
+        self._waiting: tuple[Iteration, Mapping[str, float], Sequence[Trajectory]] | None = None
+
+    def add(self, done: Iteration, throughput: Mapping[str, float], episodes: Sequence[Trajectory]) -> None:
+        """Take an iteration, the pace at which it was done, and its episodes that may be shown."""
+        self._waiting = done, throughput, episodes
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        """Complete the iteration with what Trainer measured, and send it."""
+        if self._waiting is None:
+            return
+        (done, throughput, episodes), self._waiting = self._waiting, None
+        measured = {name: logs[name] for name in ("learning_rate", "grad_norm") if name in logs}
+        numbers = {**measured, **asdict(done), **throughput}
+        self._tracker.log(done.iteration, {NAMES[name]: numbers[name] for name in numbers if name in NAMES})
+        if episodes and done.iteration % self._every == 0:
+            self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:EPISODES]])
+
+
+def check_tracker(recipe: Recipe) -> None:
+    """See that the tracker of a recipe is there.
+
+    Raises:
+        InvalidInput: it is not installed.
+
+    """
+    name = recipe.rlft.report_to if recipe.rlft else "none"
+    spec = None if name == "none" else importlib.util.find_spec(name)
+    if name != "none" and (spec is None or spec.origin is None):  # a folder of its name, such as ./wandb, has none
+        raise InvalidInput(
+            f"rlft.report_to is {name!r}, but {name} is not installed; run pip install {name}, or set "
+            "rlft.report_to=none."
+        )
+
+
+@contextlib.contextmanager
+def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]:
+    """The tracker that a recipe names, if any; it writes below ``trackers`` of the run folder.
+
+    Args:
+        recipe: names it, and is sent to it.
+        run: the run folder; the tracker's run is called like it.
+        first: the iteration with which training begins or goes on; later ones that were sent before are replaced, or
+            sent again with the same numbers.
+
+    Raises:
+        InvalidInput: the tracker is not installed, or refuses to start.
+
+    """
+    check_tracker(recipe)
+    if recipe.rlft is None or recipe.rlft.report_to == "none":
+        yield None
+        return
+    folder = run.resolve() / "trackers"
+    folder.mkdir(parents=True, exist_ok=True)
+    tracker = _TRACKERS[recipe.rlft.report_to](recipe, folder, run.resolve().name, first)
+    try:
+        yield Tracking(tracker, recipe.rlft.save_every)
+    finally:
+        tracker.close()
+
+
+class _TensorBoard:
+    """Event files; what a killed run wrote of the iterations that are done again is hidden."""
+
+    def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard" / name), purge_step=first)
+        self._writer.add_text("recipe", _as_code(dump_recipe(recipe)), first)
+
+    def log(self, iteration: int, numbers: Mapping[str, float]) -> None:
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, iteration)
+        self._writer.flush()
+
+    def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
+        for number, episode in enumerate(episodes):
+            head = f"{episode.stage}, task {episode.task}: {episode.outcome}, return {episode.episode_return:+.2f}"
+            self._writer.add_text(f"episodes/{number}", _as_code(f"{head}\n\n{episode.text}"), iteration)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandB:
+    """A run of Weights & Biases; a killed run goes on under its id, which lies in the run folder."""
+
+    def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:  # noqa: ARG002
+        import wandb
+
+        kept = folder / "wandb-id"
+        if not kept.is_file():
+            write_text(kept, secrets.token_hex(4))
+        self._wandb = wandb
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or PROJECT,
+                name=name,
+                id=kept.read_text(encoding="utf-8").strip(),
+                resume="allow",
+                dir=folder,
+                config=recipe.model_dump(mode="json"),
+                settings=wandb.Settings(console="off"),
+            )
+        except wandb.errors.Error as error:
+            raise InvalidInput(
+                f"wandb does not start: {error}. Log in with `wandb login` or WANDB_API_KEY, keep the run here with "
+                "WANDB_MODE=offline, or set rlft.report_to=none."
+            ) from error
+
+    def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
+        if iteration >= self._run.step:  # an earlier one was sent before the run was killed
+            self._run.log(dict(numbers), step=iteration)
+
+    def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
+        rows = [[*asdict(episode).values()] for episode in episodes]
+        self.log(iteration, {"episodes": self._wandb.Table(columns=[*ShownEpisode.__annotations__], data=rows)})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    """A run of trackio, in a database of the run folder unless TRACKIO_DIR names another place."""
+
+    def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:  # noqa: ARG002
+        os.environ.setdefault("TRACKIO_DIR", str(folder / "trackio"))
+        import trackio
+
+        self._trackio = trackio
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # stdout holds results only
+                self._run = trackio.init(
+                    project=os.environ.get("TRACKIO_PROJECT") or PROJECT,
+                    name=name,
+                    resume="allow",
+                    config=recipe.model_dump(mode="json"),
+                    embed=False,
+                )
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"trackio does not start: {error}. Mend that, or set rlft.report_to=none.") from error
+
+    def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
+        self._run.log(dict(numbers), step=iteration)
+
+    def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
+        rows = [[*asdict(replace(episode, text=_as_code(episode.text))).values()] for episode in episodes]
+        self.log(iteration, {"episodes": self._trackio.Table(columns=[*ShownEpisode.__annotations__], data=rows)})
+
+    def close(self) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            self._trackio.finish()
+
+
+_TRACKERS: Mapping[str, Callable[[Recipe, Path, str, int], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _WandB,
+    "trackio": _Trackio,
+}
+
+
+def _shown(done: Iteration, episode: Trajectory) -> ShownEpisode:
+    outcome = "success" if episode.success else "out of time" if episode.truncated else "failure"
+    return ShownEpisode(
+        done.iteration, done.stage, episode.task.id, outcome, episode.episode_return, transcript(episode)
+    )
+
+
+def transcript(episode: Trajectory) -> str:
+    """An episode as plain text, step by step; a very long one is cut."""
+    lines = []
+    for number, turn in enumerate(episode.turns, start=1):
+        lines += [f"step {number}", turn.observation.full_text]
+        lines += [] if turn.reflection is None else [f"reflection: {turn.reflection}"]
+        odds = f"{math.exp(turn.decision.logprob):.0%}"
+        lines += [f"action: {turn.decision.action} ({odds}), reward {turn.reward:+.2f}{', illegal' * turn.illegal}", ""]
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n[{len(text) - _LONGEST} more characters]"
+
+
+def _as_code(text: str) -> str:
+    """As a block of code in Markdown, in which nothing has a meaning of its own."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

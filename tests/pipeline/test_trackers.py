@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.pipeline import run_stages
+from reflectrl.pipeline.console import Reporter
+from reflectrl.training.rlft import Iteration
+from reflectrl.training.trackers import NAMES, check_tracker, transcript
+
+SMALL = [
+    "sft.reflector.steps=4",
+    "sft.policy.steps=4",
+    "rlft.stages.0.iterations=4",
+    "rlft.save_every=2",
+    "rlft.episodes=6",
+    "rlft.record_episodes=2",
+]
+RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/trainer_state.json")
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe("number_line/nano", [*SMALL, *overrides])
+
+
+def train(run: Path, *overrides: str) -> None:
+    run_stages(recipe(*overrides), run, ("rlft",), reporter=Reporter(Console(file=io.StringIO())))
+
+
+def in_a_process_of_its_own(run: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code``, which knows ``run`` and this module; trackers read their settings once a process."""
+    home = run.parent / "home"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "TRACKIO_"))}
+    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    head = f"import sys; sys.path[:0] = {here}; from test_trackers import *; run = Path({str(run)!r})\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + code],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=home,
+        env={**kept, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **environment},
+    )
+
+
+def trained_killed_and_trained_on(
+    run: Path, tracker: str, before: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    train_here = f"train(run, 'rlft.report_to={tracker}')"
+    done = in_a_process_of_its_own(run, f"{before}\n{train_here}; killed_after_three(run); {train_here}", **environment)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (run.parent / "home").iterdir()} <= {"cache", ".cache", ".local", ".config"}
+    assert str(run) not in running()
+    return done
+
+
+def results(run: Path) -> dict[str, bytes]:
+    files = [p for name in RESULTS for p in ([run / name] if (run / name).is_file() else (run / name).rglob("*"))]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files if path.is_file()}
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "tuned"
+    run_stages(recipe(), run, ("gen-data", "sft"), reporter=Reporter(Console(file=io.StringIO())))
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(tuned: Path) -> Path:
+    """Trained without a tracker."""
+    run = tuned.with_name("alone")
+    shutil.copytree(tuned, run)
+    train(run)
+    return run
+
+
+@pytest.fixture
+def begun(tuned: Path, tmp_path: Path) -> Path:
+    shutil.copytree(tuned, tmp_path / "nano")
+    return tmp_path / "nano"
+
+
+def killed_after_three(run: Path) -> None:
+    """Leave a finished run as a kill after iteration 2 would, whose checkpoint is the one after iteration 1."""
+    shutil.rmtree(run / "checkpoints" / "rlft" / "checkpoint-4")
+    shutil.rmtree(run / "policy")
+    path = run / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    ledger = json.loads((run / "stages.json").read_text())
+    ledger["rlft"]["done"] = False
+    (run / "stages.json").write_text(json.dumps(ledger))
+
+
+def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
+    told = {field.name for field in fields(Iteration)} - {"iteration", "stage"}
+    assert told <= set(NAMES)
+    assert {name.split("/")[0] for name in NAMES.values()} == {"rollout", "update", "speed"}
+    assert len(set(NAMES.values())) == len(NAMES)
+
+
+def read_events(run: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(
+        str(run / "trackers" / "tensorboard" / run.name), size_guidance={"scalars": 0, "tensors": 0}
+    ).Reload()
+
+
+def test_tensorboard_gets_each_iteration_under_sensible_names_and_a_few_episodes(begun: Path, alone: Path) -> None:
+    train(begun, "rlft.report_to=tensorboard")
+    events = read_events(begun)
+    successes = [(event.step, event.value) for event in events.Scalars("rollout/success")]
+    assert successes == [(row["iteration"], pytest.approx(row["success"])) for row in metrics(begun)]
+    assert set(events.Tags()["scalars"]) == set(NAMES.values())
+    history = json.loads((begun / RESULTS[-1]).read_text())["log_history"]
+    norms = [event.value for event in events.Scalars("update/grad_norm")]
+    assert norms == [pytest.approx(entry["grad_norm"], rel=1e-4) for entry in history]
+    said = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("episodes/0/text_summary")]
+    assert [event.step for event in events.Tensors("episodes/0/text_summary")] == [0, 2]
+    assert "step 1" in said[0]
+    assert "action: " in said[0]
+    assert all(line.startswith("    ") for line in said[0].splitlines())  # nothing in it is Markdown
+    assert "episodes/2/text_summary" not in events.Tags()["tensors"]  # record_episodes is 2
+    assert "report_to: tensorboard" in events.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert results(begun) == results(alone)
+
+
+def test_tensorboard_shows_each_iteration_once_after_a_kill(begun: Path, alone: Path) -> None:
+    train(begun, "rlft.report_to=tensorboard")
+    killed_after_three(begun)
+    train(begun, "rlft.report_to=tensorboard")
+    assert [event.step for event in read_events(begun).Scalars("rollout/return")] == [0, 1, 2, 3]
+    assert results(begun) == results(alone)
+
+
+WITHOUT_A_LOGIN = """
+import wandb
+os.environ["WANDB_MODE"] = "online"
+with pytest.raises(InvalidInput, match="wandb does not start: .* WANDB_MODE=offline"):
+    train(run, "rlft.report_to=wandb")
+assert not (run / "metrics.jsonl").exists()
+wandb.teardown()
+os.environ["WANDB_MODE"] = "offline"
+"""
+
+
+@pytest.mark.slow
+def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) -> None:
+    trained_killed_and_trained_on(begun, "wandb", WITHOUT_A_LOGIN, WANDB_BASE_URL="http://127.0.0.1:9")
+    name = (begun / "trackers" / "wandb-id").read_text()
+    files = sorted((begun / "trackers" / "wandb").glob("offline-run-*/*.wandb"))
+    assert {file.name for file in files} == {f"run-{name}.wandb"}
+    first, second = (wandb_rows(file) for file in files)
+    assert [row["_step"] for row in first] == [0, 1, 2, 3]
+    assert [row["_step"] for row in second] == [2, 3]
+    assert [row["rollout/success"] for row in first] == [row["success"] for row in metrics(begun)]
+    assert set(NAMES.values()) <= set(first[0])
+    tables = sorted((begun / "trackers" / "wandb").glob("offline-run-*/files/media/table/episodes_*"))
+    table = json.loads(tables[0].read_text())
+    assert table["columns"] == ["iteration", "stage", "task", "outcome", "episode_return", "text"]
+    assert len(table["data"]) == 2
+    assert "action: " in table["data"][0][-1]
+    assert results(begun) == results(alone)
+
+
+def wandb_rows(file: Path) -> list[dict[str, Any]]:
+    """What a run of wandb holds of each step; the file is a LevelDB log of protocol buffers."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, begun, rows = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        begun += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            record = Record.FromString(begun)
+            begun = b""
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return rows
+
+
+def running() -> str:
+    """The command lines of all processes."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # gone in the meantime
+            continue
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> None:
+    done = trained_killed_and_trained_on(begun, "trackio")
+    assert "rackio" not in done.stdout  # where results go
+    with sqlite3.connect(begun / "trackers" / "trackio" / "reflectrl.db") as database:
+        rows = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
+    database.close()
+    assert {name for name, _, _ in rows} == {"nano"}
+    numbers = [(step, json.loads(text)) for _, step, text in rows]
+    successes = [(step, row["rollout/success"]) for step, row in numbers if "rollout/success" in row]
+    once = [(row["iteration"], row["success"]) for row in metrics(begun)]
+    assert successes == [*once, *once[2:]]  # those done again say the same again
+    shown = [row["episodes"]["_value"] for _, row in numbers if "episodes" in row]
+    assert len(shown[0]) == 2
+    assert "action: " in shown[0][0]["text"]
+    assert results(begun) == results(alone)
+
+
+def test_a_tracker_that_is_not_installed_is_told_before_anything_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb").mkdir()  # what wandb leaves in working directories is no package
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for tracker in ("wandb", "trackio"):
+        with pytest.raises(
+            InvalidInput, match=f"'{tracker}', but {tracker} is not installed; run pip install {tracker}"
+        ):
+            run_stages(recipe(f"rlft.report_to={tracker}"), tmp_path / "run", ("gen-data", "rlft"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("tracker", ["none", "tensorboard", "wandb", "trackio"])
+def test_trackers_that_are_installed_pass(tracker: str) -> None:
+    check_tracker(recipe(f"rlft.report_to={tracker}"))
+
+
+def episode(text: str = "You are at 3.", reflection: str | None = "Go up.") -> Trajectory:
+    turn = Turn(Observation(text, ("up", "down")), ("up", "down"), reflection, Decision(0, "up", -0.5, 0.5), 1.0, True)
+    return Trajectory(Task("t"), 0, (turn,), True, False, False)
+
+
+def test_a_transcript_tells_what_was_seen_said_and_done() -> None:
+    assert transcript(episode()).splitlines() == [
+        "step 1",
+        "You are at 3.",
+        "reflection: Go up.",
+        "action: up (61%), reward +1.00, illegal",
+    ]
+    assert "reflection" not in transcript(episode(reflection=None))
+
+
+def test_a_huge_transcript_is_cut() -> None:
+    text = transcript(episode("x" * 1_000_000))
+    assert len(text) < 21_000
+    assert text.endswith("more characters]")
