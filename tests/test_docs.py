@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, get_args
 
 import pytest
@@ -30,9 +31,14 @@ def commands() -> list[str]:
 
 
 def keys() -> list[str]:
-    """Dotted names in backticks that are no files; a value behind them is left out."""
+    """Dotted names in backticks that are no files and no modules; a value behind them is left out."""
     names = re.findall(r"`([a-z_]+(?:\.[a-z0-9_]+)+)(?:=[^`]*)?`", FENCE.sub("", TEXT))
-    return sorted({name for name in names if not FILES.search(name)})
+    return sorted({name for name in names if not FILES.search(name) and not name.startswith("reflectrl.")})
+
+
+def modules() -> list[str]:
+    """Our modules, and names in them, that stand in backticks."""
+    return sorted(set(re.findall(r"`(reflectrl(?:\.\w+)+)`", FENCE.sub("", TEXT))))
 
 
 def section_of(annotation: Any) -> type[Section] | None:
@@ -70,7 +76,8 @@ def test_a_command_parses(line: str) -> None:
         command = names[words.pop(0)]
     params = command.make_context("reflectrl", words).params
     if "overrides" in params:
-        check_recipe(load_recipe(params["recipe"], params["overrides"] or ()))
+        name = params["recipe"] if "recipe" in params else params["name"]
+        check_recipe(load_recipe(name, params["overrides"] or ()))
 
 
 @pytest.mark.parametrize("key", keys())
@@ -83,7 +90,12 @@ def test_a_key_that_is_not_would_be_found(key: str) -> None:
     assert not in_schema(key)
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_]+/[a-z_0-9]+)`", TEXT))))
+@pytest.mark.parametrize("name", modules())
+def test_a_module_that_is_named_is_there(name: str) -> None:
+    resolve_name(name)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(?!builtin/)([a-z_]+/[a-z_0-9]+)`", TEXT))))
 def test_a_recipe_that_is_named_is_shipped(name: str) -> None:
     assert (ROOT / "recipes" / f"{name}.yaml").is_file()
 

@@ -202,7 +202,7 @@ def test_an_oracles_spoiler_reaches_the_teacher_and_no_file(endpoint: ScriptedEn
 
 def test_a_teacher_that_only_repeats_its_spoiler_is_given_up(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda chat: chat[1]["content"]
-    with pytest.raises(WorkFailed, match="21 calls were set aside.*in 3 attempts.*repeats the private note"):
+    with pytest.raises(WorkFailed, match=r"2\d calls were set aside.*in 3 attempts.*repeats the private note"):
         generate(remote(endpoint, {"trajectory": "oracle"}), tmp_path)
     assert not (tmp_path / "sft").exists()
 
