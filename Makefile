@@ -17,7 +17,7 @@ help:
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
 	@echo "make test      lint, types and tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make lint      ruff and mypy only"
-	@echo "make docs      the documentation as a site, in site/"
+	@echo "make docs      the documentation as a site, in build/site/"
 	@echo "make clean     remove $(VENV) and caches, not runs/"
 
 install: $(INSTALLED)
@@ -60,7 +60,7 @@ test: lint $(ENGINE)
 	$(BIN)/pytest -n $(JOBS)
 
 docs: $(TOOLS)
-	$(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml --site-dir $(CURDIR)/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 clean:
-	rm -rf $(VENV) build site dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,51 @@
+"""The API reference: which modules stand on which page; what is said about them are their docstrings."""
+
+from __future__ import annotations
+
+API = {
+    "core": ("Episodes and environments", ["reflectrl.core"]),
+    "players": ("Players and prompts", ["reflectrl.prompts", "reflectrl.players", "reflectrl.players.endpoint"]),
+    "rollout": (
+        "Rollouts and records",
+        ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results", "reflectrl.rollout.tools"],
+    ),
+    "data": ("Recipes and data", ["reflectrl.config", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"]),
+    "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.reflector"]),
+    "training": (
+        "Training",
+        [
+            "reflectrl.training.config",
+            "reflectrl.training.rlft",
+            "reflectrl.training.curriculum",
+            "reflectrl.training.advantage",
+            "reflectrl.training.objective",
+            "reflectrl.training.sft",
+        ],
+    ),
+    "pipeline": (
+        "Pipeline",
+        ["reflectrl.evaluation.evaluate", "reflectrl.pipeline", "reflectrl.pipeline.agent", "reflectrl.report"],
+    ),
+    "sharing": (
+        "Sharing and serving",
+        ["reflectrl.sharing.export", "reflectrl.sharing.hub", "reflectrl.serving.wire", "reflectrl.skeleton"],
+    ),
+    "envs": (
+        "Environment classes",
+        [
+            "reflectrl.envs.number_line",
+            "reflectrl.envs.dangerous_taxi",
+            "reflectrl.envs.auto_explore",
+            "reflectrl.envs.alfworld",
+            "reflectrl.envs.textworld_game",
+            "reflectrl.envs.gymnasium_game",
+        ],
+    ),
+}
+"""Page to its title and modules."""
+
+
+def api_page(name: str) -> str:
+    """The Markdown of a page; mkdocstrings fills it."""
+    title, modules = API[name]
+    return "\n\n".join([f"# {title}", *(f"## `{module}`\n\n::: {module}" for module in modules)]) + "\n"
