@@ -57,7 +57,7 @@ lint: $(TOOLS)
 test: export HF_HUB_OFFLINE := 1
 test: export OMP_NUM_THREADS := 1
 test: lint $(ENGINE)
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml

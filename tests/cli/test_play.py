@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
@@ -76,6 +77,7 @@ class Terminal:
         # the terminal is made its own, so that Ctrl-C reaches it
         own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
         self._seen = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # what is read may end within a character
         self._playing = subprocess.Popen(
             [sys.executable, "-c", own + CODE, "play", *arguments],
             stdin=inside,
@@ -83,7 +85,7 @@ class Terminal:
             stderr=inside,
             start_new_session=True,
             env={
-                **{key: value for key, value in os.environ.items() if key != "NO_COLOR"},
+                **{key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")},
                 "TERM": "xterm",
                 **variables,
             },
@@ -122,7 +124,7 @@ class Terminal:
             more = os.read(self._keyboard, 100_000)
         except OSError:  # the other side is closed
             return False
-        self._seen += more.decode(errors="replace")
+        self._seen += self._decoder.decode(more)
         return bool(more)
 
 

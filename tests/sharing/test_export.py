@@ -358,7 +358,7 @@ for name in sys.argv[2:]:
 
 def test_what_the_hub_refuses_is_a_sentence(tmp_path):
     (tmp_path / "file.txt").write_text("fine")
-    env = {**os.environ, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": TOKEN}
+    env = {**os.environ, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_TOKEN": TOKEN}
     names = ("me/fine", "401/agent", "403/agent")
 
     def ask(endpoint: str, *names: str) -> list[tuple[int, str]]:
