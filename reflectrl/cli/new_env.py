@@ -1,0 +1,27 @@
+"""The new-env command: the skeleton of an environment in a package of its own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def new_env(
+    name: Annotated[str, typer.Argument(help="Small letters, digits and underscores, e.g. treasure_map.")],
+    out: Annotated[Path | None, typer.Option(help="A new folder for the package; absent: ./NAME.")] = None,
+) -> None:
+    """Write an installable package: a working environment, its expert, tests and recipe, to change into your own."""
+    from reflectrl.skeleton import write_package
+
+    folder = out or Path(name)
+    for path in write_package(name, folder):
+        print(path)
+    # with the dot, a mistyped command cannot mean a stranger's package of the same name
+    place = shlex.quote(str(folder if folder.is_absolute() else f"./{folder}"))
+    print("\nNext:")
+    print(f"  pip install -e {place}")
+    print(f"  reflectrl check-env {name}")
+    print(f"  reflectrl run --recipe {shlex.quote(str(folder / 'recipes' / 'nano.yaml'))}")
