@@ -53,7 +53,7 @@ def test_every_package_and_recipe_on_disk_is_in_the_wheel(wheel: Path) -> None:
     on_disk = {
         str(path.relative_to(ROOT) if folder == "reflectrl" else Path("reflectrl") / path.relative_to(ROOT))
         for folder in ("reflectrl", "envs", "data_gen", "recipes")
-        for pattern in ("*.py", "*.yaml", "py.typed")
+        for pattern in ("*.py", "*.yaml", "*.css", "*.js", "*.tmpl", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
     assert on_disk <= set(zipfile.ZipFile(wheel).namelist())
