@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 KEYS = {
     "OPENAI_API_KEY": "chat models of OpenAI and of compatible servers",
     "AZURE_OPENAI_API_KEY": "dangerous_taxi/azure_teacher",
-    "HF_TOKEN": "models of the hub that need a login",
+    "HF_TOKEN": "models of the hub that need a login, and export --push-to-hub",
     "WANDB_API_KEY": "rlft.report_to=wandb",
 }
 """Environment variables that hold secrets; only whether they are set is told."""

@@ -1,0 +1,127 @@
+"""How long a report on many episodes takes: to be written, to open in Chromium, to filter and to step through.
+
+    python benchmarks/report.py
+
+The episodes are whole rides of DangerousTaxi, played by its expert with one random action in ten. Chromium is
+Debian's, opened from the disk; times there are from the key to the drawn page, medians of ten. Nothing is published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from arms import table
+
+from reflectrl.config import dump_recipe, load_recipe
+from reflectrl.core import Decision, make_env
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.report import write_report
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.results import summarise, write_results
+
+TIMES = 10
+MISTAKES = 0.1
+"""Probability of a random action."""
+
+
+class Careless:
+    """The expert, but for some actions."""
+
+    wants_hints = True
+
+    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+        """One decision a prompt."""
+        right = ExpertPolicy().act(prompts, draws)
+        wrong = RandomPolicy().act(prompts, [min(draw / MISTAKES, 0.999) for draw in draws])
+        return [wrong[place] if draw < MISTAKES else right[place] for place, draw in enumerate(draws)]
+
+
+def make_run(folder: Path, count: int) -> int:
+    """A run folder with an evaluation of ``count`` episodes; returns their steps."""
+    recipe = load_recipe("dangerous_taxi/nano_full")
+    envs = [make_env(recipe.env.name, **recipe.env.options) for _ in range(64)]
+    tasks = envs[0].split_tasks("train")
+    episodes = [Episode(tasks[number % len(tasks)], number) for number in range(count)]
+    layout = PromptFormat(envs[0].instructions)
+    played = rollout(envs, episodes, policy=Careless(), reflector=ExpertReflector(), layout=layout)
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+    (folder / "trajectories").mkdir()
+    header = Header(recipe.env.name, recipe.env.options, layout)
+    write_trajectories(folder / "trajectories" / "eval-rlft-expert-sampled.jsonl", header, played)
+    write_results(folder / "eval.jsonl", [summarise("rlft", "expert", "sampled", "train", played)])
+    return sum(len(trajectory.turns) for trajectory in played)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """How long ``work`` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def in_chromium(path: Path) -> dict[str, float]:
+    """Seconds of what a reader does with the page at ``path``."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
+        )
+        page = browser.new_page()
+
+        def opens() -> None:
+            page.goto(f"file://{path}")
+            page.wait_for_selector(".row")
+
+        def drawn(act: Callable[[], Any]) -> None:
+            act()
+            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+        found = {"open, until episodes are listed": seconds(opens)}
+        page.click(".row")
+        words = iter([f"r{number % 5}c{number % 4}" for number in range(TIMES)])
+        acts: dict[str, Callable[[], Any]] = {
+            "filter by task": lambda: page.fill("#task", next(words)),
+            "next episode": lambda: (page.focus("#list"), page.keyboard.press("j")),
+            "next step": lambda: page.keyboard.press("l"),
+        }
+        for name, act in acts.items():
+            found[name] = median(seconds(lambda act=act: drawn(act)) for _ in range(TIMES))
+        browser.close()
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=10_000)
+    given = parser.parse_args()
+    if shutil.which("chromium") is None:
+        sys.exit("chromium is not installed: apt-get install chromium.")
+    with tempfile.TemporaryDirectory() as place:
+        run, page = Path(place, "run"), Path(place, "report.html")
+        steps = make_run(run, given.episodes)
+        written = seconds(lambda: write_report([run], page))
+        rows = [["write the report", f"{written:.1f} s"]]
+        rows += [[what, f"{1e3 * took:.0f} ms"] for what, took in in_chromium(page).items()]
+        size = page.stat().st_size / 1e6
+    load = os.getloadavg()[0]
+    print(f"`python benchmarks/report.py` on {os.cpu_count()} cores ({platform.machine()}), load {load:.1f}: ", end="")
+    print(f"{given.episodes:,} episodes, {steps:,} steps, a page of {size:.1f} MB\n\n{table(['what', 'time'], rows)}")
+
+
+if __name__ == "__main__":
+    main()
