@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from safetensors import SafetensorError
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
@@ -17,6 +17,9 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config.schema import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
+
+if TYPE_CHECKING:  # imported where there is an adapter: with all that it can quantise it takes seconds
+    from peft import PeftModel
 
 
 def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
@@ -41,6 +44,8 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
         InvalidInput: unknown target modules, or an adapter on the lm_head.
 
     """
+    from peft import LoraConfig, get_peft_model
+
     names = {module: name for name, module in model.named_modules()}
     head = names.get(model.get_output_embeddings(), "")
     targets = lora.target_modules
@@ -87,6 +92,8 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
         InvalidInput: the adapter belongs to another base.
 
     """
+    from peft import PeftModel
+
     try:
         with _without_noise():
             warnings.filterwarnings("error", message="Found missing adapter keys")
@@ -101,6 +108,8 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
 def _prepare(model: PreTrainedModel) -> PreTrainedModel:
     """Freeze a quantised base and raise its small layers to float32; other bases are left as they are."""
     if getattr(model, "is_quantized", False):
+        from peft import prepare_model_for_kbit_training
+
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return model
 

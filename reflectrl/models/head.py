@@ -60,10 +60,8 @@ def check_choice_head(model: nn.Module) -> None:
         InvalidInput: LoRA on the lm_head, or a quantised lm_head.
 
     """
-    from peft.tuners.lora import LoraLayer
-
     head = model.get_output_embeddings()  # type: ignore[operator]
-    if isinstance(head, LoraLayer):
+    if hasattr(head, "lora_A"):
         raise InvalidInput(
             "the lm_head of the policy carries a LoRA adapter; the label rows would ignore it: leave lm_head out of "
             "model.lora.target_modules."

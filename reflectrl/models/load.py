@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from peft import PeftConfig, PeftModel
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -26,6 +26,9 @@ from reflectrl.models.adapters import add_lora, load_lora, quantization_config
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import add_label_tokens
+
+if TYPE_CHECKING:  # see adapters.py
+    from peft import PeftModel
 
 BUILTIN = "builtin/nano"
 _LAYERS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers")
@@ -43,7 +46,12 @@ class LanguageModel:
     @property
     def base(self) -> PreTrainedModel:
         """The transformers model, without adapters around it: the one whose ``forward`` is patched."""
-        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        return self.model.get_base_model() if self.adapted else self.model
+
+    @property
+    def adapted(self) -> bool:
+        """Whether the model is a ``PeftModel``."""
+        return hasattr(self.model, "get_base_model")
 
 
 def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> LanguageModel:
@@ -95,7 +103,7 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
     """Write adapter or weights (safetensors) and tokenizer to ``folder``; a kill never leaves half a model there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(folder) as fresh, no_progress_bars():
-        if isinstance(lm.model, PeftModel):
+        if lm.adapted:
             # added labels are saved as rows of their own; the whole embedding need not be
             lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
         else:
@@ -125,6 +133,8 @@ def _base_of(folder: Path, section: ModelSection) -> str:
     """Name of the base under an adapter; a built-in base is found again when the whole run folder was moved."""
     if section.name != BUILTIN:
         return section.name
+    from peft import PeftConfig
+
     with _loading(str(folder), "adapter"):
         recorded = Path(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
     beside = folder.parent / recorded.name
