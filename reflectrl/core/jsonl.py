@@ -47,7 +47,7 @@ def decode(kind: type[T], value: object, where: str) -> T:
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    if kind is Any:
+    if kind is Any or (kind in (str, bool, int) and type(value) is kind):
         return value
     if is_dataclass(kind):
         return _decode_record(kind, value, where)
@@ -56,6 +56,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return None if value is None else _decode(next(arm for arm in inner if arm is not type(None)), value, where)
     if origin is tuple:
         _need(isinstance(value, list), value, "a list", where)
+        if _all_sound(inner[0], value):  # menus and probabilities, most of what is read
+            return tuple(value)
         return tuple(_decode(inner[0], item, f"{where}[{number}]") for number, item in enumerate(value))
     if origin is Mapping:
         _need(isinstance(value, dict), value, "an object", where)
@@ -66,6 +68,13 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return _finite(value, where)
     _need(type(value) is kind, value, f"a value of type {kind.__name__}", where)
     return value
+
+
+def _all_sound(kind: Any, values: list[Any]) -> bool:
+    """Whether all of them are plain texts or finite floats, as wanted."""
+    if kind is str:
+        return all(type(value) is str for value in values)
+    return kind is float and all(type(value) is float and math.isfinite(value) for value in values)
 
 
 def _decode_record(kind: Any, value: Any, where: str) -> Any:
