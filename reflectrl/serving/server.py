@@ -76,7 +76,7 @@ def serve(
 
     """
     bounds = bounds or Bounds()
-    with _listener(host, port) as listener:  # first, because models take long to load
+    with listen(host, port) as listener:  # first, because models take long to load
         service = load_service(run, policy, greedy=greedy)
         address, number = listener.getsockname()[:2]
         if key is None and not ipaddress.ip_address(address).is_loopback:
@@ -112,7 +112,13 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections.
+
+    Raises:
+        InvalidInput: the address cannot be listened at.
+
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=128)

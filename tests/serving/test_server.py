@@ -36,7 +36,7 @@ from reflectrl.players.remote import Endpoint, RemoteReflector
 from reflectrl.prompts import Prompt
 from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.gate import Bounds
-from reflectrl.serving.server import make_app, serve
+from reflectrl.serving.server import listen, make_app, serve
 from reflectrl.serving.service import Service, load_service
 
 KEY = "sk-of-the-test"
@@ -606,3 +606,10 @@ def test_a_signal_ends_it_once_what_is_under_way_is_answered(server: Server) -> 
     out, err = server.process.communicate(timeout=60)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert (server.process.returncode, out, err) == (0, "", "")
+
+
+def test_an_answer_s_body_does_not_wait_until_the_client_has_confirmed_its_headers() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
