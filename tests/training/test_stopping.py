@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -13,16 +14,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from tiny import gpt2
 from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
 from tiny_rlft import run
 
+from reflectrl.config import load_recipe
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.console import Reporter
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import checkpoint_iteration
@@ -124,9 +129,13 @@ SMALL = [
 ]
 
 
-def command(folder, name):
-    recipe = ["run", "--recipe", "number_line/nano", "--runs", str(folder), "--run", name]
+def command(run):
+    recipe = ["run", "--recipe", "number_line/nano", "--runs", str(run.parent), "--run", run.name]
     return [sys.executable, "-m", "reflectrl", *recipe, *SMALL]
+
+
+def undisturbed(run):
+    run_stages(load_recipe("number_line/nano", SMALL), run, STAGES, reporter=Reporter(Console(file=io.StringIO())))
 
 
 def in_sft(run):
@@ -145,10 +154,10 @@ def contents(run):
 
 @pytest.mark.slow
 def test_the_command_line_stops_at_signals_and_goes_on_to_the_same_bytes(tmp_path):
-    subprocess.run(command(tmp_path, "straight"), check=True, capture_output=True)
+    undisturbed(tmp_path / "straight")
     stopped = tmp_path / "stopped"
     for when, number, status in ((in_sft, signal.SIGINT, 130), (in_rlft, signal.SIGTERM, 143)):
-        with subprocess.Popen(command(tmp_path, "stopped"), stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command(stopped), stderr=subprocess.PIPE, text=True) as process:
             while process.poll() is None and not when(stopped):
                 time.sleep(0.002)
             process.send_signal(number)
@@ -159,7 +168,7 @@ def test_the_command_line_stops_at_signals_and_goes_on_to_the_same_bytes(tmp_pat
     written = [json.loads(line)["iteration"] for line in (stopped / "metrics.jsonl").read_text().splitlines()]
     assert written == list(range(checkpoint_iteration(last_checkpoint(stopped / "checkpoints" / "rlft"))))
     assert len(written) < 12
-    subprocess.run(command(tmp_path, "stopped"), check=True, capture_output=True)
+    undisturbed(stopped)
     assert contents(stopped) == contents(tmp_path / "straight")
     assert len(contents(stopped)) > 10
     assert not list((stopped / "checkpoints").glob("sft-*"))
