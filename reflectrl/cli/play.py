@@ -155,9 +155,8 @@ class _Session:
         screen.say("")
         screen.say("End")
         screen.state(self._game.env.observation.text)
-        outcome = "success" if trajectory.success else "out of time" if trajectory.truncated else "failure"
         steps = _count(len(trajectory.turns), "step")
-        screen.say(f"Outcome: {outcome} after {steps}, return {trajectory.episode_return:+.4g}", "bold")
+        screen.say(f"Outcome: {trajectory.outcome} after {steps}, return {trajectory.episode_return:+.4g}", "bold")
         if self._file is None:
             return
         from reflectrl.data_gen.demonstrations import save_episode

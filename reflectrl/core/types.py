@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
+OUTCOMES = ("success", "failure", "out of time")
+"""How an episode may end, in words."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,8 @@ class Trajectory:
     def episode_return(self) -> float:
         """Undiscounted sum of rewards."""
         return float(sum(self.rewards))
+
+    @property
+    def outcome(self) -> str:
+        """One of ``OUTCOMES``."""
+        return OUTCOMES[0 if self.success else 2 if self.truncated else 1]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import fmean
 
+from reflectrl.report.arms import smoothed
 from reflectrl.report.escape import escaped
 from reflectrl.report.runs import Point, Run
 from reflectrl.rollout.metrics import wilson_interval
@@ -64,10 +64,8 @@ def window(points: Sequence[Point]) -> int:
 
 def running_mean(points: Sequence[Point], values: Sequence[float]) -> list[float]:
     """Mean of the last ``window`` of ``values`` at each point; anew with each stage."""
-    width, means = window(points), []
-    for stage in _stages(points):
-        means += [fmean(values[max(stage.start, end - width) : end]) for end in range(stage.start + 1, stage.stop + 1)]
-    return means
+    width = window(points)
+    return [mean for stage in _stages(points) for mean in smoothed(values[stage.start : stage.stop], width)]
 
 
 def success_band(run: Run) -> list[tuple[float, float]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reflectrl.core import Trajectory, Turn
+from reflectrl.core.types import OUTCOMES
 from reflectrl.report.escape import LONGEST, shortened
 
 LONGEST_MENU = 24
@@ -59,7 +60,7 @@ def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
     """What viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
 
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
-    the outcome is 0 for a success, 1 for a failure, 2 for out of time. A step is [observation, menu, reflection or -1,
+    the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
     chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities]: texts are
     numbers, probabilities ten-thousandths.
     """
@@ -76,7 +77,7 @@ def _episode(recorded: Recorded, texts: _Texts) -> list[Any]:
     return [
         texts.text(played.task.id, _NAME),
         texts.text(goal) if goal else -1,
-        0 if played.success else 2 if played.truncated else 1,
+        OUTCOMES.index(played.outcome),
         played.seed,
         recorded.iteration,
         [_step(turn, goal, value, texts) for turn, value in zip(played.turns, advantages, strict=True)],

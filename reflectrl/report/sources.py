@@ -120,7 +120,10 @@ def _trained(run: Run, paths: Sequence[Path], most: int, missing: list[str]) -> 
         missing.append(f"{run.name}: of training, {len(chosen):,} of {len(paths):,} recorded iterations are here.")
     episodes: list[Recorded] = []
     for path in chosen:
-        played = read_trajectories(path)[1][:most]
+        recorded = read_trajectories(path)[1]
+        if len(recorded) > most:
+            missing.append(f"{run.name}: of {path.stem}, the first {most:,} of {len(recorded):,} episodes are here.")
+        played = recorded[:most]
         advantages = _advantages(path.with_name(path.name.replace("rlft-", "advantages-", 1)), played, missing)
         episodes += [
             Recorded(trajectory, int(path.stem[5:]), given)

@@ -253,9 +253,8 @@ _TRACKERS: Mapping[str, Callable[[Recipe, Path, str, int], Tracker]] = {
 
 
 def _shown(done: Iteration, episode: Trajectory) -> ShownEpisode:
-    outcome = "success" if episode.success else "out of time" if episode.truncated else "failure"
     return ShownEpisode(
-        done.iteration, done.stage, episode.task.id, outcome, episode.episode_return, transcript(episode)
+        done.iteration, done.stage, episode.task.id, episode.outcome, episode.episode_return, transcript(episode)
     )
 
 
