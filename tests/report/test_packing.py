@@ -132,6 +132,12 @@ def test_of_a_long_training_iterations_are_chosen_evenly_with_both_ends(tmp_path
     assert kept.missing == ("nano: of training, 3 of 11 recorded iterations are here.",)
 
 
+def test_of_a_large_iteration_the_first_episodes_are_shown(tmp_path):
+    kept = read_sources(read_runs([trained_run(tmp_path / "nano", 2)]), Limits(training=1))
+    assert tasks(unpacked(kept.found[-1].block)) == ["0-0", "1-0"]
+    assert kept.missing[0] == "nano: of rlft-00000, the first 1 of 2 episodes are here."
+
+
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
