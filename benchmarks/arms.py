@@ -102,8 +102,15 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def made_by(command: str) -> str:
-    """When, how and on what machine numbers were made."""
-    return f"Made on {date.today()} by `{command}` on {os.cpu_count()} cores\n({platform.machine()})"
+    """When, from which commit, how and on what machine numbers were made."""
+    machine = f"on {os.cpu_count()} cores\n({platform.machine()})"
+    return f"Made on {date.today()} at commit {commit()} by `{command}` {machine}"
+
+
+def commit() -> str:
+    """Short hash of the commit that is checked out; ``-dirty`` behind it where files differ from it."""
+    described = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(described, cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def publish(readme: Path, mark: str, text: str) -> None:

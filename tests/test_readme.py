@@ -47,6 +47,13 @@ def test_the_measured_tables_are_the_benchmark_s_own(mark):
     assert shown in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", ["README.md", "benchmarks/README.md"])
+def test_every_measured_table_names_its_commit(page):
+    made = re.findall(r"^Made on .*$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert made
+    assert [line for line in made if not re.search(r"commit [0-9a-f]{7}", line)] == []
+
+
 def test_the_engine_s_speed_is_the_measured_one():
     table = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").partition("<!-- alfworld_engine -->")[2]
     (stock, ours), *_ = re.findall(r"a step of random play \| (\S+) \([^)]*\) \| (\S+) ", table)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
-from arms import publish, spread, table
+from arms import made_by, publish, spread, table
 
 from reflectrl.core import InvalidInput
 
@@ -23,6 +25,11 @@ def test_a_page_without_marks_is_refused_and_left_alone(tmp_path, text):
     with pytest.raises(InvalidInput, match=r"no lines '<!-- a -->' and '<!-- end -->'"):
         publish(tmp_path / "README.md", "a", "new\n")
     assert (tmp_path / "README.md").read_text() == text
+
+
+def test_a_table_names_the_commit_that_made_it():
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout
+    assert f" at commit {head.strip()}" in made_by("python benchmarks/some.py")
 
 
 def test_the_interval_is_student_s_over_seeds():
