@@ -53,6 +53,12 @@ def test_repetitions_that_differ_as_much_as_tasks_count_in_full():
     assert independent_trials(drawn) > 1000
 
 
+def test_the_effective_number_of_trials_is_the_one_computed_by_hand():
+    # wins 4, 2 and 1 of 4, rate 7/12: (42/9 / 12^2) * 3/2 is the variance of the mean over tasks, (7/12 * 5/12) / it is 5
+    outcomes = {"a": [True] * 4, "b": [True, True, False, False], "c": [True, False, False, False]}
+    assert independent_trials(repeated(outcomes)) == pytest.approx(5.0)
+
+
 def test_tasks_played_once_each_are_independent():
     assert independent_trials(repeated({f"t{i}": [i % 2 == 0] for i in range(30)})) == pytest.approx(30, rel=0.05)
 
