@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
+from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import (
     AutoModelForCausalLM,
+    BitsAndBytesConfig,
     CohereConfig,
     FalconH1Config,
     Gemma2Config,
@@ -22,6 +25,7 @@ from transformers import (
 
 from reflectrl.core import Observation
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.adapters import prepare_quantized
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
@@ -102,6 +106,19 @@ def language_model(architecture: str, seed: int = 0) -> PreTrainedModel:
     )
     with seeded(seed):
         return AutoModelForCausalLM.from_config(config).eval()
+
+
+def quantized(architecture: str, folder: Path, bits: int, **options: Any) -> PreTrainedModel:
+    """A model loaded through bitsandbytes, from a copy in ``folder``."""
+    language_model(architecture).save_pretrained(folder)
+    # with a threshold, which columns are computed in higher precision depends on the rest of the batch
+    eight, four = {"llm_int8_threshold": 0.0}, {"bnb_4bit_compute_dtype": torch.float32}
+    config = BitsAndBytesConfig(
+        load_in_8bit=bits == 8, load_in_4bit=bits == 4, **{**(eight if bits == 8 else four), **options}
+    )
+    model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
+    prepare_quantized(model)
+    return model
 
 
 ACTIONS = ("add one", "subtract one", "wait", "go home", "sing")

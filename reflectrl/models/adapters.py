@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,46 @@ def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, section.dtype)
     )
+
+
+def prepare_quantized(model: PreTrainedModel) -> None:
+    """Make the 4-bit layers of ``model`` compute the same way on every processor.
+
+    Raises:
+        InvalidInput: a layer that cannot be computed on this machine.
+
+    """
+    if not getattr(model, "is_loaded_in_4bit", False):
+        return
+    from bitsandbytes.nn import Linear4bit
+
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
+    for layer in layers.values():
+        # where the processor has avx512_bf16, the first forward pass would change the layer to a layout for inference:
+        # without gradients, in bfloat16, and for sides that are multiples of 32 and 64 only
+        layer.support_avx512bf16_for_cpu = False
+    check_4bit(model.name_or_path, layers)
+
+
+@torch.no_grad()
+def check_4bit(base: str, layers: Mapping[str, nn.Module]) -> None:
+    """Compute one row with a layer of each shape, as playing will: only the layer itself knows whether it can.
+
+    Raises:
+        InvalidInput: it cannot, and why.
+
+    """
+    of_shape = {(layer.out_features, layer.in_features): (name, layer) for name, layer in layers.items()}
+    for name, layer in of_shape.values():
+        training = layer.training
+        try:
+            layer.eval()(torch.zeros(1, layer.in_features, device=layer.weight.device))
+        except (AssertionError, RuntimeError) as error:
+            raise InvalidInput(
+                f"the layer {name!r} of {base!r}, {layer.out_features} x {layer.in_features}, cannot be computed in 4 "
+                f"bits on this machine ({error}); set model.quantization=8bit or none, or choose another base."
+            ) from error
+        layer.train(training)
 
 
 def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]) -> PeftModel:

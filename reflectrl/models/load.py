@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import in_one_move
-from reflectrl.models.adapters import add_lora, load_lora, quantization_config
+from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import add_label_tokens
@@ -186,6 +186,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
         )
     if len(tokenizer) > model.get_input_embeddings().weight.size(0):
         model.resize_token_embeddings(len(tokenizer))
+    prepare_quantized(model)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     adopt_kernels(model, section)
     return model

@@ -7,8 +7,8 @@ import torch
 from accelerate import dispatch_model
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from tiny import ARCHITECTURES, language_model, tokenizer
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from tiny import ARCHITECTURES, language_model, quantized, tokenizer
+from transformers import AutoModelForCausalLM
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput
@@ -212,32 +212,15 @@ def test_lora_on_the_lm_head_is_refused():
     assert not hasattr(model.get_base_model(), "value_head")
 
 
-@pytest.fixture
-def quantised(tmp_path):
-    """Loads the Llama through bitsandbytes; ``skip`` names the modules that stay as they are."""
-    language_model("llama").save_pretrained(tmp_path)
-
-    def load(bits, skip):
-        config = BitsAndBytesConfig(
-            load_in_8bit=bits == 8,
-            load_in_4bit=bits == 4,
-            bnb_4bit_compute_dtype=torch.float32,
-            llm_int8_skip_modules=skip,
-        )
-        return AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config)
-
-    return load
-
-
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_quantised_lm_head_is_refused(quantised, bits):
+def test_a_quantised_lm_head_is_refused(tmp_path, bits):
     with pytest.raises(InvalidInput, match="lm_head of the policy is quantised .*without quantising lm_head"):
-        add_choice_head(quantised(bits, skip=[]))
+        add_choice_head(quantized("llama", tmp_path, bits, llm_int8_skip_modules=[]))
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_quantised_base_with_a_plain_lm_head_is_read_exactly(quantised, bits):
-    model = quantised(bits, skip=["lm_head"])
+def test_a_quantised_base_with_a_plain_lm_head_is_read_exactly(tmp_path, bits):
+    model = quantized("llama", tmp_path, bits, llm_int8_skip_modules=["lm_head"])
     expected = full_logits(model)
     add_choice_head(model)
     torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)

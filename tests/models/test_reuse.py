@@ -4,10 +4,9 @@ import logging
 
 import pytest
 import torch
-from tiny import MAX_LENGTH, SHAPE, gpt2, language_model, tokenizer
+from tiny import MAX_LENGTH, SHAPE, gpt2, language_model, quantized, tokenizer
 from transformers import (
     AutoModelForCausalLM,
-    BitsAndBytesConfig,
     Gemma2Config,
     GPT2LMHeadModel,
     GPT2Model,
@@ -38,19 +37,10 @@ def test_models_in_half_precision_can(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"load_in_8bit": True, "llm_int8_threshold": 0.0},
-        {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.float32},
-    ],
-    ids=["8-bit", "4-bit"],
-)
-def test_quantised_models_can(tmp_path, architecture, options, caplog):
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantised_models_can(tmp_path, architecture, bits, caplog):
     caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
-    language_model(architecture).save_pretrained(tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=BitsAndBytesConfig(**options))
-    assert refusal(model, MAX_LENGTH) is None
+    assert refusal(quantized(architecture, tmp_path, bits), MAX_LENGTH) is None
 
 
 def test_models_with_adapters_and_a_choice_head_can():

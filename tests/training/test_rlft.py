@@ -6,9 +6,8 @@ from statistics import fmean
 
 import pytest
 import torch
-from tiny import LAYOUT, MAX_LENGTH, gpt2, language_model, tokenizer
+from tiny import LAYOUT, MAX_LENGTH, gpt2, language_model, quantized, tokenizer
 from tiny_rlft import Killed, run
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed
@@ -93,21 +92,14 @@ TINY_CLIP = 1e-5
 """As the clip range, it makes ``Iteration.clipped`` the fraction of steps whose ratio is not 1."""
 
 
-def quantised_lora(folder, **options):
-    language_model("llama").save_pretrained(folder / "base")
-    base = AutoModelForCausalLM.from_pretrained(folder / "base", quantization_config=BitsAndBytesConfig(**options))
-    return add_lora(base, LoraSection(r=4), [])
-
-
 POLICIES = {
     "gpt2": lambda _: gpt2(spread=0.1, layers=2),
     "dropout": lambda _: gpt2(spread=0.1, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
     "llama": lambda _: language_model("llama"),
     "lora": lambda _: add_lora(gpt2(spread=0.1), LoraSection(r=4, dropout=0.5), []),
     "label tokens": lambda _: add_lora(language_model("llama"), LoraSection(r=4), [40, 41]),
-    "4-bit lora": lambda at: quantised_lora(at, load_in_4bit=True, bnb_4bit_compute_dtype=torch.float32),
-    # with a threshold, which columns are computed in higher precision depends on the rest of the batch
-    "8-bit lora": lambda at: quantised_lora(at, load_in_8bit=True, llm_int8_threshold=0.0),
+    "4-bit lora": lambda at: add_lora(quantized("llama", at / "base", 4), LoraSection(r=4), []),
+    "8-bit lora": lambda at: add_lora(quantized("llama", at / "base", 8), LoraSection(r=4), []),
 }
 
 
