@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from reflectrl.core import InvalidInput
+from reflectrl.models.plain_text import PlainText
 from reflectrl.models.sequences import Inputs, Tokens, padded
 from reflectrl.prompts import Prompt
 
@@ -35,11 +36,11 @@ class PromptEncoder:
     """Tokenizes prompts within a length limit; texts are tokenized once, the last ``cache_size`` of them are kept."""
 
     def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 50_000) -> None:
-        self._tokenizer = tokenizer
+        self._plain = PlainText(tokenizer)
         self._label_ids = list(label_ids)
         self.max_length = max_length
         self._cache_size = cache_size
-        self._tokens: dict[str, Tokens] = {}
+        self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
 
     def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
         """Token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
@@ -49,10 +50,11 @@ class PromptEncoder:
 
         """
         limit = self.max_length - reserve
-        ids = self._encode(prompt.text)
+        labels = prompt.menu.labels if prompt.menu else ()
+        ids = self._encode(prompt.text, labels)
         if len(ids) <= limit:
             return ids
-        return self._encode(prompt.fit(lambda text: len(self._encode(text)), limit).text)
+        return self._encode(prompt.fit(lambda text: len(self._encode(text, labels)), limit).text, labels)
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
         """Prompts with menus as padded rows, equal ones once.
@@ -86,15 +88,15 @@ class PromptEncoder:
             )
         return size
 
-    def _encode(self, text: str) -> Tokens:
-        ids = self._tokens.get(text)
+    def _encode(self, text: str, labels: tuple[str, ...]) -> Tokens:
+        ids = self._tokens.get((text, labels))
         if ids is None:
-            ids = tuple(self._tokenizer(text)["input_ids"])
+            ids = tuple(self._plain.prompt(text, labels))
             if len(ids) > self.max_length:
                 return ids  # refused, or shortened: not worth keeping, and as long as whoever sent it likes
             if len(self._tokens) >= self._cache_size:
                 self._tokens.pop(next(iter(self._tokens)))
-            self._tokens[text] = ids
+            self._tokens[text, labels] = ids
         return ids
 
 

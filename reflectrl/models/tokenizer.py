@@ -48,8 +48,11 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    # single_word keeps "100" from becoming "10", "0"; a label that is no word ("<|3|>") may stand anywhere
-    tokenizer.add_tokens([AddedToken(label, single_word=label.isalnum(), normalized=False) for label in long_labels])
+    # single_word keeps "100" from becoming "10", "0"
+    words = [label for label in long_labels if label.isalnum()]
+    tokenizer.add_tokens([AddedToken(label, single_word=True, normalized=False) for label in words])
+    # a label that is no word ("<|3|>") may stand anywhere, and is never read into the text of others
+    tokenizer.add_special_tokens([AddedToken(label, normalized=False) for label in long_labels if label not in words])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -61,10 +64,15 @@ def train_tokenizer(
 
 def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:
     """Add labels of the kind "added" that ``tokenizer`` lacks; the ids of all of them, empty for other kinds."""
-    if tuple(labels) != label_names("added", len(labels)):
+    if not are_added(labels):
         return []
-    tokenizer.add_tokens([AddedToken(label, normalized=False) for label in labels])
+    tokenizer.add_tokens([AddedToken(label, normalized=False, special=True) for label in labels], special_tokens=True)
     return [tokenizer.get_vocab()[label] for label in labels]
+
+
+def are_added(labels: Sequence[str]) -> bool:
+    """Whether ``labels`` are of the kind "added"."""
+    return len(labels) > 0 and tuple(labels) == label_names("added", len(labels))
 
 
 def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:

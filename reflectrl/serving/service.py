@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.core import InvalidInput
+from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import POLICIES, last_policy, read_recipe
 
@@ -42,10 +43,11 @@ class Voice:
         if self.tokenizer is None:
             return Said(text, cut=False, prompt_tokens=None, tokens=None)
         most = min(limit or self.longest, self.longest)
-        tokens = self.tokenizer(f" {text}" if text else "")["input_ids"]
+        plain = PlainText(self.tokenizer)
+        tokens = plain.prompt(f" {text}" if text else "")
         if len(tokens) > most:
             text = self.tokenizer.decode(tokens[:most], skip_special_tokens=True).strip()
-        given = len(self.tokenizer(prompt)["input_ids"])
+        given = len(plain.prompt(prompt))
         return Said(text, len(tokens) >= most, given, min(len(tokens), most))
 
 

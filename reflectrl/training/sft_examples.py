@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from reflectrl.core import InvalidInput
+from reflectrl.models.plain_text import PlainText
 from reflectrl.prompts import Menu, Prompt
 
 Player = Literal["reflector", "policy", "both"]
@@ -74,9 +75,10 @@ def encode_rows(
 
     """
     examples: list[Example] = []
+    plain = PlainText(tokenizer)
     for number, row in enumerate(rows):
         _check(number, row, player, labels)
-        examples.append(_encode(tokenizer, row))
+        examples.append(_encode(plain, tokenizer.eos_token_id, row))
     lengths = [example.length for example in examples if example.length > max_length]
     if lengths and not drop_long_rows:
         raise InvalidInput(
@@ -92,14 +94,13 @@ def encode_rows(
     return [example for example in examples if example.length <= max_length]
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, row: SFTRow) -> Example:
+def _encode(plain: PlainText, end_of_text: int, row: SFTRow) -> Example:
     # prompt and completion apart, as at play, where the completion is generated
-    prompt = tuple(tokenizer(row.prompt)["input_ids"])
+    prompt = tuple(plain.prompt(row.prompt, row.labels))
     if row.labels:
         text = Prompt("", (), row.prompt, Menu(row.labels, row.labels))
         return ActionExample(text, row.labels.index(row.completion), len(prompt))
-    words = tokenizer(row.completion, add_special_tokens=False)["input_ids"]
-    return ReflectionExample(prompt, (*words, tokenizer.eos_token_id))
+    return ReflectionExample(prompt, (*plain.completion(row.completion), end_of_text))
 
 
 def _check(number: int, row: SFTRow, player: Player, labels: Sequence[str]) -> None:

@@ -164,14 +164,15 @@ class CountingTokenizer:
     def __init__(self):
         self.calls = 0
 
-    def __call__(self, text):
+    def __call__(self, text, **options):
         self.calls += 1
-        return tokenizer()(text)
+        return tokenizer()(text, **options)
 
 
 def test_a_text_is_tokenized_once_until_newer_ones_push_it_out():
     counting = CountingTokenizer()
     small = PromptEncoder(counting, (), 128, cache_size=2)
+    counting.calls = 0
     one, two, three = (reflector_prompt(number) for number in (1, 2, 3))
     first = small.tokens(one)
     assert small.tokens(one) == first
