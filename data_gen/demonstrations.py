@@ -38,7 +38,7 @@ class Demonstrated:
 
     samples: tuple[Sample, ...] = ()
     held_out: int = 0
-    """Samples left out: of validation and test tasks, or of states in which one starts."""
+    """Samples left out: of held-out tasks, or of states in which one starts."""
 
 
 def check_place(path: Path, header: Header) -> None:
@@ -143,7 +143,7 @@ def _check(demonstration: Demonstration) -> None:
 
 
 def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[str]) -> Demonstrated:
-    """What may be learned from: nothing of a validation or test task, nor a state that shows one of its ``starts``.
+    """What may be learned from: nothing of a held-out task, nor a state that shows one of its ``starts``.
 
     Raises:
         InvalidInput: a state that ``env`` could not show.
@@ -151,7 +151,7 @@ def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, start
     """
     if not given:
         return Demonstrated()
-    held_out = {task.id for split in ("validation", "test") for task in env.any_tasks(split)}
+    held_out = {task.id for split in env.splits if split != "train" for task in env.any_tasks(split)}
     samples = []
     for where, sample in ((found.where, found.sample) for found in given):
         if (wrong := wrong_observation(sample.observation, env.max_actions, ended=False)) is not None:

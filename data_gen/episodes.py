@@ -25,7 +25,7 @@ class Course:
     negatives: float
     """Probability of a negative example at each step."""
     held_out: frozenset[str]
-    """Texts of the states in which validation and test tasks start; no sample shows one."""
+    """Texts of the states in which held-out tasks start; no sample shows one."""
 
 
 async def play_lesson(env: NatLangEnv, number: int, task: Task, course: Course) -> Lesson:

@@ -17,7 +17,6 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.registry import env_class
-from reflectrl.core.types import SPLITS
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import Demonstrated, choose_demonstrations, read_demonstrations
 from reflectrl.data_gen.episodes import Course, play_lesson
@@ -45,7 +44,7 @@ class DataSummary:
     """Samples that come from ``data.demonstrations``."""
     negatives: int
     held_out: int
-    """Samples left out because they show a validation or test task's start."""
+    """Samples left out because they show a held-out task's start."""
     success_rate: float
     """Of the teacher's episodes; 0 without any."""
     reflection_words: float
@@ -117,7 +116,7 @@ def generate(
             return None
         collection = collect(recipe, envs, client, progress, shown)
         _write(folder, Header(recipe.env.name, recipe.env.options, collection.layout), collection)
-        questions = sum(len(envs[0].any_tasks(split)) for split in SPLITS) if recipe.dataset else 0
+        questions = sum(len(envs[0].any_tasks(split)) for split in envs[0].splits) if recipe.dataset else 0
     if client is not None:
         usage += client.usage
     return _summary(collection, questions, usage, account.spent)
@@ -219,10 +218,10 @@ def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts)
 
 
 def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[str]:
-    """Texts of the states in which validation and test tasks start, where texts tell states apart."""
+    """Texts of the states in which held-out tasks start, where texts tell states apart."""
     if not env_class(recipe.env.name).observable:
         return frozenset()
-    tasks = [task for split in ("validation", "test") for task in env.any_tasks(split)]
+    tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]
     return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)
 
 
@@ -268,7 +267,7 @@ class Collection:
         """Refuse to go on for ever when a whole round of tasks taught nothing."""
         if len(self.lessons) >= tasks and self._count == 0 and not any(lesson.rejected for lesson in self.lessons):
             raise InvalidInput(
-                f"all {tasks} training tasks were played and every state is the start of a validation or test task; "
+                f"all {tasks} training tasks were played and every state is the start of a held-out task; "
                 "expected others: mend the environment's splits."
             )
 

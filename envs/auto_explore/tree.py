@@ -193,7 +193,7 @@ class Tree:
         done: list[str] = []
         named: PurePosixPath | None = None
         links = 0
-        fd = os.dup(self._root)
+        fd = self._top()
         try:
             while pending:
                 name = pending.pop()
@@ -205,7 +205,7 @@ class Tree:
                     done = []
                     os.close(fd)
                     fd = -1
-                    fd = os.dup(self._root)
+                    fd = self._top()
                     continue
                 if not pending and named is None:
                     named = PurePosixPath(*done, name)
@@ -224,6 +224,10 @@ class Tree:
                 os.close(fd)
             raise
         return fd, PurePosixPath(*done), named or PurePosixPath(*done)
+
+    def _top(self) -> int:
+        """The root, opened again: copies of one descriptor, in forked processes too, share how far it was listed."""
+        return os.open(".", FOLDER, dir_fd=self._root)
 
     def _open(self, folder: int, name: str, flags: int, path: PurePosixPath) -> int | str:
         """Open one name of ``folder``, or read where it leads if it is a link."""

@@ -21,6 +21,11 @@ from reflectrl.envs.dangerous_taxi.world import (
 
 HORIZONS = {"pickup": 15, "dropoff": 30, "full": 30}
 """Steps of each stage, as in section 5.1."""
+UNSEEN = "unseen_destination"
+"""The split of all starts towards ``UNSEEN_DESTINATION``. Where a ride goes never changes, so none of the states that
+they lead through, nor they themselves, can be reached from a start of another split, by whatever actions. Test starts,
+in contrast, lie on the way of training episodes."""
+UNSEEN_DESTINATION = LANDMARKS.index("blue")
 STEP, ILLEGAL, REACHED = -1 / 20, -10 / 20, 20 / 20
 """Gymnasium's rewards, divided by 20 so that they stay within [-1, 1]."""
 
@@ -33,15 +38,18 @@ def _task(state: int) -> Task:
 
 @cache
 def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
-    """300 waiting passengers as 200/40/60, or 100 passengers aboard as 60/20/20.
+    """300 waiting passengers as 152/28/45 and 75 unseen, or 100 passengers aboard as 44/14/17 and 25 unseen.
 
-    ``pickup`` and ``full`` share the first, so that a curriculum over both never trains on a test start.
+    ``pickup`` and ``full`` share the first, so that no test start of one is a training start of the other.
     """
-    tasks = [_task(s) for s in states() if parts(s).aboard == aboard and not parts(s).delivered]
-    random.Random(0).shuffle(tasks)
+    starts = [s for s in states() if parts(s).aboard == aboard and not parts(s).delivered]
+    random.Random(0).shuffle(starts)
     train, validation = (60, 20) if aboard else (200, 40)
     cut = train + validation
-    return {"train": tuple(tasks[:train]), "validation": tuple(tasks[train:cut]), "test": tuple(tasks[cut:])}
+    shares = {"train": starts[:train], "validation": starts[train:cut], "test": starts[cut:]}
+    unseen = {s for s in starts if parts(s).destination == UNSEEN_DESTINATION}
+    splits = {split: tuple(_task(s) for s in share if s not in unseen) for split, share in shares.items()}
+    return {**splits, UNSEEN: tuple(_task(s) for s in starts if s in unseen)}
 
 
 @cache
@@ -58,6 +66,7 @@ class DangerousTaxi(NatLangEnv):
     """
 
     name = "dangerous_taxi"
+    further_splits = (UNSEEN,)
     max_actions = len(ACTIONS)
     instructions = (
         "You drive a taxi on a map of 5 rows and 5 columns. Rows count from 0 in the north, columns from 0 in the "

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from reflectrl.core import InvalidInput, check_env, env_names, make_env
-from reflectrl.core.types import SPLITS
 
 
 def check(
@@ -26,7 +25,7 @@ def check(
         raise InvalidInput("no environment was given; expected a name, or --list to see them.")
     env = make_env(name, **read_options(options or []))
     check_env(env)
-    sizes = {split: len(env.any_tasks(split)) for split in SPLITS}
+    sizes = {split: len(env.any_tasks(split)) for split in env.splits}
     told = ", ".join(f"{size} {split}" for split, size in sizes.items())
     print(f"{name}: every check passed ({told} tasks; horizon {env.horizon}).")
     if missing := [split for split, size in sizes.items() if not size]:

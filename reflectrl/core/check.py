@@ -28,11 +28,19 @@ def _check_author(env: NatLangEnv) -> None:
         type(env.max_actions) is int and env.max_actions >= 1,
         f"{env.name}: max_actions is {env.max_actions!r}; expected the length of the longest menu.",
     )
+    further = env.further_splits
+    _need(
+        isinstance(further, tuple)
+        and all(isinstance(split, str) and split.isidentifier() for split in further)
+        and len({*SPLITS, *further}) == len(SPLITS) + len(further),
+        f"{env.name}: further_splits are {further!r}; expected a tuple of different names in letters, digits and _, "
+        f"none of them {', '.join(SPLITS)}.",
+    )
 
 
 def _check_splits(env: NatLangEnv) -> None:
     seen: dict[str, str] = {}
-    for split in SPLITS:
+    for split in env.splits:
         # training needs tasks; an environment may have none to validate or test, such as a single game
         tasks = env.split_tasks(split) if split == "train" else env.any_tasks(split)
         for task in tasks:
@@ -119,7 +127,7 @@ def _check(env: NatLangEnv, episodes: int) -> None:
     _check_author(env)
     _check_splits(env)
     rng = random.Random(0)
-    for split in SPLITS:
+    for split in env.splits:
         tasks = list(env.any_tasks(split))
         for number, task in enumerate(rng.sample(tasks, min(episodes, len(tasks)))):
             _check_episodes(env, task, seed=number)

@@ -18,41 +18,14 @@ from gymnasium.utils import seeding
 
 from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError, is_signal, nearest, raised
 from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_tasks
+from reflectrl.core.recreated import Recreated
+from reflectrl.core.spaces import TextSpace
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Task
 
 _T = TypeVar("_T")
+_COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
+"""Attributes that a copy shares with the original besides its constructor's arguments and its episode."""
 _ADVICE = "mend it, or play it in worker processes (env.workers), where a run survives a few failures"
-
-
-class TextSpace(gymnasium.Space[str]):
-    """All texts. ``sample`` returns what ``sampler`` offers, so a random agent can sample legal actions."""
-
-    def __init__(self, sampler: Callable[[Any], str]) -> None:
-        super().__init__(None, str)
-        self._sampler = sampler
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """Text is not flattened."""
-        return False
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """One text; ``mask`` and ``probability`` exist for gymnasium's signature and must be ``None``."""
-        if mask is not None or probability is not None:
-            raise InvalidInput("TextSpace.sample was given a mask or probability; text has neither, so leave them out.")
-        return self._sampler(self.np_random)
-
-    def contains(self, x: object) -> bool:
-        """Any string."""
-        return isinstance(x, str)
-
-    def __eq__(self, other: object) -> bool:
-        """Two text spaces are the same space."""
-        return isinstance(other, TextSpace)
-
-    def __repr__(self) -> str:
-        """Short, as it appears in gymnasium's messages."""
-        return "TextSpace()"
 
 
 @dataclass(frozen=True)
@@ -64,11 +37,12 @@ class Snapshot:
     actions: tuple[str, ...]
 
 
-class NatLangEnv(gymnasium.Env[str, str]):
+class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     """Base of every environment: text in, text out, the menu of legal actions in ``info["actions"]``.
 
     ``reset(seed=..., options={"task": task})`` and ``step("move north")`` follow gymnasium. Every ``info`` holds
-    ``actions`` (tuple of legal actions), ``task`` (its id), ``success`` and ``illegal``.
+    ``actions`` (tuple of legal actions), ``task`` (its id), ``success`` and ``illegal``. A copy, by ``copy`` or
+    ``pickle``, is made with the same arguments and plays the actions of the episode again.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
@@ -81,6 +55,8 @@ class NatLangEnv(gymnasium.Env[str, str]):
     observable: ClassVar[bool] = True
     """Do equal texts mean equal states? Then no SFT row may show a state in which a held-out task starts; elsewhere
     such a text gives nothing away, because what matters is hidden."""
+    further_splits: ClassVar[tuple[str, ...]] = ()
+    """Held-out splits besides "validation" and "test", which only evaluation may use."""
     max_actions: int = 20
     """The longest menu this environment ever shows."""
 
@@ -89,8 +65,8 @@ class NatLangEnv(gymnasium.Env[str, str]):
             raise InvalidInput(f"horizon={horizon!r} was given to {self.name!r}; expected 1 or more whole steps.")
         self.horizon = horizon
         """Steps after which the episode is truncated."""
-        self.observation_space = TextSpace(lambda _: "")
-        self.action_space = TextSpace(self._random_action)
+        self.observation_space = TextSpace(("",))
+        self.action_space = TextSpace()
         self._task: Task | None = None
         self._seed: int | None = None
         self._observation: Observation | None = None
@@ -102,7 +78,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
 
     @abstractmethod
     def tasks(self, split: str) -> Sequence[Task]:
-        """All tasks of ``split`` ("train", "validation" or "test"); the splits are disjoint."""
+        """All tasks of ``split`` ("train", "validation", "test" or one of ``further_splits``), which share none."""
 
     @abstractmethod
     def start(self, task: Task) -> None:
@@ -236,10 +212,13 @@ class NatLangEnv(gymnasium.Env[str, str]):
         for action in snapshot.actions:
             self.step(action)
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of all splits: train, validation, test, and ``further_splits``."""
+        return (*SPLITS, *self.further_splits)
+
     def split_tasks(self, split: str) -> Sequence[Task]:
         """``tasks(split)`` with a clear error for an unknown or empty split, or for what are no tasks."""
-        if split not in SPLITS:
-            raise InvalidInput(f"split {split!r} is unknown; {nearest(split, SPLITS)}")
         tasks = self.any_tasks(split)
         if not tasks:
             raise InvalidInput(f"environment {self.name!r} has no tasks in split {split!r}; choose another split.")
@@ -249,21 +228,36 @@ class NatLangEnv(gymnasium.Env[str, str]):
         """``tasks(split)``, of which there may be none.
 
         Raises:
+            InvalidInput: no such split.
             EnvFailed: the environment raised, or has what are no tasks.
 
         """
+        if split not in self.splits:
+            raise InvalidInput(f"split {split!r} is unknown; {nearest(str(split), self.splits)}")
         where = f"environment {self.name!r} failed when it was asked for its {split} tasks"
         try:
             tasks = self.tasks(split)
         except ReflectRLError:
             raise
         except Exception as error:
-            raise EnvFailed(where, raised(error)) from error
+            raise EnvFailed.at(where, raised(error)) from error
         if split not in self._checked or self._checked[split] is not tasks:
             if (wrong := wrong_tasks(tasks, split)) is not None:
-                raise EnvFailed(where, wrong)
+                raise EnvFailed.at(where, wrong)
             self._checked[split] = tasks
         return tasks
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a new environment lacks to be like this one; a subclass's own snapshots may hold what has no copy."""
+        episode = None if self._task is None else Snapshot(self._task, self._seed, tuple(self._actions))
+        return {"episode": episode, **{name: vars(self)[name] for name in _COPIED if name in vars(self)}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Come to where the original is, by replay."""
+        attributes = dict(state)
+        if (episode := attributes.pop("episode")) is not None:
+            NatLangEnv.restore(self, episode)
+        vars(self).update(attributes)
 
     def _begin(self, task: Task, seed: int | None) -> None:
         # each episode has a seed of its own, given or drawn: equal seeds, equal episodes, whatever was played before
@@ -279,6 +273,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
         if (wrong := wrong_observation(observation, self.max_actions, ended=self._ended)) is not None:
             raise self._broke(wrong)
         self._observation = observation
+        self.action_space.offered = observation.actions
         return observation
 
     def _authors(self, method: Callable[..., _T], *given: Any, asked: bool = False) -> _T:
@@ -300,7 +295,7 @@ class NatLangEnv(gymnasium.Env[str, str]):
             where = f"in task {self.task.id!r} after {self.steps} steps, asked for hints"
         elif self._actions:
             where = f"in task {self.task.id!r} after {self.steps - 1} steps, at action {self._actions[-1]!r}"
-        return EnvFailed(f"environment {self.name!r} failed {where}", what, _ADVICE)
+        return EnvFailed.at(f"environment {self.name!r} failed {where}", what, _ADVICE)
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:
         return {
@@ -309,7 +304,3 @@ class NatLangEnv(gymnasium.Env[str, str]):
             "success": outcome.success,
             "illegal": outcome.illegal,
         }
-
-    def _random_action(self, rng: Any) -> str:
-        actions = self.observation.actions
-        return actions[int(rng.integers(len(actions)))]

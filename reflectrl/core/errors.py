@@ -34,17 +34,20 @@ class WorkFailed(ReflectRLError, RuntimeError):
 class EnvFailed(WorkFailed):
     """An environment raised what it should not, or answered what none may answer.
 
-    Args:
-        where: the beginning of a sentence: ``environment 'taxi' failed at the start of task 'train-1'``.
-        what: its middle: ``raised ZeroDivisionError: divided by nothing``.
-        advice: its end.
-
+    Like every error here it can be made from its message alone, as gymnasium does with what a worker process raised.
     """
 
-    def __init__(self, where: str, what: str, advice: str = "mend the environment") -> None:
-        super().__init__(f"{where}: it {what}; {advice}.")
-        self.where = where
-        self.what = what
+    where = ""
+    """The beginning of the message: ``environment 'taxi' failed at the start of task 'train-1'``."""
+    what = ""
+    """Its middle: ``raised ZeroDivisionError: divided by nothing``."""
+
+    @classmethod
+    def at(cls, where: str, what: str, advice: str = "mend the environment") -> EnvFailed:
+        """The error with the message that these make; ``advice`` is its end."""
+        error = cls(f"{where}: it {what}; {advice}.")
+        error.where, error.what = where, what
+        return error
 
 
 class EpisodeFailed(WorkFailed):

@@ -99,6 +99,7 @@ class Made:
     instructions: str
     max_actions: int
     horizon: int
+    further_splits: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,10 @@ def _put_together(request: Request, value: object) -> Any:
             return Hints(action, reflection, spoiler)
         case ListTasks(), list(tasks):
             return tuple(map(_task, tasks))
-        case Make(), [str(name), str(instructions), int(max_actions), int(horizon)]:
-            return Made(name, instructions, max_actions, horizon)
+        case Make(), [str(name), str(instructions), int(max_actions), int(horizon), list(splits)] if (
+            {*map(type, splits)} <= {str}
+        ):
+            return Made(name, instructions, max_actions, horizon, tuple(splits))
         case (Describe(), str()) | (Close(), None):
             return value
     raise ValueError(f"{shown(value)} is no answer to {type(request).__name__}")
@@ -311,7 +314,7 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             with contextlib.suppress(Exception):  # it broke, perhaps beyond being closed
                 envs.pop(number).close()
         env = envs[number] = make_env(request.name, **request.options)
-        return [env.name, env.instructions, env.max_actions, env.horizon]
+        return [env.name, env.instructions, env.max_actions, env.horizon, env.further_splits]
     env = envs[number]
     match request:
         case ListTasks(split=split):

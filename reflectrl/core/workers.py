@@ -14,7 +14,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from reflectrl.core.calls import Call, Worker, answer, locked, put, settle
 from reflectrl.core.env import NatLangEnv
@@ -55,8 +55,15 @@ class WorkerEnv(NatLangEnv):
             worker.hosted += 1
         self._ask(make)
         made = self.made
-        vars(self).update(name=made.name, instructions=made.instructions, max_actions=made.max_actions)
+        vars(self).update({field: value for field, value in vars(made).items() if field != "horizon"})
         super().__init__(made.horizon)
+
+    def __reduce__(self) -> NoReturn:
+        """A process is not copied."""
+        raise InvalidInput(
+            f"environment {self.name!r} lives in a worker process, so it can be neither copied nor pickled; make "
+            "another one with WorkerPool.make."
+        )
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The inner environment's, asked for once."""

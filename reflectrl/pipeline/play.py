@@ -11,9 +11,8 @@ from typing import Any
 
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.prompts import prompt_format
-from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env, nearest
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
 from reflectrl.core.seeds import derive_seed
-from reflectrl.core.types import SPLITS
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
 from reflectrl.prompts import PromptFormat
@@ -109,10 +108,8 @@ def choose_episodes(
         InvalidInput: no such task or split.
 
     """
-    if split is not None and split not in SPLITS:
-        raise InvalidInput(f"split {split!r} is unknown; {nearest(split, SPLITS)}")
     if task is not None:
-        tasks = [_task(env, task, SPLITS if split is None else (split,))]
+        tasks = [_task(env, task, env.splits if split is None else (split,))]
     else:
         tasks = list(env.split_tasks(split or "train"))
         random.Random(f"{seed} tasks to play").shuffle(tasks)
@@ -123,7 +120,7 @@ def _task(env: NatLangEnv, wanted: str, splits: tuple[str, ...]) -> Task:
     tasks = {task.id: task for split in splits for task in env.any_tasks(split)}
     if wanted not in tasks:
         near = difflib.get_close_matches(wanted, tasks, n=5, cutoff=0.0)
-        where = f"{env.name!r}" if splits == SPLITS else f"split {splits[0]!r} of {env.name!r}"
+        where = f"{env.name!r}" if splits == env.splits else f"split {splits[0]!r} of {env.name!r}"
         raise InvalidInput(
             f"task {wanted!r} is none of the {len(tasks)} of {where}; the nearest are {', '.join(near) or 'none'}."
         )

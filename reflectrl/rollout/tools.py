@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal, get_args
 from reflectrl.core import InvalidInput, NatLangEnv, Task, WorkFailed, make_env, nearest
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
-from reflectrl.core.types import SPLITS
 
 Reward = Literal["return", "success"]
 """What a conversation is scored by: the sum of the environment's rewards, or 1 for a success and 0 for none."""
@@ -39,7 +38,7 @@ def task_rows(name: str, split: str = "train", /, **options: Any) -> list[dict[s
 
     Args:
         name: a registered environment.
-        split: "train", "validation" or "test".
+        split: "train", "validation", "test" or a further split of the environment.
         options: the environment's constructor parameters.
 
     Raises:
@@ -134,7 +133,7 @@ class ToolEnv:
         return float(self.success) if self._reward == "success" else self.episode_return
 
     def _task(self, id: str) -> Task:  # noqa: A002 - the record's own word
-        for split in SPLITS:
+        for split in self._env.splits:
             for task in self._env.any_tasks(split):
                 if task.id == id:
                     return task

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from reflectrl.core import Hints, InvalidInput, Observation, Outcome, Task, WorkFailed
-from reflectrl.core.env import TextSpace
+from reflectrl.core.spaces import TextSpace
 
 AT_0 = Task("train-0", {"room": 0})
 AT_1 = Task("train-1", {"room": 1})
@@ -263,15 +263,44 @@ def test_the_action_space_samples_legal_actions_by_seed(corridor):
 
 
 def test_a_text_space_holds_every_text_and_nothing_else():
-    space = TextSpace(lambda _: "word")
+    space = TextSpace(("word",))
     assert "anything" in space
     assert 3 not in space
-    assert space == TextSpace(lambda _: "other")
+    assert space == TextSpace()
 
 
-def test_a_text_space_refuses_a_mask():
-    with pytest.raises(InvalidInput, match="mask or probability"):
-        TextSpace(lambda _: "word").sample(mask=1)
+def test_a_text_space_draws_from_a_mask():
+    space = TextSpace(("word",))
+    assert {space.sample(mask=("left", "right")) for _ in range(20)} == {"left", "right"}
+    assert space.sample() == "word"
+    assert space.sample(mask=()) == ""  # the menu of an episode that has ended
+
+
+@pytest.mark.parametrize("mask", [1, "left", (1,), {"left"}])
+def test_a_text_space_refuses_a_mask_that_is_no_sequence_of_texts(mask):
+    with pytest.raises(InvalidInput, match="expected a tuple of legal texts"):
+        TextSpace().sample(mask=mask)
+
+
+def test_a_text_space_refuses_probabilities():
+    with pytest.raises(InvalidInput, match="give the legal texts as mask"):
+        TextSpace().sample(probability=(0.5,))
+
+
+def test_nothing_can_be_sampled_before_the_first_reset(corridor):
+    with pytest.raises(InvalidInput, match="reset the environment first"):
+        corridor().action_space.sample()
+
+
+def test_further_splits_are_splits_like_the_others(corridor):
+    def tasks(_, split):
+        return [Task(f"{split}-0", {"room": 0})]
+
+    env = corridor(tasks=tasks, further_splits=("far",))
+    assert env.splits == ("train", "validation", "test", "far")
+    assert [task.id for task in env.split_tasks("far")] == ["far-0"]
+    with pytest.raises(InvalidInput, match=r"split 'fair' is unknown; did you mean 'far'\?"):
+        env.any_tasks("fair")
 
 
 def test_an_unknown_split_is_refused(corridor):

@@ -5,18 +5,18 @@ import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from reflectrl.core import InvalidInput, Task, check_env
-from reflectrl.core.types import SPLITS
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.envs.dangerous_taxi.world import ACTIONS, map_text
 
 STAGES = ("pickup", "dropoff", "full")
+SPLITS = ("train", "validation", "test", "unseen_destination")
 ABOARD = 4
 TAXI = gymnasium.make("Taxi-v4").unwrapped
 """The real thing, beside which everything is checked."""
 EXPECTED_FIRST_TASKS = {
-    "pickup": ["green-to-red-r1c3", "blue-to-red-r0c0", "green-to-red-r0c2"],
-    "dropoff": ["aboard-to-blue-r1c0", "aboard-to-yellow-r2c4", "aboard-to-red-r1c3"],
-    "full": ["green-to-red-r1c3", "blue-to-red-r0c0", "green-to-red-r0c2"],
+    "pickup": ["green-to-red-r1c3", "blue-to-red-r0c0", "green-to-red-r0c2", "green-to-blue-r1c3"],
+    "dropoff": ["aboard-to-red-r0c2", "aboard-to-yellow-r2c4", "aboard-to-red-r1c3", "aboard-to-blue-r1c0"],
+    "full": ["green-to-red-r1c3", "blue-to-red-r0c0", "green-to-red-r0c2", "green-to-blue-r1c3"],
 }
 
 
@@ -30,9 +30,9 @@ def at(row, column, passenger, destination):
     return TAXI.encode(row, column, passenger, destination)
 
 
-def reachable(env):
-    """Every state in which a player can be asked to act."""
-    found = [t.options["state"] for split in SPLITS for t in env.tasks(split)]
+def reachable(env, *splits):
+    """Every state in which a player can be asked to act in tasks of ``splits``, of all if there are none."""
+    found = [t.options["state"] for split in splits or SPLITS for t in env.tasks(split)]
     seen = set(found)
     while found:
         state = found.pop()
@@ -90,7 +90,7 @@ def test_each_stage_has_its_horizon(stage, horizon):
 
 
 @pytest.mark.parametrize(
-    ("stage", "sizes"), [("pickup", (200, 40, 60)), ("dropoff", (60, 20, 20)), ("full", (200, 40, 60))]
+    ("stage", "sizes"), [("pickup", (152, 28, 45, 75)), ("dropoff", (44, 14, 17, 25)), ("full", (152, 28, 45, 75))]
 )
 def test_the_splits_share_out_all_start_states(stage, sizes):
     env = DangerousTaxi(stage)
@@ -106,6 +106,24 @@ def test_the_splits_share_out_all_start_states(stage, sizes):
 def test_a_curriculum_from_pickup_to_full_keeps_the_splits():
     for split in SPLITS:
         assert DangerousTaxi("pickup").tasks(split) == DangerousTaxi("full").tasks(split)
+
+
+@pytest.mark.parametrize("tested", STAGES)
+@pytest.mark.parametrize("trained", STAGES)
+def test_no_action_leads_from_another_split_to_a_state_of_the_unseen_destination(trained, tested):
+    """For every pair of stages, because a curriculum trains on several."""
+    seen = reachable(DangerousTaxi(trained), "train", "validation", "test")
+    unseen = reachable(DangerousTaxi(tested), "unseen_destination")
+    assert unseen
+    assert not seen & unseen
+    assert not {map_text(state) for state in seen} & {map_text(state) for state in unseen}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_test_starts_lie_on_the_way_of_training_episodes(stage):
+    """So the test split measures unseen starts only, which the documents say."""
+    env = DangerousTaxi(stage)
+    assert {task.options["state"] for task in env.tasks("test")} <= reachable(env, "train")
 
 
 def test_the_tasks_never_change():

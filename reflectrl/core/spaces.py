@@ -1,0 +1,125 @@
+"""``TextSpace``, and how gymnasium's ``AsyncVectorEnv`` carries its texts between processes.
+
+Gymnasium batches a space that it does not know as a ``Tuple`` of copies, so a vector environment takes and gives tuples
+of texts. Only its shared memory has to be taught: ``shared_memory=True`` is the default there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import c_char
+from typing import Any, overload
+
+import gymnasium
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+
+from reflectrl.core.errors import InvalidInput
+
+SHARED_BYTES = 1 << 18
+"""UTF-8 bytes of the longest text that shared memory carries."""
+_LENGTH_BYTES = 4
+_ROW_BYTES = _LENGTH_BYTES + SHARED_BYTES
+
+
+class TextSpace(gymnasium.Space[str]):
+    """All texts.
+
+    ``sample`` draws one of ``offered``, which an environment keeps at the legal actions of its state. In a vector
+    environment the space is a copy that knows none, so they are given as a mask:
+    ``envs.action_space.sample(mask=tuple(infos["actions"]))``.
+    """
+
+    def __init__(self, offered: Sequence[str] = ()) -> None:
+        super().__init__(None, str)
+        self.offered = offered
+        """The texts to draw from."""
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text is not flattened."""
+        return False
+
+    def sample(self, mask: Sequence[str] | None = None, probability: None = None) -> str:
+        """Draw one text, each as probable as the others.
+
+        Args:
+            mask: the texts to draw from, in place of ``offered``; "" is drawn from none, as after an episode's end.
+            probability: exists for gymnasium's signature.
+
+        Raises:
+            InvalidInput: a mask that is no sequence of texts, a probability, or nothing to draw from.
+
+        """
+        if probability is not None:
+            raise InvalidInput("TextSpace.sample was given probabilities; expected none: give the legal texts as mask.")
+        if mask is None:
+            if not self.offered:
+                raise InvalidInput(
+                    "an action was to be sampled where none is known to be legal; reset the environment first, and give "
+                    "vector environments sample(mask=tuple(infos['actions']))."
+                )
+            mask = self.offered
+        if not isinstance(mask, list | tuple) or not all(isinstance(text, str) for text in mask):
+            raise InvalidInput(f"TextSpace.sample was given mask={mask!r}; expected a tuple of legal texts.")
+        return mask[int(self.np_random.integers(len(mask)))] if mask else ""
+
+    def contains(self, x: object) -> bool:
+        """Any string."""
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        """Two text spaces are the same space."""
+        return isinstance(other, TextSpace)
+
+    def __repr__(self) -> str:
+        """Short, as it appears in gymnasium's messages."""
+        return "TextSpace()"
+
+
+class SharedTexts(Sequence[str]):
+    """The texts that worker processes wrote last; a copy of it is a tuple, which no longer changes."""
+
+    def __init__(self, memory: Any, count: int) -> None:
+        self._memory = memory
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(self._count)))
+        row = range(self._count)[index] * _ROW_BYTES
+        start = row + _LENGTH_BYTES
+        length = int.from_bytes(self._memory[row:start], "little")
+        return bytes(self._memory[start : start + length]).decode()
+
+    def __deepcopy__(self, _: object) -> tuple[str, ...]:
+        return tuple(self)
+
+
+@create_shared_memory.register(TextSpace)
+def _create(space: TextSpace, n: int = 1, ctx: Any = None) -> Any:  # noqa: ARG001 - gymnasium's signature
+    return ctx.Array(c_char, n * _ROW_BYTES)
+
+
+@read_from_shared_memory.register(TextSpace)
+def _read(space: TextSpace, shared_memory: Any, n: int = 1) -> SharedTexts:  # noqa: ARG001 - gymnasium's signature
+    return SharedTexts(shared_memory.get_obj(), n)
+
+
+@write_to_shared_memory.register(TextSpace)
+def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None:  # noqa: ARG001 - as above
+    content = value.encode()
+    if len(content) > SHARED_BYTES:
+        raise InvalidInput(
+            f"an observation of {len(content):,} bytes was to go through shared memory; expected {SHARED_BYTES:,} at "
+            "most: make AsyncVectorEnv with shared_memory=False."
+        )
+    row = index * _ROW_BYTES
+    packed = len(content).to_bytes(_LENGTH_BYTES, "little") + content
+    shared_memory.get_obj()[row : row + len(packed)] = packed
