@@ -34,7 +34,7 @@ def play(
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw a run's actions; else the most probable.")] = False,
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="What to play; drawn if absent.")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Tasks: train (if absent), validation, test, ...")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Its tasks; train if absent.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of all that is drawn.")] = 0,
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="SECONDS", help="Wait so long before each step.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -24,7 +25,7 @@ from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Task
 
 _T = TypeVar("_T")
 _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
-"""Attributes that a copy shares with the original besides its constructor's arguments and its episode."""
+"""Attributes that a copy has from the original besides its constructor's arguments and its episode."""
 _ADVICE = "mend it, or play it in worker processes (env.workers), where a run survives a few failures"
 
 
@@ -250,7 +251,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def __getstate__(self) -> dict[str, Any]:
         """What a new environment lacks to be like this one; a subclass's own snapshots may hold what has no copy."""
         episode = None if self._task is None else Snapshot(self._task, self._seed, tuple(self._actions))
-        return {"episode": episode, **{name: vars(self)[name] for name in _COPIED if name in vars(self)}}
+        own = {name: vars(self)[name] for name in _COPIED if name in vars(self)}
+        return {"episode": episode, **deepcopy(own)}  # a shallow copy would draw from the same generators
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Come to where the original is, by replay."""

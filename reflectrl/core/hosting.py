@@ -178,9 +178,9 @@ def _put_together(request: Request, value: object) -> Any:
             return Hints(action, reflection, spoiler)
         case ListTasks(), list(tasks):
             return tuple(map(_task, tasks))
-        case Make(), [str(name), str(instructions), int(max_actions), int(horizon), list(splits)] if (
-            {*map(type, splits)} <= {str}
-        ):
+        case Make(), [str(name), str(instructions), int(max_actions), int(horizon), list(splits)] if {
+            *map(type, splits)
+        } <= {str}:
             return Made(name, instructions, max_actions, horizon, tuple(splits))
         case (Describe(), str()) | (Close(), None):
             return value

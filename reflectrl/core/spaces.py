@@ -55,8 +55,8 @@ class TextSpace(gymnasium.Space[str]):
         if mask is None:
             if not self.offered:
                 raise InvalidInput(
-                    "an action was to be sampled where none is known to be legal; reset the environment first, and give "
-                    "vector environments sample(mask=tuple(infos['actions']))."
+                    "an action was to be sampled where none is known to be legal; reset the environment first, and "
+                    "give vector environments sample(mask=tuple(infos['actions']))."
                 )
             mask = self.offered
         if not isinstance(mask, list | tuple) or not all(isinstance(text, str) for text in mask):

@@ -1,0 +1,172 @@
+"""Every environment in gymnasium's own vector environments, and copied."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+
+import gymnasium
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, env_names, make_env
+from reflectrl.core.errors import EnvFailed
+from reflectrl.core.spaces import SHARED_BYTES
+
+OPTIONS = {
+    "number_line": {"size": 4},
+    "dangerous_taxi": {"stage": "full"},
+    "auto_explore": {"horizon": 4},
+    "gymnasium:FrozenLake-v1": {"success_reward": 1.0, "horizon": 4},
+    "alfworld": {"count": 4, "horizon": 2},
+}
+"""TextWorld's games are files, which its own tests make."""
+NEEDS = {"alfworld": "alfworld"}
+EVERY = pytest.mark.parametrize("name", OPTIONS)
+BOTH = pytest.mark.parametrize("vector", [SyncVectorEnv, AsyncVectorEnv])
+
+
+def maker(name):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    return partial(make_env, name, **OPTIONS[name])
+
+
+def played(envs, steps):
+    """Random legal actions, drawn by seed; what each step showed."""
+    shown = [envs.reset(seed=5)]
+    envs.action_space.seed(0)
+    for _ in range(steps):
+        shown.append(envs.step(envs.action_space.sample(mask=tuple(shown[-1][-1]["actions"]))))
+    return shown
+
+
+def plain(shown):
+    """Texts, rewards and ends, of which arrays are no plain values."""
+    return [[part if isinstance(part, tuple) else part.tolist() for part in step[:-1]] for step in shown]
+
+
+def test_no_environment_is_forgotten():
+    assert {name.partition(":")[0] for name in OPTIONS} | {"textworld"} == set(env_names())
+
+
+@EVERY
+def test_processes_show_what_one_process_shows(name):
+    """With shared memory, gymnasium's default, and over several episodes: ended ones begin again by themselves."""
+    pair = [maker(name)] * 2
+    with_processes, without = AsyncVectorEnv(pair), SyncVectorEnv(pair)
+    try:
+        shown = played(without, steps=6)
+        assert plain(played(with_processes, steps=6)) == plain(shown)
+        assert all(step[0] in without.observation_space for step in shown)
+        assert any(step[2].any() or step[3].any() for step in shown[1:-1])  # an episode ended, and another began
+    finally:
+        with_processes.close()
+        without.close()
+
+
+@EVERY
+def test_a_copy_plays_on_from_where_the_original_stands(name):
+    env = maker(name)()
+    env.reset(seed=1)
+    env.step(env.action_space.sample(mask=env.observation.actions[:1]))
+    for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert (twin.observation, twin.steps, twin.hints()) == (env.observation, 1, env.hints())
+        twin.close()
+    assert pickle.loads(pickle.dumps(env.task)) == copy.deepcopy(env.task) == env.task
+    env.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_make_vec_makes_them_by_id(mode):
+    envs = gymnasium.make_vec(
+        "reflectrl:reflectrl/DangerousTaxi-v0", num_envs=3, vectorization_mode=mode, stage="dropoff"
+    )
+    try:
+        texts, info = envs.reset(seed=0)
+        assert len(texts) == 3
+        assert all("X" in text for text in texts)
+        assert all(len(actions) == 6 for actions in info["actions"])
+        assert envs.call("hints")[0].action in info["actions"][0]
+    finally:
+        envs.close()
+
+
+@BOTH
+def test_the_last_text_of_an_episode_is_kept_where_the_next_one_begins_in_the_same_step(vector):
+    envs = vector([maker("number_line")], autoreset_mode=AutoresetMode.SAME_STEP)
+    try:
+        _, info = envs.reset(seed=0)
+        ended = False
+        while not ended:
+            texts, _, terminated, truncated, info = envs.step((info["actions"][0][0],))
+            ended = terminated[0] or truncated[0]
+        assert texts[0].startswith("Number ")
+        assert info["final_obs"][0].startswith("Number ")
+        assert info["final_obs"][0] != texts[0]
+    finally:
+        envs.close()
+
+
+def test_texts_do_not_change_with_the_next_step():
+    envs = AsyncVectorEnv([maker("number_line")] * 2)
+    try:
+        first, info = envs.reset(seed=0)
+        before = tuple(first)
+        envs.step(tuple(actions[0] for actions in info["actions"]))
+        assert tuple(first) == before
+        assert isinstance(first, tuple)
+    finally:
+        envs.close()
+
+
+class Speaker(NatLangEnv):
+    """Says what its task says."""
+
+    name = "speaker"
+
+    def __init__(self, *said: str) -> None:
+        super().__init__(horizon=3)
+        self.said = said
+
+    def tasks(self, split):
+        return [Task(split)]
+
+    def start(self, _):
+        self.index = 0
+
+    def observe(self):
+        return Observation(self.said[self.index], ("go on",))
+
+    def act(self, _):
+        self.index += 1
+        if self.said[self.index] == "broken":
+            raise ZeroDivisionError
+        return Outcome(0.0)
+
+
+def test_texts_of_any_length_and_alphabet_go_through_shared_memory():
+    said = "ä€😀" * 1000, "short", "ends\n"
+    envs = AsyncVectorEnv([partial(Speaker, *said)])
+    try:
+        assert [step[0] for step in played(envs, steps=2)] == [(text,) for text in said]
+    finally:
+        envs.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # gymnasium warns of what it then raises
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("broken", EnvFailed, "raised ZeroDivisionError"),
+        ("x" * (SHARED_BYTES + 1), InvalidInput, "shared_memory"),
+    ],
+)
+def test_what_fails_in_a_process_is_raised_here_as_what_it_is(text, error, said):
+    envs = AsyncVectorEnv([partial(Speaker, "hello", text)])
+    try:
+        with pytest.raises(error, match=said):
+            played(envs, steps=1)
+    finally:
+        envs.close(terminate=True)
