@@ -74,14 +74,14 @@ def env_steps(arm: Arm, seed: int) -> int:
     return int(json.loads(last)["env_steps"])
 
 
-def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str) -> EvalRow:
+def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str, split: str = "test") -> EvalRow:
     """One row of a run's evaluation; ``reflections=None`` is the recipe's own."""
     rows = read_results(arm.folder(seed) / "eval.jsonl")
     controls = {"blank", "shuffled", "expert"}
     return next(
         row
         for row in rows
-        if (row.policy, row.mode) == (policy, mode)
+        if (row.policy, row.mode, row.split) == (policy, mode, split)
         and (row.reflections == reflections if reflections else row.reflections not in controls)
     )
 

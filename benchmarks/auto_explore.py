@@ -2,6 +2,7 @@
 
     python benchmarks/auto_explore.py             # trains what is missing in benchmarks/runs, rewrites the tables
     python benchmarks/auto_explore.py --seeds 0   # one seed only, tables on stdout
+    python benchmarks/auto_explore.py --walkers   # what learns nothing, on both kinds of test questions; seconds
     python benchmarks/auto_explore.py --packages  # the trained agents on three real packages, which pip fetches
     python benchmarks/auto_explore.py --packages --seeds  # there without agents, so without training, on stdout
 
@@ -12,23 +13,26 @@ that is there already is not trained again.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from arms import HERE, RUNS, Arm, env_steps, find, made_by, minutes, publish, spread, table, train_all
-from walkers import BM25, Search, Texts, breadth_first
+from walkers import BM25, Search, Texts, breadth_first, by_names, by_rank
 
-from reflectrl.config import load_recipe
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.config.endpoint import open_account
 from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.core import InvalidInput, Task, Trajectory
 from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.dataset import ask_about, read_dataset, readable_files, write_dataset
+from reflectrl.envs.auto_explore.dataset import BY_CONTENT, ask_about, read_dataset, readable_files, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
 from reflectrl.evaluation import evaluate
@@ -115,14 +119,26 @@ def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: s
     return Line(title, games, greedy, (f"{took:.1f}", f"{played:,.0f}"))
 
 
-def walked(arm: Arm, seed: int) -> list[Game]:
-    """Breadth first, each task of an arm's evaluation once."""
-    run = arm.folder(seed)
-    recipe = load_recipe(str(run / "recipe.yaml"))
+def walked(run: Path, recipe: Recipe, split: str = "test") -> Mapping[str, list[Game]]:
+    """Every walker, each task of a split of the run's dataset once."""
     env = recipe_env(recipe, run, recipe.eval.env)
     texts = texts_of(read_dataset(run / DATASET).repositories)
-    tasks = env.split_tasks(recipe.eval.split)
-    return [(depth(task), breadth_first(env, task, texts[task.options["repository"]])) for task in tasks]
+    indexes = {name: BM25(texts[name]) for name in texts}
+    walkers: Mapping[str, Callable[[Task, str], Search]] = {
+        "breadth first, as many steps": lambda task, where: breadth_first(env, task, texts[where]),
+        "names that stand in the question": lambda task, _: by_names(env, task),
+        "to the first of BM25, which has read all files": lambda task, where: by_rank(env, task, indexes[where]),
+    }
+    tasks = env.split_tasks(split)
+    return {
+        title: [(depth(task), walk(task, str(task.options["repository"]))) for task in tasks]
+        for title, walk in walkers.items()
+    }
+
+
+def walker_lines(runs: Sequence[Mapping[str, Sequence[Game]]]) -> list[Line]:
+    """A line for each walker, from what all of them found with each seed."""
+    return [Line(title, [run[title] for run in runs]) for title in runs[0]]
 
 
 def success(games: Sequence[Game], at: int | None = None) -> float:
@@ -179,7 +195,9 @@ def company(seeds: Sequence[int], runs: Path) -> tuple[str, str]:
     reflect, plain, spotless, untaught = (replace(arm, runs=runs) for arm in ARMS)
     lines = [
         line("random", reflect, seeds, "random"),
-        Line("breadth first, as many steps", [walked(reflect, seed) for seed in seeds]),
+        *walker_lines(
+            [walked(reflect.folder(seed), load_recipe(str(reflect.folder(seed) / "recipe.yaml"))) for seed in seeds]
+        ),
         line("RLFT only (no SFT, no reflection), 30 iterations", untaught, seeds, "rlft"),
         line("SFT, without reflection", plain, seeds, "sft"),
         line("SFT, with reflection", reflect, seeds, "sft"),
@@ -196,7 +214,7 @@ def company(seeds: Sequence[int], runs: Path) -> tuple[str, str]:
     asked = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     text = f"""{made_by("python benchmarks/auto_explore.py")}, one thread a run. Each seed
 splits the files anew, and no file of a test question is asked about in training; {rows[0].metrics.episodes} sampled
-episodes a seed over the {asked} test questions, which the walker plays once each. Columns s0.. are success in
+episodes a seed over the {asked} test questions, which the walkers play once each. Columns s0.. are success in
 per cent for each seed; "success %" is the mean over seeds with a 95 % t interval over seeds; "depth" is the number of
 folders to enter; "greedy" plays each test question once with the most probable commands; steps and files read are means
 over all sampled episodes; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
@@ -204,6 +222,37 @@ over all sampled episodes; minutes are processor minutes of SFT and RLFT togethe
 {overview(lines, seeds, costs=True)}
 """
     return text, by_depth(lines, seeds)
+
+
+def without_learning(seeds: Sequence[int], folder: Path, overrides: Sequence[str] = ()) -> str:
+    """The tables of the walkers on both kinds of test questions, about datasets that are made in ``folder``."""
+    recipes = {seed: load_recipe(REFLECT.recipe, [f"seed={seed}", *overrides]) for seed in seeds}
+    for seed, recipe in recipes.items():
+        build_dataset(recipe, folder / str(seed), open_account(recipe, folder / str(seed), None))
+    parts = []
+    for title, split in (("Test questions", "test"), ("Questions by content", BY_CONTENT)):
+        envs = [recipe_env(recipe, folder / str(seed), recipe.eval.env) for seed, recipe in recipes.items()]
+        tasks = [env.split_tasks(split) for env in envs]
+        played = list(zip(envs, tasks, seeds, strict=True))
+        lines = [
+            Line("random", [play(env, some, seed, RandomPolicy())[0] for env, some, seed in played]),
+            *walker_lines([walked(folder / str(seed), recipe, split) for seed, recipe in recipes.items()]),
+            Line("expert", [play(env, some, seed, ExpertPolicy())[0] for env, some, seed in played]),
+        ]
+        sizes = ", ".join(str(len(some)) for some in tasks)
+        parts.append(f"### {title} ({sizes})\n\n{overview(lines, seeds, costs=False)}\n")
+    return f"""{made_by("python benchmarks/auto_explore.py --walkers")}
+at commit {commit()}. Each seed splits the files anew, as for the agents, and every question is played once; in
+brackets: the questions of each seed. The walker by BM25 has read all files before it starts, the others read as
+many as "files" counts. Trained agents on the questions by content: not measured.
+
+{chr(10).join(parts)}"""
+
+
+def commit() -> str:
+    """That of the code that is running."""
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def fetch_packages(folder: Path) -> Path:
@@ -304,11 +353,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--walkers", action="store_true", help="play what learns nothing; nothing is trained")
     parser.add_argument("--packages", action="store_true", help="play the packages instead (needs their registry)")
     arguments = parser.parse_args()
     seeds = arguments.seeds
     if not seeds and not arguments.packages:
         parser.error("--seeds without a seed needs --packages")
+    if arguments.walkers:
+        with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
+            text = without_learning(seeds, Path(folder))
+        print(text)
+        if len(seeds) == 5:
+            publish(HERE / "README.md", "auto_explore walkers", text)
+        return
     train_all([REFLECT] if arguments.packages else ARMS, seeds, arguments.jobs)
     if arguments.packages:
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:

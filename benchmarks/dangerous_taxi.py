@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 from arms import HERE, Arm, env_steps, find, iterations, made_by, minutes, publish, spread, table, train_all
 
+from reflectrl.envs.dangerous_taxi.env import UNSEEN, UNSEEN_DESTINATION
+from reflectrl.envs.dangerous_taxi.world import LANDMARKS
 from reflectrl.pipeline.folder import RunFolder
 
 READMES = (HERE / "README.md", HERE.parent / "README.md")
@@ -37,16 +39,20 @@ def equal_minutes(seeds: Sequence[int]) -> Arm:
     return Arm("no_reflection_equal_minutes", PLAIN.recipe, (f"rlft.stages.0.iterations={count}",))
 
 
-def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: str | None = None) -> list[str]:
+def line(
+    title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: str | None = None, split: str = "test"
+) -> list[str]:
     """One line of a table: success of every seed, mean and interval, greedy mean, return, minutes."""
-    rows = [find(arm, seed, policy, reflections, "sampled") for seed in seeds]
+    rows = [find(arm, seed, policy, reflections, "sampled", split) for seed in seeds]
     success = [row.metrics.success for row in rows]
     greedy = "-"
     if reflections is None and policy in ("sft", "rlft"):
-        greedy = f"{100 * statistics.fmean(find(arm, s, policy, None, 'greedy').metrics.success for s in seeds):.0f}"
+        greedy = (
+            f"{100 * statistics.fmean(find(arm, s, policy, None, 'greedy', split).metrics.success for s in seeds):.0f}"
+        )
     cells = [title, *(f"{100 * value:.0f}" for value in success), spread(success), greedy]
     cells.append(f"{statistics.fmean(row.metrics.episode_return for row in rows):+.2f}")
-    trained = policy == "rlft" and reflections is None
+    trained = policy == "rlft" and reflections is None and split == "test"
     cells.append(f"{statistics.fmean(minutes(arm, seed) for seed in seeds):.1f}" if trained else "-")
     cells.append(f"{statistics.fmean(env_steps(arm, seed) for seed in seeds):,.0f}" if trained else "-")
     return cells
@@ -66,6 +72,8 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
         line("its policy, reflections of other states", REFLECT, seeds, "rlft", "shuffled"),
         line("its policy, the expert's reflections", REFLECT, seeds, "rlft", "expert"),
         line("expert", REFLECT, seeds, "expert"),
+        line("SFT, with reflection; unseen destination", REFLECT, seeds, "sft", split=UNSEEN),
+        line("**Reflect-RL**; unseen destination", REFLECT, seeds, "rlft", split=UNSEEN),
     ]
     rides = [
         line("random", RIDES[0], seeds, "random"),
@@ -75,10 +83,13 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
         line("expert", RIDES[0], seeds, "expert"),
     ]
     heads = ["", *(f"s{seed}" for seed in seeds), "success %", "greedy %", "return", "minutes", "env steps"]
-    episodes = find(REFLECT, seeds[0], "rlft", None, "sampled").metrics.episodes
+    tested, unseen = (find(REFLECT, seeds[0], "rlft", None, "sampled", split) for split in ("test", UNSEEN))
     made = made_by("python benchmarks/dangerous_taxi.py")
-    return f"""{made}, two runs side by side, one thread each. Test starts are in no SFT row and in no RLFT start;
-{episodes} sampled episodes a seed over the 60 test starts. Columns s0.. are success in per cent for each seed;
+    return f"""{made}, two runs side by side, one thread each. Test starts are in no SFT row and in
+no RLFT start, but training episodes pass through them: these rows measure unseen starts. Rows "unseen destination"
+measure unseen states: no training ride goes to {LANDMARKS[UNSEEN_DESTINATION]}. {tested.metrics.episodes} sampled
+episodes a seed over the {tested.tasks} test starts, and as many over the {unseen.tasks} starts of {UNSEEN}.
+Columns s0.. are success in per cent for each seed;
 "success %" is the mean over seeds with a 95 % t interval over seeds; "greedy" plays each start once with the most
 probable action; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
 "Equal minutes" is {iterations(budget, seeds[0])} iterations, what Reflect-RL's extra minutes buy at the pace of the

@@ -1,4 +1,4 @@
-"""What a search without learning finds: breadth first by the agent's own commands, and files ranked by their words."""
+"""What a search without learning finds, by the agent's own commands: file by file, by names, and by words' rarity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import shlex
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from reflectrl.core import NatLangEnv, Task
 from reflectrl.envs.auto_explore.ambiguity import content_words
@@ -46,6 +47,56 @@ def breadth_first(env: NatLangEnv, task: Task, texts: Texts) -> Search:
         if terminated or truncated:
             break
     return Search(info["success"], env.steps, opened)
+
+
+def by_names(env: NatLangEnv, task: Task) -> Search:
+    """Play ``task``: enter folders that the question names, before others, and name a file in them that it names.
+
+    Nothing is read, so a question that does not name its file leaves this walker at a loss.
+    """
+    _, info = env.reset(seed=0, options={"task": task})
+    for command in _named(env, content_words(str(task.options["question"]))):
+        _, _, terminated, truncated, info = env.step(command)
+        if terminated or truncated:
+            break
+    return Search(info["success"], env.steps, 0)
+
+
+def _named(env: NatLangEnv, words: frozenset[str]) -> Iterator[str]:
+    here: Place = ()
+    waiting: deque[Place] = deque([here])
+    while waiting:
+        there = waiting.popleft()
+        while here != there:
+            command, here = _towards(there, here)
+            yield command
+        menu = env.observation.actions
+        if not _folders(here) or words & content_words(_folders(here)[-1]):
+            yield from (command for command in menu if command.startswith("id ") and _in(words, command))
+        below = [(*here, command) for command in menu if command.startswith(("cd ", "ls ")) and command != "cd .."]
+        first = [place for place in below if place[-1].startswith("ls ") or _in(words, place[-1])]
+        waiting.extendleft(reversed(first))
+        waiting.extend(place for place in below if place not in first)
+
+
+def _in(words: frozenset[str], command: str) -> bool:
+    """Whether all words of the name that a command is about are among ``words``."""
+    name = content_words(PurePosixPath(shlex.split(command)[1]).stem)
+    return bool(name) and name <= words
+
+
+def by_rank(env: NatLangEnv, task: Task, index: BM25) -> Search:
+    """Play ``task``: walk straight to the file that ``index`` ranks first for the question, and name it.
+
+    The walk is short, but every file was read for the index.
+    """
+    best = index.ranking(str(task.options["question"]))[0]
+    env.reset(seed=0, options={"task": replace(task, options={**task.options, "file": best})})
+    ended = False
+    while not ended and (command := env.expert()) is not None:
+        _, _, terminated, truncated, info = env.step(command)
+        ended = terminated or truncated
+    return Search(info["success"] and best == task.options["file"], env.steps, len(index))
 
 
 def _commands(env: NatLangEnv, words: frozenset[str], texts: Texts) -> Iterator[str]:
@@ -100,6 +151,9 @@ class BM25:
         self._files_with = Counter(word for counts in self._counts.values() for word in counts)
         self._mean = sum(counts.total() for counts in self._counts.values()) / len(self._counts)
         self._k1, self._b = k1, b
+
+    def __len__(self) -> int:
+        return len(self._counts)
 
     def ranking(self, question: str) -> list[str]:
         """Every file, the best first; equal ones by path."""

@@ -16,7 +16,7 @@ from reflectrl.config.schema import DatasetSection
 from reflectrl.data_gen.estimate import estimate_files
 from reflectrl.data_gen.questions import ask_chat, reply_tokens
 from reflectrl.envs.auto_explore.dataset import ask_about, readable_files, write_dataset
-from reflectrl.envs.auto_explore.questions import write_questions
+from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
 from reflectrl.players.account import Account, Usage
 from reflectrl.players.journal import Journal
@@ -85,6 +85,7 @@ def build_dataset(
             lambda file, text: written.get((file, text), ()),
             per_file=section.per_file,
             seed=recipe.seed,
+            by_content=write_content_questions,
         )
         write_dataset(folder, dataset)
         if dropped := {why: count for why, count in vars(dataset.filtered).items() if count}:

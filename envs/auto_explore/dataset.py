@@ -14,7 +14,7 @@ import shlex
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from reflectrl.envs.auto_explore.ambiguity import Pair, answerable
 from reflectrl.envs.auto_explore.files import RepositoryFiles, readable_files, visible_files
 
 __all__ = [
+    "BY_CONTENT",
     "Dataset",
     "Filtered",
     "Question",
@@ -38,6 +39,9 @@ __all__ = [
     "split_questions",
     "write_dataset",
 ]
+
+BY_CONTENT = "test_by_content"
+"""A further split: questions about the files of "test" that name neither them nor their folders."""
 
 FIELDS: Mapping[str, type] = {
     "repository": str,
@@ -91,7 +95,7 @@ class Dataset:
     """Questions, and the repositories they are about."""
 
     questions: Mapping[str, tuple[Question, ...]]
-    """By split: train, validation, test."""
+    """By split: train, validation, test, and perhaps ``BY_CONTENT``."""
     repositories: Mapping[str, Path]
     """Folder of each repository, by name."""
     filtered: Filtered = field(default=Filtered(), compare=False)
@@ -112,8 +116,16 @@ def ask_about(
     *,
     per_file: int,
     seed: int,
+    by_content: Callable[[str, str], Sequence[Pair]] | None = None,
 ) -> Dataset:
     """Ask about every file of the repositories; keep at most ``per_file`` clear questions of each, and split by file.
+
+    Args:
+        repositories: folders by name.
+        writer: asks about a file.
+        per_file: questions of a file.
+        seed: shuffles.
+        by_content: asks about the files of the test split once more, for ``BY_CONTENT``.
 
     Raises:
         InvalidInput: a name that is no folder name, a folder that cannot be read, too few clear questions.
@@ -123,8 +135,9 @@ def ask_about(
     questions: list[Question] = []
     rejected: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
+    contents: dict[str, RepositoryFiles] = {}
     for name, folder in sorted(repositories.items()):
-        files = readable_files(folder)
+        files = contents[name] = readable_files(folder)
         pairs = {file: write(file, text) for file, text in files.readable}
         kept, faults = keep_answerable(name, files, pairs, per_file=per_file, seed=seed)
         questions.extend(kept)
@@ -132,7 +145,27 @@ def ask_about(
         skipped.update(files.skipped)
         skipped.update({"nothing to ask": sum(not written for written in pairs.values())})
     filtered = Filtered(dict(sorted(rejected.items())), dict(sorted((+skipped).items())))
-    return Dataset(split_questions(questions, seed), dict(repositories), filtered)
+    splits = split_questions(questions, seed)
+    if by_content is not None:
+        splits = {**splits, BY_CONTENT: _by_content(contents, splits["test"], by_content, per_file, seed)}
+    return Dataset(splits, dict(repositories), filtered)
+
+
+def _by_content(
+    contents: Mapping[str, RepositoryFiles],
+    test: Sequence[Question],
+    write: Callable[[str, str], Sequence[Pair]],
+    per_file: int,
+    seed: int,
+) -> tuple[Question, ...]:
+    """Questions of a second kind about the files of the test split, numbered after those of the first."""
+    asked = {(question.repository, question.file) for question in test}
+    questions: list[Question] = []
+    for name, files in contents.items():
+        pairs = {file: write(file, text) for file, text in files.readable if (name, file) in asked}
+        kept, _ = keep_answerable(name, files, pairs, per_file=per_file, seed=seed)
+        questions += [replace(question, number=per_file + question.number) for question in kept]
+    return tuple(random.Random(f"{seed} {BY_CONTENT}").sample(questions, len(questions)))
 
 
 def keep_answerable(
@@ -221,7 +254,7 @@ def write_dataset(folder: Path, dataset: Dataset) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(folder) as fresh:
         fresh.mkdir()
-        for split in SPLITS:
+        for split in dataset.questions:
             lines = (json.dumps(_row(question), ensure_ascii=False) + "\n" for question in dataset.questions[split])
             (fresh / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8", newline="\n")
         for name, source in dataset.repositories.items():
@@ -262,19 +295,21 @@ def read_dataset(folder: Path) -> Dataset:
     questions: dict[str, tuple[Question, ...]] = {}
     split_of: dict[tuple[str, str], str] = {}
     ids: set[str] = set()
-    for split in SPLITS:
+    further = [BY_CONTENT] if (folder / f"{BY_CONTENT}.jsonl").is_file() else []  # older datasets have none
+    for split in (*SPLITS, *further):
         found: list[Question] = []
         for where, value in _lines(folder / f"{split}.jsonl"):
             question = _question(value, where)
             _check_file(question, visible, where)
-            other = split_of.setdefault((question.repository, question.file), split)
-            if other != split:
+            mine = "test" if split == BY_CONTENT else split
+            other = split_of.setdefault((question.repository, question.file), mine)
+            if other != mine:
                 raise InvalidInput(f"{where} asks about {question.file!r}, as {other} does; a file has one split.")
             if question.id in ids:
                 raise InvalidInput(f"{where} is the second question {question.id!r}; number the questions of a file.")
             ids.add(question.id)
             found.append(question)
-        if not found:
+        if not found and split in SPLITS:
             raise InvalidInput(
                 f"{folder / split}.jsonl has no questions; every split needs one: write the dataset anew."
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
+from reflectrl.envs.auto_explore.dataset import BY_CONTENT
 from reflectrl.envs.auto_explore.libraries import Library, open_library
 from reflectrl.envs.auto_explore.walk import Walk, command
 
@@ -34,6 +35,7 @@ class AutoExplore(NatLangEnv):
     """
 
     name = "auto_explore"
+    further_splits = (BY_CONTENT,)
     instructions = (
         "You explore a repository to find the one file that answers the question. Each step plays one command: cd "
         "opens a folder, cd .. leaves it, cat reads a file, ls opens a range of a large folder, and id names the file "

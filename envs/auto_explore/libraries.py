@@ -8,8 +8,8 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, WorkFailed, nearest
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, read_dataset
-from reflectrl.envs.auto_explore.questions import write_questions
+from reflectrl.envs.auto_explore.dataset import BY_CONTENT, Dataset, Question, ask_about, read_dataset
+from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
 from reflectrl.envs.auto_explore.sandbox import Sandbox, quote
 from reflectrl.envs.auto_explore.scratch import Scratch
 from reflectrl.envs.auto_explore.sources import fetch
@@ -23,7 +23,8 @@ class Library:
     def __init__(self, dataset: Dataset, scratch: Scratch | None = None) -> None:
         self._scratch = scratch  # what was fetched lies there as long as the library is used
         self.tasks: Mapping[str, tuple[Task, ...]] = {
-            split: tuple(_task(question) for question in dataset.questions[split]) for split in SPLITS
+            split: tuple(_task(question) for question in dataset.questions.get(split, ()))
+            for split in (*SPLITS, BY_CONTENT)
         }
         self._repositories = dataset.repositories
         self._copies: dict[str, Sandbox] = {}
@@ -85,7 +86,10 @@ def _open(dataset: str) -> Library:
         return Library(read_dataset(folder))
     scratch = Scratch()
     name, path = fetch(dataset, scratch.folder)
-    return Library(ask_about({name: path}, write_questions, per_file=QUESTIONS_PER_FILE, seed=0), scratch)
+    dataset_of_source = ask_about(
+        {name: path}, write_questions, per_file=QUESTIONS_PER_FILE, seed=0, by_content=write_content_questions
+    )
+    return Library(dataset_of_source, scratch)
 
 
 def folder_library(repository: Path) -> Library:

@@ -1,7 +1,8 @@
-"""``write_questions``: questions about a file made of the file's own words, offline and without a model.
+"""Questions about a file made of the file's own words, offline and without a model.
 
-Of documents it asks about the headings, of code about what docstrings and comments say, of tables about the columns.
-What it reads is never run.
+``write_questions`` asks about the headings of documents, about what docstrings and comments of code say, about the
+columns of tables. ``write_content_questions`` asks about what stands below: sentences and values. What they read is
+never run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from reflectrl.envs.auto_explore.ambiguity import Pair, content_words
+from reflectrl.envs.auto_explore.ambiguity import STOP_WORDS, Pair, content_words
 from reflectrl.envs.auto_explore.comments import COMMENTS, commented
 
 # The subject comes first: there a small model finds it, whatever the wording.
@@ -33,6 +34,9 @@ ABOUT_TABLE = (
     "{}. Which table shows it?",
     "{}. Where can I look it up?",
 )
+CONTENT_OF_TEXT = ("{} Which document says so?", "{} Where is this written?")
+CONTENT_OF_CODE = ("{} Which code is it?", "{} Where can I find it?")
+CONTENT_OF_TABLE = ("{} Which table says so?", "{} Where can I look it up?")
 LONGEST_PHRASE, LONGEST_ANSWER, LONGEST_TEXT = 120, 300, 2000
 """Characters."""
 GENERIC = frozenset(
@@ -55,6 +59,7 @@ GENERIC = frozenset(
 )
 """Headings of two content words that say nothing; those of one word are never asked about."""
 
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEGAL_FILE = re.compile(r"(un)?licen[cs]e|copying|copyright", re.IGNORECASE)
 _LEGAL = re.compile(
     r"copyright (\(c\)|©|\d)|all rights reserved|spdx-license|licensed (to|under)|permission is hereby granted|"
@@ -78,28 +83,80 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
 def write_questions(file: str, text: str) -> list[Pair]:
     """Questions and answers, in the order of the text; a kind of file that is not known has none."""
     path = PurePosixPath(file)
-    suffix = path.suffix.lower()
-    if suffix in (".md", ".markdown", ".rst", ".txt") and not _LEGAL_FILE.fullmatch(path.stem):
+    if _is_document(path):
         return _ask(file, _headings(text.splitlines()), ABOUT_TEXT)
-    if suffix in (".csv", ".tsv"):
-        return _ask(file, _columns(text, "\t" if suffix == ".tsv" else ","), ABOUT_TABLE)
+    if delimiter := _DELIMITERS.get(path.suffix.lower()):
+        return _ask(file, ((name, f"{name}: {value}") for name, value, _ in _columns(text, delimiter)), ABOUT_TABLE)
+    return _ask(file, _sentences(_documented(path, text)), ABOUT_CODE)
+
+
+def write_content_questions(file: str, text: str) -> list[Pair]:
+    """Questions that name neither the file nor a folder on its way, so that only its content tells it from others.
+
+    They say what stands below a heading, which value a column begins with, what a comment goes on to say. Words of the
+    path are left out of what names the subject; what holds one elsewhere is not asked.
+    """
+    path = PurePosixPath(file)
+    if _is_document(path):
+        return _ask_content(path, _headings(text.splitlines()), CONTENT_OF_TEXT)
+    if delimiter := _DELIMITERS.get(path.suffix.lower()):
+        values = ((name, f"{value} in {key}.") for name, value, key in _columns(text, delimiter) if value != key)
+        return _ask_content(path, values, CONTENT_OF_TABLE)
+    return _ask_content(path, _second_sentences(_documented(path, text)), CONTENT_OF_CODE)
+
+
+def _is_document(path: PurePosixPath) -> bool:
+    return path.suffix.lower() in (".md", ".markdown", ".rst", ".txt") and not _LEGAL_FILE.fullmatch(path.stem)
+
+
+def _documented(path: PurePosixPath, text: str) -> Iterator[Pair]:
+    """Name and comment of what code documents."""
+    suffix = path.suffix.lower()
     if suffix in (".py", ".pyi"):
-        return _ask(file, _sentences(_docstrings(path.stem, text)), ABOUT_CODE)
-    if suffix in COMMENTS:
-        return _ask(file, _sentences(commented(path, text)), ABOUT_CODE)
-    return []
+        return _docstrings(path.stem, text)
+    return commented(path, text) if suffix in COMMENTS else iter(())
 
 
 def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
-    """One question for each phrase, in a wording that depends on nothing but file and phrase."""
+    """One question for each phrase."""
     pairs: dict[str, Pair] = {}
     for said, answer in found:
         phrase = _phrase(said)
         if phrase is not None and answer:
-            digest = hashlib.sha256(f"{file}\n{phrase}".encode()).digest()
-            question = wordings[int.from_bytes(digest[:4]) % len(wordings)].format(phrase)
+            question = _worded(file, phrase, wordings)
             pairs.setdefault(question, (question, textwrap.shorten(answer, LONGEST_ANSWER, placeholder="...")))
     return list(pairs.values())
+
+
+def _ask_content(path: PurePosixPath, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
+    """One question for each fact about a subject."""
+    known = content_words(str(path.with_suffix("")))
+    pairs: dict[str, Pair] = {}
+    for said, fact in found:
+        subject = _without(_plain(said), known)
+        words = content_words(fact)
+        if not subject or not words or words & known or len(fact) > LONGEST_ANSWER:
+            continue
+        whole = fact if content_words(subject) <= words else f"{subject[0].upper()}{subject[1:]}: {fact}"
+        question = _worded(str(path), whole, wordings)
+        pairs.setdefault(question, (question, fact))
+    return list(pairs.values())
+
+
+def _without(phrase: str, known: frozenset[str]) -> str:
+    """A phrase without the words ``known``, and without stop words at its ends."""
+    words = [word for word in re.findall(r"[^\W_]+", phrase) if word.lower() not in known]
+    while words and words[0].lower() in STOP_WORDS:
+        del words[0]
+    while words and words[-1].lower() in STOP_WORDS:
+        del words[-1]
+    return " ".join(words)
+
+
+def _worded(file: str, phrase: str, wordings: Sequence[str]) -> str:
+    """A question in a wording that depends on nothing but file and phrase."""
+    digest = hashlib.sha256(f"{file}\n{phrase}".encode()).digest()
+    return wordings[int.from_bytes(digest[:4]) % len(wordings)].format(phrase)
 
 
 def _phrase(said: str) -> str | None:
@@ -158,8 +215,8 @@ def _titled(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield line, marked[1] if marked else line.strip() if underlined else None
 
 
-def _columns(text: str, delimiter: str) -> Iterator[Pair]:
-    """Each column of a table, with its first value."""
+def _columns(text: str, delimiter: str) -> Iterator[tuple[str, str, str]]:
+    """Each column of a table: its name, its first value, and the first value of that row."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         header, first = next(rows, []), next(rows, [])
@@ -167,15 +224,27 @@ def _columns(text: str, delimiter: str) -> Iterator[Pair]:
         return
     for name, value in zip(header, first, strict=False):
         if value.strip():
-            yield name.replace("_", " "), f"{name}: {value}"
+            yield name.replace("_", " "), value, first[0]
 
 
 def _sentences(documented: Iterator[Pair]) -> Iterator[Pair]:
     """The first sentence of each docstring or comment, with the name of what it documents."""
     for name, text in documented:
         sentence = _first_sentence(re.split(r"\n\s*\n|\n\s*[@\\]\w", _BRIEF.sub("", text.strip()), maxsplit=1)[0])
-        if not _LEGAL.search(text) and not sentence.startswith((">>>", "@", "\\")):
+        if _is_description(text, sentence):
             yield sentence, f"{name}: {sentence}"
+
+
+def _second_sentences(documented: Iterator[Pair]) -> Iterator[Pair]:
+    """The first two sentences of each docstring or comment that has them."""
+    for _, text in documented:
+        first, *others = _SENTENCE_END.split(_plain(_BRIEF.sub("", text.strip())), maxsplit=2)
+        if others and _is_description(text, first):
+            yield first, others[0]
+
+
+def _is_description(text: str, sentence: str) -> bool:
+    return not _LEGAL.search(text) and not sentence.startswith((">>>", "@", "\\"))
 
 
 def _docstrings(module: str, text: str) -> Iterator[Pair]:

@@ -136,15 +136,16 @@ def test_every_depth_has_a_table_and_deep_ones_share_one():
     assert auto_explore.depth(Task("d12/shop/a#1")) == 3
 
 
-def test_the_company_s_tables_hold_every_arm_and_the_walker_on_the_same_tasks(dataset, tmp_path):
+def test_the_company_s_tables_hold_every_arm_and_the_walkers_on_the_same_tasks(dataset, tmp_path):
     tested = (episode(0, ["id f4.md"], success=True), episode(2, ["cd people"], success=False))
     for arm in ARMS:
         write_run(replace(arm, runs=tmp_path), 0, dataset, tested)
     text, more = company([0], tmp_path)
     rows = cells(text)
-    assert len(rows) == 12
+    assert len(rows) == 14
     # of the two test questions, the walker answers the shelf's in 5 steps and the shop's in 11
     assert rows["breadth first, as many steps"] == ["100", "100", "100", "100", "-", "8.0", "4.0", "-", "-"]
+    assert rows["names that stand in the question"][:2] == ["0", "0"]  # the questions name no file
     assert rows["**Reflect-RL**"][-2:] == ["2.5", "1,234"]
     assert more.count("### Depth") == 2
 
@@ -206,6 +207,23 @@ def test_a_prompt_that_is_too_long_is_a_failure_that_is_reported(dataset, untrai
     assert [search for _, search in played] == [Search(success=False, steps=15, files_opened=0)] * 4
     assert len(refused) == 4
     assert all("the model takes" in what for what in refused)
+
+
+def test_names_answer_test_questions_but_none_by_content(tmp_path):
+    for place in ("oslo", "riga", "rome"):
+        file = tmp_path / "shop" / "leave" / f"{place}.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(
+            f"# Leave in {place}: sick notes\n\nSick notes go to extension {len(place)}{place[1:].encode().hex()}."
+        )
+    text = auto_explore.without_learning([0, 1], tmp_path / "runs", [f"dataset.repositories=[{tmp_path / 'shop'}]"])
+    first, second = (cells(part) for part in text.split("### ")[1:])
+    assert "### Questions by content (1, 1)" in text
+    assert first["names that stand in the question"][:2] == ["100", "100"]
+    assert second["names that stand in the question"][:2] == ["0", "0"]
+    for rows in (first, second):
+        assert rows["breadth first, as many steps"][:2] == ["100", "100"]
+        assert rows["to the first of BM25, which has read all files"][-2:] == ["2.0", "3.0"]
 
 
 def test_the_packages_have_walkers_rankings_and_agents_on_the_same_tasks(dataset, untrained):

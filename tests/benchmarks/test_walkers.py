@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from walkers import BM25, Search, breadth_first
+from walkers import BM25, Search, breadth_first, by_names, by_rank
 
 from reflectrl.core import Task
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.dataset import read_dataset, readable_files
+from reflectrl.envs.auto_explore.libraries import folder_library
 
 
 @pytest.fixture
@@ -150,3 +151,57 @@ def test_the_score_is_okapi_s():
     idf = 0.9808  # ln(1 + 2.5 / 1.5), of a word in one of three files
     scores = {file: BM25(texts)._score(file, frozenset({"beans", "roast"})) for file in texts}
     assert scores == pytest.approx({"x1": idf / 2.2, "x2": idf * 3 / 4.2, "x3": 0.0}, abs=1e-4)
+
+
+# ---- without reading -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Plays a question about a folder of files by their names; gives the search and its commands."""
+    repository = tmp_path / "shop"
+    for file in ("people/leave/athens.md", "people/athens.md", "people/pay/oslo.md", "stock/beans.md", "handbook.md"):
+        (repository / file).parent.mkdir(parents=True, exist_ok=True)
+        (repository / file).write_text("nothing")
+    env = AutoExplore(folder_library(repository))
+
+    def play(file: str, question: str) -> tuple[Search, list[str]]:
+        task = Task("d0/shop/a#1", {"repository": "shop", "question": question, "file": file})
+        search = by_names(env, task)
+        assert search.steps == len(env.snapshot().actions)
+        return search, list(env.snapshot().actions)
+
+    return play
+
+
+def test_folders_that_the_question_names_are_entered_first(named):
+    search, commands = named("stock/beans.md", "Stock of Beans: weight. Which file covers it?")
+    assert commands == ["cd stock", "id beans.md"]
+    assert search == Search(success=True, steps=2, files_opened=0)
+
+
+def test_a_file_is_named_in_a_folder_that_the_question_names_only(named):
+    search, commands = named("people/leave/athens.md", "Leave in Athens: sick notes.")
+    assert commands == ["cd people", "cd leave", "id athens.md"]
+    assert search.success
+
+
+def test_a_file_of_the_root_needs_no_folder(named):
+    assert named("handbook.md", "Handbook on everything.")[1] == ["id handbook.md"]
+
+
+def test_nothing_is_named_where_the_question_names_nothing(named):
+    search, commands = named("stock/beans.md", "Who is asked about extension 17?")
+    assert not search.success
+    assert not [command for command in commands if command.startswith("id ")]
+
+
+def test_the_file_that_ranks_first_is_walked_to_and_named(dataset):
+    env = AutoExplore(dataset=str(dataset))
+    task = next(t for split in ("train", "test") for t in env.tasks(split) if t.options["file"].count("/") == 2)
+    repository = read_dataset(dataset).repositories[task.options["repository"]]
+    index = BM25(dict(readable_files(repository).readable))
+    folders = task.options["file"].count("/")
+    assert by_rank(env, task, index) == Search(True, folders + 1, len(index))
+    other = Task(task.id, {**task.options, "question": "Where are the green beans?"})
+    assert not by_rank(env, other, index).success
