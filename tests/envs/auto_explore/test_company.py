@@ -5,10 +5,13 @@ import csv
 import hashlib
 import re
 from collections import Counter, defaultdict
+from pathlib import PurePosixPath
 
 import pytest
 
 from reflectrl.core import InvalidInput
+from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.envs.auto_explore.ambiguity import content_words
 from reflectrl.envs.auto_explore.company import plan_company, write_company
 from reflectrl.envs.auto_explore.company.catalog import DEPARTMENTS, MARKDOWN, TABLE
 from reflectrl.envs.auto_explore.company.plan import SIZES
@@ -289,3 +292,20 @@ def test_an_unknown_size_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InvalidInput, match=r"'ful' is unknown; did you mean 'full'\? Known: full, nano"):
         write_company(tmp_path / "company", size="ful")
     assert not (tmp_path / "company").exists()
+
+
+def test_the_questions_by_content_name_neither_file_nor_folder_and_whole_files_answer_them():
+    env = AutoExplore("company:nano", output=900)
+    tasks = env.tasks("test_by_content")
+    assert len(tasks) > 40
+    assert {task.options["file"] for task in tasks} <= {task.options["file"] for task in env.tasks("test")}
+    for task in tasks:
+        path = PurePosixPath(task.options["file"])
+        words = content_words(task.options["question"])
+        assert not words & content_words(str(path.with_suffix("")))
+        env.reset(seed=0, options={"task": task})
+        while env.expert() != f"id {path.name}":
+            env.step(env.expert())
+        shown, *_ = env.step(f"cat {path.name}")
+        assert words <= content_words(shown.partition("Result: ")[2])
+        assert env.step(f"id {path.name}")[4]["success"]

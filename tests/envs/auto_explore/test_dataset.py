@@ -14,6 +14,7 @@ import pytest
 from reflectrl.core import InvalidInput
 from reflectrl.envs.auto_explore.ambiguity import Pair
 from reflectrl.envs.auto_explore.dataset import (
+    BY_CONTENT,
     Dataset,
     Question,
     ask_about,
@@ -218,6 +219,31 @@ def test_datasets_loads_the_three_files(dataset: Dataset, tmp_path: Path) -> Non
         "number": first.number,
         "depth": first.depth,
     }
+
+
+def test_questions_by_content_are_about_the_test_files_and_have_numbers_of_their_own(
+    repository: Path, dataset: Dataset, tmp_path: Path
+) -> None:
+    both = ask_about({"shop": repository}, Asker(), per_file=2, seed=0, by_content=Asker().write)
+    assert {split: both.questions[split] for split in SPLITS} == dataset.questions
+    rows = both.questions[BY_CONTENT]
+    assert {row.file for row in rows} == {row.file for row in both.questions["test"]}
+    assert {row.number for row in rows} == {3, 4}
+    write_dataset(tmp_path / "data", both)
+    assert read_dataset(tmp_path / "data").questions == both.questions
+
+
+def test_a_dataset_without_questions_by_content_is_read(dataset: Dataset, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", dataset)
+    assert not (tmp_path / "data" / f"{BY_CONTENT}.jsonl").exists()
+    assert BY_CONTENT not in read_dataset(tmp_path / "data").questions
+
+
+def test_a_question_by_content_about_a_training_file_is_refused(repository: Path, tmp_path: Path) -> None:
+    both = ask_about({"shop": repository}, Asker(), per_file=2, seed=0, by_content=Asker().write)
+    known = replace(both.questions["train"][0], number=9)
+    with pytest.raises(InvalidInput, match="as train does; a file has one split"):
+        write_dataset(tmp_path / "data", replace(both, questions={**both.questions, BY_CONTENT: (known,)}))
 
 
 def test_a_dataset_is_not_written_over_something(dataset: Dataset, tmp_path: Path) -> None:

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.envs.auto_explore.ambiguity import content_words
-from reflectrl.envs.auto_explore.questions import ABOUT_CODE, ABOUT_TABLE, ABOUT_TEXT, write_questions
+from reflectrl.envs.auto_explore.questions import (
+    ABOUT_CODE,
+    ABOUT_TABLE,
+    ABOUT_TEXT,
+    write_content_questions,
+    write_questions,
+)
 
 
 def phrases(file: str, text: str) -> list[str]:
@@ -241,3 +247,52 @@ def test_questions_are_the_same_each_time_and_their_wordings_vary() -> None:
 def test_odd_text_takes_no_longer_than_other_text(text: str) -> None:
     for suffix in ("md", "rst", "js", "csv", "py", "sh"):
         write_questions(f"a.{suffix}", f"{text}\n---\n{text}\n\n// {text}\nfunction {text}(")
+
+
+# ---- questions by content --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "asked"),
+    [
+        (
+            "people/lisbon.md",
+            "# People in Lisbon\n\n## People in Lisbon: job titles\n\nQuestions go to Ana, extension 949. More.\n",
+            "Job titles: Questions go to Ana, extension 949.",
+        ),
+        (
+            "tax/oslo.md",
+            "# VAT rebates\n\nOlga decides about VAT rebates in 3 days.\n",
+            "Olga decides about VAT rebates",
+        ),
+        ("pay/mocha.csv", "month,pay of Mocha: hourly wage\n2017-01,519.6\n", "Hourly wage: 519.6 in 2017-01."),
+        (
+            "web/menu.js",
+            "// Sort the menu of drinks.\n// Nils keeps it since 2021.\nfunction a() {\n}\n",
+            "Sort the drinks",
+        ),
+        (
+            "web/menu.py",
+            '"""Sort drinks.\n\nNils keeps it since 2021.\n"""\n',
+            "Sort drinks: Nils keeps it since 2021.",
+        ),
+    ],
+)
+def test_a_question_by_content_says_what_stands_below_and_leaves_the_words_of_the_path_out(file, text, asked):
+    [(question, _)] = write_content_questions(file, text)
+    assert question.startswith(asked)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tax/oslo.md", "# VAT rebates\n\nOslo pays them in 3 days.\n"),  # the fact names the file
+        ("tax/oslo.md", "# Tax in Oslo\n\nThey are paid in 3 days.\n"),  # nothing is left of the subject
+        ("tax/oslo.md", "# VAT rebates\n\n## Import duties\n"),  # nothing stands below
+        ("web/menu.js", "// Sort the drinks.\nfunction a() {\n}\n"),  # nothing more is said
+        ("pay/mocha.csv", "month\n2017-01\n"),  # no other column
+        ("photo.png", "whatever"),
+    ],
+)
+def test_what_names_the_file_or_says_nothing_is_no_question_by_content(file, text):
+    assert write_content_questions(file, text) == []
