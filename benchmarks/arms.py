@@ -81,7 +81,7 @@ def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str, s
     return next(
         row
         for row in rows
-        if (row.policy, row.mode, row.split) == (policy, mode, split)
+        if (row.policy, row.mode, row.split, row.group) == (policy, mode, split, "")
         and (row.reflections == reflections if reflections else row.reflections not in controls)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reflectrl.config.schema import EndpointSection, Recipe
+from reflectrl.config.schema import EndpointSection, Recipe, ReflectorSection
 from reflectrl.players.account import Account, Price
 from reflectrl.players.endpoint import Endpoint
 from reflectrl.players.journal import Journal
@@ -17,6 +17,11 @@ def recipe_endpoint(section: EndpointSection) -> Endpoint:
     """As ``section`` says."""
     price = None if section.price is None else Price(**section.price.model_dump())
     return Endpoint(**{**section.model_dump(exclude={"price"}), "price": price})
+
+
+def eval_role(section: ReflectorSection) -> str:
+    """Name of the calls to a reflector of the evaluation."""
+    return f"eval-{section.name}"
 
 
 def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, processes: int = 1) -> Account:
@@ -39,9 +44,10 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     }
     if recipe.dataset is not None:
         sections["writer"] = recipe.dataset.endpoint
+    others = {eval_role(each): each.endpoint for each in recipe.eval.reflectors if each.endpoint is not None}
     account = Account(max_cost)
     for folder in sorted((run / CALLS).glob("*")):
-        section = sections.get(folder.name.partition("-")[0])
+        section = others.get(folder.name) or sections.get(folder.name.partition("-")[0])
         if section is not None:
             account.count(Journal(folder).paid, recipe_endpoint(section).price)
     return account.divided(processes)

@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import CALLS, recipe_endpoint
-from reflectrl.config.environment import recipe_env
+from reflectrl.config.endpoint import CALLS, eval_role, recipe_endpoint
+from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.prompts import prompt_format
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.schema import EndpointSection, ModelSection, ReflectorSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.head import add_choice_head
-from reflectrl.models.load import LanguageModel, load_model, new_model
+from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.reuse import slots_for
 from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, process_rank
+from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
 from reflectrl.players.account import Account, Usage
 from reflectrl.players.journal import Journal
@@ -46,6 +47,7 @@ class Cast:
         self.run = run
         self._account = account or Account()
         self._clients: list[ChatClient] = []
+        self._whole_dataset = False
 
     @property
     def usage(self) -> Usage:
@@ -54,6 +56,9 @@ class Cast:
 
     def env(self, options: Mapping[str, Any]) -> NatLangEnv:
         """A new environment; ``options`` override the recipe's."""
+        if self.recipe.dataset is not None and not self._whole_dataset:
+            self.run.verified(DATASET, "gen-data")
+            self._whole_dataset = True
         return recipe_env(self.recipe, self.run.path, options)
 
     @cached_property
@@ -72,14 +77,18 @@ class Cast:
 
     def base(self, role: str) -> ModelSection:
         """The section of a role with a base that can be loaded: the built-in one is written to the run folder."""
-        rows = [row for name in ("reflector", "policy") for row in read_rows(self.run / "sft" / f"{name}.jsonl")]
+        files = (self.run.verified(f"sft/{name}.jsonl", "gen-data") for name in ("reflector", "policy"))
+        rows = [row for file in files for row in read_rows(file)]
         return make_base(
             self.section(role),
-            self.run / ("base-reflector" if role == "reflector" and self.recipe.reflector_model else "base"),
+            self.run / self._base_folder(role),
             corpus=[row.prompt + row.completion for row in rows],
             labels=self.labels,
             seed=derive_seed(self.recipe.seed, "base"),
         )
+
+    def _base_folder(self, role: str) -> str:
+        return "base-reflector" if role == "reflector" and self.recipe.reflector_model else "base"
 
     def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
         """A model of this run: ``reflector``, ``policy-sft``, ``policy``, or ``base`` before any training."""
@@ -88,7 +97,11 @@ class Cast:
             return new_model(self.base("policy"), labels=self.labels, seed=seed)
         made_by = "rlft" if name == "policy" else "sft"
         role = "reflector" if name == "reflector" else "policy"
-        return load_model(require(self.run / name, made_by), self.section(role), trainable=trainable)
+        section, folder = self.section(role), self.run.verified(name, made_by)
+        base = self._base_folder(role)
+        if section.lora is not None and section.name == BUILTIN and (self.run / base).is_dir():
+            self.run.verified(base, "sft")
+        return load_model(folder, section, trainable=trainable)
 
     def encoder(self, lm: LanguageModel) -> PromptEncoder:
         """Prompts to tokens for a policy."""
@@ -121,21 +134,38 @@ class Cast:
         if kind == "expert":
             return ExpertReflector()
         if kind == "remote":
-            from reflectrl.players.remote import RemoteReflector
-
-            reflector = RemoteReflector(
-                recipe_endpoint(players.endpoint),
-                cache_size=players.cache_size,
-                journal=self._journal("reflector"),
-                account=self._account,
-            )
-            self._clients.append(reflector.client)
-            return reflector
+            return self._remote_reflector(players.endpoint, "reflector")
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")
             return self._lm_reflector(policy, self.recipe.model)
         return self._local_reflector
+
+    def other_reflector(self, section: ReflectorSection) -> Callable[[], Reflector | None]:
+        """Makes a reflector of ``eval.reflectors``, after a look at whether it can be made.
+
+        Raises:
+            InvalidInput: it cannot.
+
+        """
+        if section.endpoint is not None:
+            reflector = self._remote_reflector(section.endpoint, eval_role(section))
+            return lambda: reflector
+        folder = Path(section.run or "")
+        other = Cast(reflector_recipe(section.name, folder, self.recipe), RunFolder(folder))
+        return lambda: other.reflector(None)
+
+    def _remote_reflector(self, endpoint: EndpointSection, role: str) -> Reflector:
+        from reflectrl.players.remote import RemoteReflector
+
+        reflector = RemoteReflector(
+            recipe_endpoint(endpoint),
+            cache_size=self.recipe.players.cache_size,
+            journal=self._journal(role),
+            account=self._account,
+        )
+        self._clients.append(reflector.client)
+        return reflector
 
     def _journal(self, role: str) -> Journal:
         """What this process paid for in the role; processes of a `torchrun` launch keep one each."""
@@ -160,15 +190,3 @@ class Cast:
             cache_size=players.cache_size,
             slots=self._slots(lm, section, "reflector"),
         )
-
-
-def require(path: Path, made_by: str) -> Path:
-    """``path``, which an earlier stage must have written.
-
-    Raises:
-        InvalidInput: it is not there.
-
-    """
-    if not path.exists():
-        raise InvalidInput(f"{path} does not exist; run `reflectrl {made_by}` for this run first.")
-    return path

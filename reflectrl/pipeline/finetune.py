@@ -11,7 +11,7 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.models.load import new_model, save_model
-from reflectrl.pipeline.cast import Cast, require
+from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.training.sft import train_sft
@@ -36,7 +36,7 @@ def _rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
         "policy": ("policy" if reflecting else "policy-no-reflection",),
         "both": ("reflector", "policy"),
     }[player]
-    return [row for name in names for row in read_rows(require(run / "sft" / f"{name}.jsonl", "gen-data"))]
+    return [row for name in names for row in read_rows(run.verified(f"sft/{name}.jsonl", "gen-data"))]
 
 
 def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:

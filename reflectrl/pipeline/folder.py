@@ -9,18 +9,29 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.artefacts import (
+    LEDGER,
+    RECIPE,
+    Artefacts,
+    digest,
+    digest_text,
+    no_ledger,
+    products,
+    read_artefacts,
+    read_ledger,
+)
 from reflectrl.core.files import write_text
+from reflectrl.core.jsonl import encode
 
 STAGES = ("gen-data", "sft", "rlft", "eval")
 POLICIES = {"policy": "rlft", "policy-sft": "sft"}
@@ -63,14 +74,16 @@ def _of_weight(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
-    """SHA-256 of each file, besides the run's own, that ``stage`` reads."""
-    files = recipe.data.demonstrations or () if stage == "gen-data" else ()
+    """SHA-256 of each file or folder, besides the run's own, that ``stage`` reads."""
+    files: Sequence[str] = recipe.data.demonstrations or () if stage == "gen-data" else ()
+    if stage == "eval":
+        files = [str(Path(each.run) / "reflector") for each in recipe.eval.reflectors if each.run is not None]
     return {file: digest for file in files if (digest := _digest(file)) is not None}
 
 
 def _digest(file: str) -> str | None:
     try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        return digest(Path(file)).sha256
     except (OSError, ValueError):  # not there, and whoever needs it says so
         return None
 
@@ -132,10 +145,26 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._ledger = path / "stages.json"
+        self._ledger = path / LEDGER
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
+
+    def verified(self, name: str, made_by: str) -> Path:
+        """The path of ``name``, a file or folder that the stage ``made_by`` has left here, as it left it.
+
+        Raises:
+            InvalidInput: it is not there, or was damaged or exchanged.
+
+        """
+        path = self._artefacts.verify(name)
+        if not path.exists():
+            raise InvalidInput(f"{path} does not exist; run `reflectrl {made_by}` for this run first.")
+        return path
+
+    @property
+    def _artefacts(self) -> Artefacts:
+        return Artefacts(self.path, self._read())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -167,19 +196,26 @@ class RunFolder:
         return self.path / f"{stage}.partial.jsonl"
 
     def is_done(self, stage: str) -> bool:
-        """Whether ``stage`` has finished."""
-        return bool(self._read().get(stage, {}).get("done"))
+        """Whether ``stage`` has finished, and what later stages need of it was not deleted since."""
+        return bool(self._read().get(stage, {}).get("done")) and not self.deleted(stage)
+
+    def deleted(self, stage: str) -> list[str]:
+        """What a finished ``stage`` left and makes again, because it was deleted since."""
+        return self._artefacts.deleted(stage)
 
     def done_with(self, stage: str) -> str:
         """In words, for who asks for a finished stage again: did the files that it once read change?
 
         They are no reason to refuse: what was made of them is here, and somebody may be adding to them every day.
         """
-        files = self._read()[stage].get("files", {})
-        changed = [file for file, digest in files.items() if _digest(file) not in (None, digest)]
-        if not changed:
+        if not (changed := self.changed(stage)):
             return "same inputs"
         return f"with {', '.join(changed)} as it was then; choose another --run to use it as it is now"
+
+    def changed(self, stage: str) -> list[str]:
+        """The files of others that ``stage`` read here and that have changed since."""
+        files = self._read().get(stage, {}).get("files", {})
+        return [file for file, then in files.items() if _digest(file) not in (None, then)]
 
     def check(self, recipe: Recipe, stage: str) -> None:
         """Refuse to mix inputs.
@@ -203,17 +239,34 @@ class RunFolder:
     def forget(self, stage: str) -> None:
         """Let ``stage`` be done again, from its beginning."""
         self.unfinished(stage).unlink(missing_ok=True)
-        ledger = self._read()
-        ledger.pop(stage, None)
-        self._write(ledger)
+        self._update(stage, {"done": False, "artefacts": {}})
 
     def begin(self, recipe: Recipe, stage: str) -> None:
         """Note the inputs of ``stage``, and the recipe as it was resolved."""
         if not is_main_process():
             return
-        write_text(self.path / "recipe.yaml", dump_recipe(recipe))
-        files = _digests(recipe, stage)
-        self._note(recipe, stage, {"done": False, **({"files": files} if files else {})})
+        text, files, entry = dump_recipe(recipe), _digests(recipe, stage), self._read().get(stage, {})
+        begun = {
+            "done": False,
+            "inputs": stage_inputs(recipe, stage),
+            "recipe": encode(digest_text(text)),
+            "artefacts": self._kept(entry) if stage == "sft" else {},
+            **({"files": files} if files else {}),
+        }
+        self._write({**self._read(), stage: begun})
+        write_text(self.path / RECIPE, text)
+
+    def _kept(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """The digests of players that sft has made before; it leaves them alone, and writes the base once more."""
+        given = entry.get("artefacts", {}).items()
+        return {name: value for name, value in given if not name.startswith("base") and (self.path / name).exists()}
+
+    def record(self, stage: str) -> None:
+        """Note the digests of what ``stage`` has left here so far, where no stage has recorded it."""
+        known = self._artefacts
+        fresh = {name: encode(digest(path)) for name, path in products(self.path, stage) if name not in known}
+        before = self._read().get(stage, {}).get("artefacts", {})
+        self._update(stage, {"artefacts": {**before, **fresh}})
 
     def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
         """Note that ``stage`` is done, and what its last start took.
@@ -224,32 +277,23 @@ class RunFolder:
         """
         if not (self.path / LOCK).exists():
             raise _gone(self.path)
+        self.record(stage)
         took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
-        self._note(recipe, stage, {**self._read().get(stage, {}), "done": True, **took})
+        self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})
 
     def cpu_seconds(self, stage: str) -> float:
         """Processor time of the last start of a finished stage; unlike wall time, it does not depend on the company."""
         return float(self._read()[stage]["cpu_seconds"])
 
-    def _note(self, recipe: Recipe, stage: str, progress: Mapping[str, Any]) -> None:
-        self._write({**self._read(), stage: {**progress, "inputs": stage_inputs(recipe, stage)}})
+    def _update(self, stage: str, change: Mapping[str, Any]) -> None:
+        ledger = self._read()
+        self._write({**ledger, stage: {**ledger.get(stage, {}), **change}})
 
     def _read(self) -> dict[str, Any]:
-        if not self._ledger.exists():
-            return {}
-        try:
-            ledger = json.loads(self._ledger.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise self._no_ledger(str(error)) from error
-        if not isinstance(ledger, dict) or not all(map(_is_entry, ledger.values())):
-            raise self._no_ledger("expected, for each stage, whether it is done, and its inputs")
+        ledger = read_ledger(self.path)
+        if not all(map(_is_entry, ledger.values())):
+            raise no_ledger(self.path, "expected, for each stage, whether it is done, and its inputs")
         return ledger
-
-    def _no_ledger(self, why: str) -> InvalidInput:
-        return InvalidInput(
-            f"{self._ledger} is not the ledger of a run folder ({why}); delete the folder to start over, or put back "
-            "the file that was there."
-        )
 
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
@@ -260,7 +304,7 @@ class RunFolder:
 def _is_entry(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    inside = (value.get("inputs"), value.get("files", {}))
+    inside = (value.get("inputs"), value.get("files", {}), value.get("artefacts", {}))
     return isinstance(value.get("done"), bool) and all(isinstance(part, dict) for part in inside)
 
 
@@ -268,24 +312,25 @@ def read_recipe(run: Path) -> Recipe:
     """The recipe of a run folder, or of an exported agent.
 
     Raises:
-        InvalidInput: ``run`` is neither.
+        InvalidInput: ``run`` is neither, or its recipe was changed since its stages were done.
 
     """
-    path = run / "recipe.yaml"
+    path = read_artefacts(run).verify_recipe()
     if not path.is_file():
         raise InvalidInput(f"{run} is no run folder (it has no recipe.yaml); expected one that `reflectrl run` made.")
     return load_recipe(str(path))
 
 
 def last_policy(recipe: Recipe, run: Path) -> str:
-    """Name of the folder of the last policy that ``run`` has.
+    """Name of the folder of the last policy that ``run`` has, or should have.
 
     Raises:
         InvalidInput: it has none yet.
 
     """
+    recorded = read_artefacts(run)
     for name in POLICIES:
-        if (run / name).is_dir():
+        if (run / name).is_dir() or name in recorded:
             return name
     first = POLICIES["policy-sft" if recipe.sft.enabled else "policy"]
     raise InvalidInput(f"{run} is not finished, it has no policy yet; run `reflectrl {first}` for it first.")

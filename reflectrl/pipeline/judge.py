@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import append_jsonl, mend_tail
-from reflectrl.evaluation import evaluate, fixed_episodes
+from reflectrl.evaluation import evaluate, fixed_episodes, no_such_tasks
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
@@ -18,7 +17,7 @@ from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflec
 from reflectrl.players.account import Account, Usage
 from reflectrl.rollout import Episode
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
-from reflectrl.rollout.results import EvalRow, read_results, summarise, write_results
+from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
 
 _FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
 
@@ -32,28 +31,69 @@ class _Judge:
         self.cast = Cast(recipe, run, account)
         self.rows: list[EvalRow] = []
         self._unfinished = run.unfinished("eval")
-        self._before = {(row.policy, row.reflections, row.mode): row for row in _finished(self._unfinished)}
         self._advance = advance
         section = recipe.eval
-        self._env = env = self.cast.env(section.env)
-        self._episodes = {
-            mode: fixed_episodes(env, section.split, episodes=count, max_tasks=section.max_tasks, seed=recipe.seed)
-            for mode, count in (("sampled", section.episodes), ("greedy", None))
-        }
+        self._env = self.cast.env(section.env)
+        self._episodes = self._fixed_episodes()
+        # clients first: without a key or a run, nothing is to be played
+        self._reflectors = {each.name: self.cast.other_reflector(each) for each in section.reflectors}
+        self._before = {_identity(row): row for row in self._finished()}
         most = max(len(episodes) for episodes in self._episodes.values())
         self._envs = envs.make(section.env, min(section.batch_size, most))
 
+    def _fixed_episodes(self) -> Mapping[tuple[str, str], Sequence[Episode]]:
+        """By split and mode."""
+        section = self.recipe.eval
+        all_tasks = [task for split in section.splits for task in self._env.split_tasks(split)]
+        for group in section.groups:
+            if not any(task.id.startswith(group) for task in all_tasks):
+                raise no_such_tasks([group], " or ".join(section.splits), all_tasks)
+        return {
+            (split, mode): fixed_episodes(
+                self._env,
+                split,
+                episodes=count,
+                max_tasks=section.max_tasks,
+                seed=self.recipe.seed,
+                prefixes=section.tasks,
+            )
+            for split in section.splits
+            for mode, count in (("sampled", section.episodes), ("greedy", None))
+        }
+
+    def _finished(self) -> list[EvalRow]:
+        if not self._unfinished.exists():
+            return []
+        mend_tail(self._unfinished)
+        return read_results(self._unfinished)
+
     def play(
-        self, name: str, reflections: str, mode: str, policy: Policy, reflector: Reflector | None
+        self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Reflector | None
     ) -> list[Trajectory]:
-        """One row of the table."""
-        path = self.run / "trajectories" / f"eval-{name}-{reflections}-{mode}.jsonl"
-        before = self._before.get((name, reflections, mode))
-        if before is not None:
-            self.rows.append(before)
-            return read_trajectories(path)[1]
-        episodes: Sequence[Episode] = self._episodes[mode]
-        label = f"{name} {mode}" if reflections in ("none", self.recipe.players.reflector) else f"{name} {reflections}"
+        """One row of the table, and those of its groups of tasks."""
+        section, splits = self.recipe.eval, self.recipe.eval.splits
+        row = self._before.get((name, reflections, mode, split))
+        if row is not None:
+            trajectories = read_trajectories(self.run / episodes_file(row, len(splits)))[1]
+        else:
+            who = [] if reflections in ("none", self.recipe.players.reflector) else [reflections]
+            label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
+            trajectories = self._play(self._episodes[split, mode], label, policy, reflector)
+            row = summarise(name, reflections, mode, split, trajectories)
+            row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
+            header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
+            write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
+            append_jsonl(self._unfinished, [row])
+        self.rows.append(row)
+        for group in section.groups:
+            if any(trajectory.task.id.startswith(group) for trajectory in trajectories):
+                part = summarise(name, reflections, mode, split, trajectories, group)
+                self.rows.append(replace(part, benchmark=row.benchmark, chosen=row.chosen))
+        return trajectories
+
+    def _play(
+        self, episodes: Sequence[Episode], label: str, policy: Policy, reflector: Reflector | None
+    ) -> list[Trajectory]:
         finished = 0
 
         def count(_: Trajectory) -> None:
@@ -61,8 +101,7 @@ class _Judge:
             finished += 1
             self._advance(finished, len(episodes), label)
 
-        section = self.recipe.eval
-        trajectories = evaluate(
+        return evaluate(
             self._envs,
             episodes,
             policy=policy,
@@ -70,30 +109,34 @@ class _Judge:
             layout=self.cast.layout,
             on_episode=count,
         )
-        header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
-        write_trajectories(path, header, trajectories)
-        row = summarise(name, reflections, mode, section.split, trajectories)
-        self.rows.append(replace(row, benchmark=self._env.benchmark(row.split, row.tasks)))
-        append_jsonl(self._unfinished, self.rows[-1:])
-        return trajectories
 
     def model_rows(self, name: str) -> None:
-        """A local policy: sampled, greedy if wanted, and the controls for the RLFT policy."""
+        """A local policy: sampled, greedy if wanted, and for the RLFT policy the controls and other reflectors."""
         lm, player = self.cast.lm_policy(_FOLDERS[name])
-        reflector, who = self.cast.reflector(lm), self.recipe.players.reflector
-        sampled = self.play(name, who, "sampled", player(False), reflector)
-        if self.recipe.eval.greedy:
-            self.play(name, who, "greedy", player(True), reflector)
+        who, section = self.recipe.players.reflector, self.recipe.eval
+        reflectors: dict[str, Callable[[], Reflector | None]] = {who: lambda: self.cast.reflector(lm)}
         if name == "rlft":
-            for control in self.recipe.eval.controls:
-                self.play(name, control, "sampled", player(False), _control(control, sampled))
+            reflectors |= self._reflectors
+        for reflections, load in reflectors.items():
+            reflector = load()
+            for split in section.splits:
+                sampled = self.play(name, reflections, "sampled", split, player(False), reflector)
+                if section.greedy:
+                    self.play(name, reflections, "greedy", split, player(True), reflector)
+                if name == "rlft" and reflections == who:
+                    for control in section.controls:
+                        self.play(name, control, "sampled", split, player(False), _control(control, sampled))
+
+    def plain_rows(self, name: str) -> None:
+        """A policy without a local model: sampled."""
+        policy = self.cast.plain_policy(name)
+        for split in self.recipe.eval.splits:
+            self.play(name, "none", "sampled", split, policy, None)
 
 
-def _finished(unfinished: Path) -> list[EvalRow]:
-    if not unfinished.exists():
-        return []
-    mend_tail(unfinished)
-    return read_results(unfinished)
+def _identity(row: EvalRow) -> tuple[str, str, str, str]:
+    """What tells the rows of one evaluation apart, those of groups aside."""
+    return row.policy, row.reflections, row.mode, row.split
 
 
 def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
@@ -110,6 +153,10 @@ def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) ->
     Returns:
         What the calls to chat endpoints came to in this process.
 
+    Raises:
+        InvalidInput: a split or tasks that the environment does not have, or a reflector that cannot advise here;
+            nothing has been played then.
+
     """
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
         work = _Judge(recipe, run, account, envs, advance)
@@ -117,10 +164,11 @@ def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) ->
             if name in _FOLDERS:
                 work.model_rows(name)
             else:
-                work.play(name, "none", "sampled", work.cast.plain_policy(name), None)
+                work.plain_rows(name)
     write_results(run / "eval.jsonl", work.rows)
     run.unfinished("eval").unlink(missing_ok=True)
-    best = max(work.rows, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
+    whole = [row for row in work.rows if not row.group]
+    best = max(whole, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
     where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
     success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
     advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")

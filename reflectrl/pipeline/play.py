@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.environment import recipe_env
+from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
+from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
@@ -86,6 +87,8 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
             f"{run} was trained on {recipe.env.name!r}, and {name!r} is to be played; leave the environment out, or "
             "choose another --run."
         )
+    if recipe.dataset is not None:
+        read_artefacts(run).verify(DATASET)
     env = recipe_env(recipe, run, options)
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 

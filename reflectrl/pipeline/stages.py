@@ -13,6 +13,7 @@ from reflectrl.core import InvalidInput, nearest
 from reflectrl.data_gen.terms import Terms
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import STAGES, RunFolder, disk_errors, process_count
+from reflectrl.pipeline.reflectors import check_reflectors
 from reflectrl.players.account import Usage
 
 SFT_PLAYERS = ("reflector", "policy")
@@ -58,6 +59,8 @@ def run_stages(
         from reflectrl.training.trackers import check_tracker
 
         check_tracker(recipe)  # rather now than after hours of sft
+    if "eval" in stages:
+        check_reflectors(recipe)
     job = _Job(recipe, RunFolder(run_dir), sft_players, terms or Terms(), reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir):
         for stage in stages:
@@ -73,10 +76,16 @@ def _run_stage(job: _Job, stage: str) -> None:
             raise InvalidInput(f"stage {stage!r} of {run.path} needs {earlier!r}; run `reflectrl {earlier}` first.")
     try:
         run.check(recipe, stage)
+        same = stage != "eval" or not run.changed(stage)
     except InvalidInput:
         if stage != "eval":
             raise
+        same = False
+    if not same:
         job.reporter.line("eval               inputs changed: evaluating again")
+        run.forget(stage)
+    if deleted := run.deleted(stage):
+        job.reporter.line(f"{stage:<18} {', '.join(deleted)} was deleted: making it again")
         run.forget(stage)
     if run.is_done(stage):
         job.reporter.line(f"{stage:<18} skipped: done before, {run.done_with(stage)}")
@@ -113,6 +122,7 @@ def _sft(job: _Job) -> bool:
         if player == "both" or player in job.sft_players:  # the single player is one model
             with job.reporter.stage(f"sft {player}") as advance:
                 finetune(job.recipe, job.run, player, advance)
+            job.run.record("sft")
     return all((job.run / folder).is_dir() for folder in wanted_players(job.recipe).values())
 
 

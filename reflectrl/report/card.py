@@ -17,7 +17,7 @@ from reflectrl.report.escape import visible
 from reflectrl.report.markdown import markdown, table
 from reflectrl.report.provenance import curriculum_lines, data_lines, recipe_lines
 from reflectrl.report.runs import Run
-from reflectrl.report.table import COLUMNS, WORDS, cells, table_rows
+from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
 
 _CITATION = """\
 ```bibtex
@@ -143,10 +143,13 @@ def _evaluation(run: Run) -> Iterator[str]:
     if not run.rows:
         yield "Not evaluated yet: nothing is known of how well it acts. (`reflectrl eval`, then export again.)"
         return
-    columns = COLUMNS[1:]
-    yield from table(columns, [cells(*pair)[1:] for pair in table_rows([run])], words=WORDS - 1)
+    heads = columns(run.rows)
+    rows = [cells(*pair, heads)[1:] for pair in table_rows([run])]
+    yield from table(heads[1:], rows, words=heads.index(FIRST_NUMBER) - 1)
     yield ""
-    splits = " and ".join(dict.fromkeys(f"{row.tasks} tasks of the split {row.split}" for row in run.rows))
+    splits = " and ".join(
+        dict.fromkeys(f"{row.tasks} tasks of the split {row.split}" for row in run.rows if not row.group)
+    )
     yield (
         f"Played on {markdown(splits)}. The interval is a 95 % Wilson interval over tasks. The policies: "
         "sft is after supervised fine-tuning, rlft after reinforcement learning, base before any training."

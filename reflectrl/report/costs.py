@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config.endpoint import CALLS
-from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.players.account import Price
 from reflectrl.players.journal import REJECTED, REPLIES, PaidReply
@@ -46,21 +44,9 @@ class Calls:
     """``None`` without a price in the recipe."""
 
 
-def read_times(path: Path) -> tuple[StageTime, ...]:
-    """The stages in ``stages.json``, in their order; none where there is no such file.
-
-    Raises:
-        InvalidInput: the file is damaged.
-
-    """
-    if not path.is_file():
-        return ()
-    try:
-        ledger = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path} cannot be read ({error}); put back the file that was there.") from error
-    stages = ledger if isinstance(ledger, dict) else {}
-    known = {name: stages[name] for name in _ORDER if isinstance(stages.get(name), dict)}
+def stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
+    """The stages that a ledger has, in their order."""
+    known = {name: ledger[name] for name in _ORDER if isinstance(ledger.get(name), dict)}
     return tuple(
         StageTime(name, entry.get("done") is True, number(entry, "wall_seconds"), number(entry, "cpu_seconds"))
         for name, entry in known.items()
@@ -81,7 +67,7 @@ def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
     # a Journal would mend the files that it reads; a report only looks
     replies = [decode(PaidReply, value, where) for where, value in read_jsonl(folder / REPLIES)]
     paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others mark what to forget
-    endpoint = part(recipe, _SECTIONS.get(folder.name.partition("-")[0], ""), "endpoint")
+    endpoint = _endpoint(recipe, folder.name)
     price = _price(part(endpoint, "price"))
     rejected = folder / REJECTED
     return Calls(
@@ -93,6 +79,16 @@ def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
         completion_tokens=sum(reply.tokens.completion for reply in paid),
         dollars=None if price is None else sum(reply.tokens.cost(price, batch=reply.batch) for reply in paid),
     )
+
+
+def _endpoint(recipe: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    kind, _, name = role.partition("-")
+    if kind != "eval":
+        return part(recipe, _SECTIONS.get(kind, ""), "endpoint")
+    listed = part(recipe, "eval").get("reflectors")
+    sections = listed if isinstance(listed, list) else []
+    named = (each for each in sections if isinstance(each, dict) and each.get("name") == name)
+    return part(next(named, {}), "endpoint")
 
 
 def _price(section: Mapping[str, Any]) -> Price | None:

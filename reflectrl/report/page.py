@@ -14,7 +14,7 @@ from reflectrl.report.escape import escaped
 from reflectrl.report.markup import table
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.sources import read_sources
-from reflectrl.report.table import COLUMNS, SUCCESS, WORDS, cells, played_on, table_rows
+from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
 from reflectrl.report.viewer import script_hash, style, viewer
 from reflectrl.rollout.results import EvalRow
 
@@ -102,19 +102,25 @@ def _table(runs: Sequence[Run]) -> str:
     rows = table_rows(runs)
     if not rows:
         return waiting
-    shown = [_cells(run, row) for run, row in rows]
-    drawn = table("Results", COLUMNS, shown, words=WORDS, main=[row.policy == "rlft" for _, row in rows])
+    heads = columns([row for _, row in rows])
+    shown = [_cells(run, row, heads) for run, row in rows]
+    drawn = table(
+        "Results", heads, shown, words=heads.index(FIRST_NUMBER), main=[row.policy == "rlft" for _, row in rows]
+    )
     where = "".join(f"<p>Played on {escaped(said)}.</p>" for said in played_on(runs))
     return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
 
-def _cells(run: str, row: EvalRow) -> list[str]:
+def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
     metrics = row.metrics
     bar = (
         f'<span class="bar"><i style="width:{metrics.success:.1%}"></i>'
         f'<b style="left:{metrics.success_low:.1%};width:{metrics.success_high - metrics.success_low:.1%}"></b></span>'
     )
-    return [escaped(cell) + (bar if column == SUCCESS else "") for column, cell in enumerate(cells(run, row))]
+    return [
+        escaped(cell) + (bar if head == SUCCESS else "")
+        for head, cell in zip(heads, cells(run, row, heads), strict=True)
+    ]
 
 
 def _run(number: int, run: Run) -> str:

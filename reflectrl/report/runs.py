@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
+from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, read_times
+from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, stage_times
 from reflectrl.rollout.results import EvalRow, read_results
 
 T = TypeVar("T", "Point", "Pace")
@@ -69,7 +70,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run folders; one that is given twice is read once.
 
     Raises:
-        InvalidInput: none was given, or one is no run folder or holds a damaged file.
+        InvalidInput: none was given, or one is no run folder or holds a damaged or exchanged file.
 
     """
     if not paths:
@@ -80,16 +81,21 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _read_run(path: Path, name: str) -> Run:
+    ledger = read_ledger(path)
+    artefacts = Artefacts(path, ledger)
     try:
-        recipe = (path / "recipe.yaml").read_text(encoding="utf-8", errors="replace")
+        recipe = artefacts.verify_recipe().read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InvalidInput(
             f"{path} is no run folder: its recipe.yaml cannot be read ({error.strerror}); "
             "expected a folder that `reflectrl run` made."
         ) from error
-    results = path / "eval.jsonl"
+    results, metrics, throughput = (
+        artefacts.verify(name) if (path / name).is_file() else path / name
+        for name in ("eval.jsonl", "metrics.jsonl", "throughput.jsonl")
+    )
     rows = read_results(results) if results.is_file() else []
-    points, paces = _read_some(path / "metrics.jsonl", Point), _read_some(path / "throughput.jsonl", Pace)
+    points, paces = _read_some(metrics, Point), _read_some(throughput, Pace)
     values = _values(recipe)
     rlft = part(values, "rlft")
     return Run(
@@ -101,7 +107,7 @@ def _read_run(path: Path, name: str) -> Run:
         paces,
         episodes=int(number(rlft, "episodes")),
         gamma=number(rlft, "gamma", 1.0),
-        times=read_times(path / "stages.json"),
+        times=stage_times(ledger),
         calls=read_calls(path, values),
     )
 

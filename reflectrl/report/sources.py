@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.core import Trajectory
+from reflectrl.core.artefacts import Artefacts, read_artefacts
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.report.packing import Recorded, pack
 from reflectrl.report.runs import Run
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import EvalRow
+from reflectrl.rollout.results import EvalRow, episodes_file
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def read_sources(runs: Sequence[Run], limits: Limits = LIMITS) -> Sources:
     """Read and pack the episodes of ``runs``, as many as ``limits`` allow.
 
     Raises:
-        InvalidInput: a damaged file.
+        InvalidInput: a damaged or exchanged file.
 
     """
     found: list[Source] = []
@@ -79,52 +80,62 @@ def read_sources(runs: Sequence[Run], limits: Limits = LIMITS) -> Sources:
 
 def _read(run: Run, limits: Limits, missing: list[str]) -> Iterator[tuple[str, str, str, list[Recorded]]]:
     """Key, label, policy and episodes of each source; adds to ``missing`` what is not there."""
-    for row in {_stem(row): row for row in run.rows}.values():
-        played = _evaluated(run, row, limits.evaluated, missing)
+    artefacts = read_artefacts(run.path)
+    splits = len({row.split for row in run.rows})
+    for name, row in {episodes_file(row, splits): row for row in run.rows}.items():
+        label = f"{row.policy}, {row.mode}"
+        played = _evaluated(run, name, label, limits.evaluated, artefacts, missing)
         if played:
-            yield _stem(row), f"{row.policy}, {row.mode}, {_reflections(row)}", row.policy, played
+            split = f", split {row.split}" if splits > 1 else ""
+            yield _key(name), f"{label}, {_reflections(row)}{split}", row.policy, played
     recorded = sorted((run.path / "trajectories").glob("rlft-*.jsonl"))
     recorded = [path for path in recorded if path.stem[5:].isdecimal()]
     if run.points and not recorded:
         missing.append(f"{run.name}: no episodes of training are recorded here.")
-    if played := _trained(run, recorded, limits.training, missing):
+    if played := _trained(run, recorded, limits.training, artefacts, missing):
         yield "training", "training", "", played
 
 
-def _stem(row: EvalRow) -> str:
-    return f"eval-{row.policy}-{row.reflections}-{row.mode}"
+def _key(name: str) -> str:
+    return name.removeprefix("trajectories/").removesuffix(".jsonl")
 
 
 def _reflections(row: EvalRow) -> str:
     return "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
 
 
-def _evaluated(run: Run, row: EvalRow, most: int, missing: list[str]) -> list[Recorded]:
-    path = run.path / "trajectories" / f"{_stem(row)}.jsonl"
-    if "/" in _stem(row) or not path.is_file():
-        missing.append(f"{run.name}: the episodes of {row.policy}, {row.mode} are not here: {path} is missing.")
+def _evaluated(run: Run, name: str, label: str, most: int, artefacts: Artefacts, missing: list[str]) -> list[Recorded]:
+    path = run.path / name
+    if "/" in _key(name) or not path.is_file():
+        missing.append(f"{run.name}: the episodes of {label} are not here: {path} is missing.")
         return []
-    played = read_trajectories(path)[1]
+    played = read_trajectories(artefacts.verify(name))[1]
     if len(played) > most:
         some = f"the first {most:,} of {len(played):,} episodes are here"
-        missing.append(f"{run.name}: of {row.policy}, {row.mode}, {some}.")
+        missing.append(f"{run.name}: of {label}, {some}.")
     return [Recorded(trajectory) for trajectory in played[:most]]
 
 
-def _trained(run: Run, paths: Sequence[Path], most: int, missing: list[str]) -> list[Recorded]:
+def _trained(run: Run, paths: Sequence[Path], most: int, artefacts: Artefacts, missing: list[str]) -> list[Recorded]:
     if not paths:
         return []
+
+    def verified(path: Path) -> Path:
+        return artefacts.verify(path.relative_to(run.path).as_posix()) if path.is_file() else path
+
     each = max(1, len(read_trajectories(paths[0])[1]))
     chosen = _spread(paths, max(2, most // each))
     if len(chosen) < len(paths):
         missing.append(f"{run.name}: of training, {len(chosen):,} of {len(paths):,} recorded iterations are here.")
     episodes: list[Recorded] = []
     for path in chosen:
+        verified(path)
         recorded = read_trajectories(path)[1]
         if len(recorded) > most:
             missing.append(f"{run.name}: of {path.stem}, the first {most:,} of {len(recorded):,} episodes are here.")
         played = recorded[:most]
-        advantages = _advantages(path.with_name(path.name.replace("rlft-", "advantages-", 1)), played, missing)
+        beside = path.with_name(path.name.replace("rlft-", "advantages-", 1))
+        advantages = _advantages(verified(beside), played, missing)
         episodes += [
             Recorded(trajectory, int(path.stem[5:]), given)
             for trajectory, given in zip(played, advantages, strict=True)

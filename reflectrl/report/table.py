@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -13,10 +13,24 @@ from reflectrl.report.escape import visible
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.rollout.results import EvalRow
 
-COLUMNS = ("run", "policy", "reflections by", "mode", "episodes", "success [95 %]", "return", "steps", "illegal")
-SUCCESS = COLUMNS.index("success [95 %]")
-WORDS = 4
-"""So many columns, from the left, hold words; the others hold numbers."""
+SUCCESS = "success [95 %]"
+FIRST_NUMBER = "episodes"
+"""The columns from here on hold numbers; those before hold words."""
+_CELLS: Mapping[str, Callable[[EvalRow], str]] = {
+    "policy": lambda row: row.policy,
+    "reflections by": lambda row: row.reflections,
+    "mode": lambda row: row.mode,
+    "split": lambda row: row.split,
+    "tasks": lambda row: row.group or ", ".join(row.chosen) or "all",
+    FIRST_NUMBER: lambda row: str(row.metrics.episodes),
+    SUCCESS: lambda row: (
+        f"{row.metrics.success:.0%} [{100 * row.metrics.success_low:.0f}, {100 * row.metrics.success_high:.0f}]"
+    ),
+    "return": lambda row: f"{row.metrics.episode_return:+.2f}",
+    "steps": lambda row: f"{row.metrics.length:.1f}",
+    "illegal": lambda row: f"{row.metrics.illegal:.1%}",
+}
+"""What each column but the first says."""
 
 _UNTRAINED = {"random": -1, "expert": 1}
 """Policies that no run trains, with their place: before or after all others."""
@@ -47,20 +61,19 @@ def played_on(runs: Sequence[Run]) -> list[str]:
     return [said if len(names) == len(runs) else f"{', '.join(names)}: {said}" for said, names in named.items()]
 
 
-def cells(run: str, row: EvalRow) -> tuple[str, ...]:
-    """A row's words and numbers, one a column."""
-    metrics = row.metrics
-    return (
-        run,
-        row.policy,
-        row.reflections,
-        row.mode,
-        str(metrics.episodes),
-        f"{metrics.success:.0%} [{100 * metrics.success_low:.0f}, {100 * metrics.success_high:.0f}]",
-        f"{metrics.episode_return:+.2f}",
-        f"{metrics.length:.1f}",
-        f"{metrics.illegal:.1%}",
-    )
+def columns(rows: Sequence[EvalRow]) -> tuple[str, ...]:
+    """The heads of a table of ``rows``: split and tasks have columns where rows differ in them."""
+    left_out = set()
+    if len({row.split for row in rows}) < 2:
+        left_out.add("split")
+    if not any(row.group or row.chosen for row in rows):
+        left_out.add("tasks")
+    return ("run", *(name for name in _CELLS if name not in left_out))
+
+
+def cells(run: str, row: EvalRow, heads: Sequence[str]) -> tuple[str, ...]:
+    """A row's words and numbers, one for each of ``heads``, of which the first is for the run."""
+    return (run, *(_CELLS[head](row) for head in heads[1:]))
 
 
 def print_table(runs: Sequence[Path]) -> None:
@@ -74,13 +87,16 @@ def print_table(runs: Sequence[Path]) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     drawn = console.is_terminal
     table = Table(box=box.SIMPLE_HEAD if drawn else None, padding=(0, 0 if drawn else 1), pad_edge=False)
-    for number, name in enumerate(COLUMNS):
+    rows = table_rows(read)
+    heads = columns([row for _, row in rows])
+    words = heads.index(FIRST_NUMBER)
+    for number, name in enumerate(heads):
         head = name.replace(" ", "\n", 1) if drawn else name
-        table.add_column(head, justify="left" if number < WORDS else "right", no_wrap=number > 0, overflow="fold")
+        table.add_column(head, justify="left" if number < words else "right", no_wrap=number > 0, overflow="fold")
     above = None
-    for run, row in table_rows(read):
+    for run, row in rows:
         name = "" if drawn and run == above else run
-        table.add_row(*map(visible, cells(name, row)), style="bold" if row.policy == "rlft" else None)
+        table.add_row(*map(visible, cells(name, row, heads)), style="bold" if row.policy == "rlft" else None)
         above = run
     if not drawn:
         console.width = 10_000  # a pipe has no width: nothing is wrapped or cut

@@ -18,7 +18,8 @@ class EvalRow:
     policy: str
     """``random``, ``base``, ``sft``, ``rlft``, ``expert`` or ``remote``."""
     reflections: str
-    """Who reflected: the recipe's player, ``none``, or a control (``blank``, ``shuffled``, ``expert``)."""
+    """Who reflected: the recipe's player, ``none``, a control (``blank``, ``shuffled``, ``expert``), or one of
+    ``eval.reflectors`` by its name."""
     mode: str
     """``sampled`` or ``greedy``."""
     split: str
@@ -27,12 +28,29 @@ class EvalRow:
     benchmark: str
     """What the environment says these tasks are; empty where its name says it, and in files that are older."""
     metrics: EpisodeMetrics
+    group: str = ""
+    """Beginning of the ids of the tasks that this row is about, a part of those played; empty for all of them."""
+    chosen: tuple[str, ...] = ()
+    """Beginnings of the ids of the tasks that were played; empty for all of the split."""
 
 
-def summarise(policy: str, reflections: str, mode: str, split: str, trajectories: Sequence[Trajectory]) -> EvalRow:
-    """The row of one policy's episodes, on tasks that need no name."""
-    tasks = len({trajectory.task.id for trajectory in trajectories})
-    return EvalRow(policy, reflections, mode, split, tasks, "", episode_metrics(trajectories))
+def summarise(
+    policy: str, reflections: str, mode: str, split: str, trajectories: Sequence[Trajectory], group: str = ""
+) -> EvalRow:
+    """The row of one policy's episodes, on tasks that need no name; only of a ``group`` of tasks where one is given."""
+    played = [trajectory for trajectory in trajectories if trajectory.task.id.startswith(group)]
+    tasks = len({trajectory.task.id for trajectory in played})
+    return EvalRow(policy, reflections, mode, split, tasks, "", episode_metrics(played), group)
+
+
+def episodes_file(row: EvalRow, splits: int) -> str:
+    """Path in the run folder of the episodes behind ``row``, in an evaluation of so many splits."""
+    split = f"-{row.split}" if splits > 1 else ""
+    return f"trajectories/eval-{row.policy}-{row.reflections}-{row.mode}{split}.jsonl"
+
+
+_ABSENT = {"benchmark": "", "group": "", "chosen": []}
+"""Fields that older files lack."""
 
 
 def write_results(path: Path, rows: Sequence[EvalRow]) -> None:
@@ -52,8 +70,7 @@ def read_results(path: Path) -> list[EvalRow]:
     lines = list(read_jsonl(path))
     try:
         return [
-            decode(EvalRow, {"benchmark": "", **value} if isinstance(value, dict) else value, where)
-            for where, value in lines
+            decode(EvalRow, {**_ABSENT, **value} if isinstance(value, dict) else value, where) for where, value in lines
         ]
     except InvalidInput as error:
         raise InvalidInput(

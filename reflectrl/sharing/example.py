@@ -13,6 +13,7 @@ from reflectrl.evaluation import fixed_episodes
 from reflectrl.pipeline.cast import Cast
 from reflectrl.prompts import Prompt
 from reflectrl.rollout.record import prompts_of, read_trajectories
+from reflectrl.rollout.results import episodes_file, read_results
 from reflectrl.sharing.scrub import Scrubber
 
 _PROGRAM = '''\
@@ -58,6 +59,7 @@ def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
     """The beginning of an episode that the policy played, with something to choose if there is one."""
     first = None
     for path in _episodes(cast, policy):
+        cast.run.verified(path.relative_to(cast.run.path).as_posix(), "eval")
         header, trajectories = read_trajectories(path)
         for trajectory in (played for played in trajectories if played.turns):
             _, prompt = prompts_of(replace(trajectory, turns=trajectory.turns[:1]), header.prompt)[0]
@@ -69,13 +71,16 @@ def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
 
 def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
     """Files of episodes, the best source first: of the evaluation, then of the last iteration of training."""
-    folder, who = cast.run / "trajectories", cast.recipe.players.reflector
+    who, results = cast.recipe.players.reflector, cast.run / "eval.jsonl"
+    rows = read_results(results) if results.is_file() else []
+    splits = len({row.split for row in rows})
     for mode in ("greedy", "sampled"):
-        path = folder / f"eval-{_ROWS[policy]}-{who}-{mode}.jsonl"
-        if path.is_file():
-            yield path
+        for row in rows:
+            path = cast.run / episodes_file(row, splits)
+            if (row.policy, row.reflections, row.mode) == (_ROWS[policy], who, mode) and path.is_file():
+                yield path
     if policy == "policy":
-        yield from sorted(folder.glob("rlft-*.jsonl"))[-1:]
+        yield from sorted((cast.run / "trajectories").glob("rlft-*.jsonl"))[-1:]
 
 
 def _first_prompt(cast: Cast) -> Prompt:
@@ -83,7 +88,7 @@ def _first_prompt(cast: Cast) -> Prompt:
     section = cast.recipe.eval
     env = cast.env(section.env)
     try:
-        episode = fixed_episodes(env, section.split, episodes=1, max_tasks=1, seed=cast.recipe.seed)[0]
+        episode = fixed_episodes(env, section.splits[0], episodes=1, max_tasks=1, seed=cast.recipe.seed)[0]
         env.reset(seed=episode.seed, options={"task": episode.task})
         said = None if cast.recipe.players.reflector == "none" else env.hints().reflection
         observation = env.observation

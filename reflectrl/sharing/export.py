@@ -21,7 +21,7 @@ from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
-from reflectrl.pipeline.cast import Cast, require
+from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.runs import read_runs
@@ -97,7 +97,6 @@ class _Export:
             self._note("its reinforcement learning is not done, so this is the policy after supervised fine-tuning")
         self._player("policy", self.policy, cast.section("policy"))
         if self.recipe.players.reflector == "local":
-            require(self.run / "reflector", "sft")
             self._player("reflector", "reflector", cast.section("reflector"))
         recipe = scrubber.recipe(self.recipe)
         options = {**recipe.env.options, **recipe.eval.env}
@@ -114,7 +113,7 @@ class _Export:
 
     def _player(self, role: str, name: str, section: ModelSection) -> None:
         """Copy the player ``name`` of the run, or merge its adapter."""
-        source, place = self.run / name, self.to / role
+        source, place = RunFolder(self.run).verified(name, "rlft" if name == "policy" else "sft"), self.to / role
         _check_weights(source)
         if (source / _ADAPTER).is_file() and (self.merge or not _is_on_hub(section.name)):
             why = (

@@ -386,7 +386,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
         ),
         ("throughput.jsonl", '{"seconds": 1e300, "reflection_hit_rate": 0}', "line 1 holds a number beyond 1e"),
         ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
-        ("stages.json", "{", "stages.json cannot be read"),
+        ("stages.json", "{", "stages.json is not the ledger of a run folder"),
         ("calls/teacher/replies.jsonl", "{}", "replies.jsonl, line 1 lacks field"),
         ("trajectories/advantages-00000.jsonl", '["a"]', "line 1\\[0\\] is 'a'; expected a number"),
         ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),

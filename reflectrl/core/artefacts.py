@@ -1,0 +1,222 @@
+"""``Artefacts``: what the stages of a run folder left there, known by size and SHA-256 from the ledger ``stages.json``.
+
+Whoever reads one asks here first: a file that was damaged or exchanged is refused. Folders of earlier versions have no
+digests in their ledger, and are read without a check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from reflectrl.core.errors import InvalidInput
+from reflectrl.core.jsonl import decode
+
+LEDGER = "stages.json"
+RECIPE = "recipe.yaml"
+
+PRODUCTS: Mapping[str, tuple[str, ...]] = {
+    "gen-data": ("dataset/*.jsonl", "dataset/repositories/*", "data/*.jsonl", "sft/*.jsonl"),
+    "sft": ("base/*", "base-reflector/*", "reflector/*", "policy-sft/*"),
+    "rlft": (
+        "base/*",  # of a run without sft
+        "policy/*",
+        "metrics.jsonl",
+        "throughput.jsonl",
+        "trajectories/rlft-*.jsonl",
+        "trajectories/advantages-*.jsonl",
+    ),
+    "eval": ("eval.jsonl", "trajectories/eval-*.jsonl"),
+}
+"""What each stage leaves for others to read; a folder that is named here has one digest for all that is in it."""
+_MADE_AGAIN = ("dataset", "sft/*.jsonl", "reflector", "policy-sft", "policy", "eval.jsonl")
+"""What a stage that is done makes again once it has been deleted: its end, without which others cannot go on."""
+_LOOSE = ("data", "sft", "trajectories")
+"""Folders whose files are read one by one."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Size in bytes and SHA-256 of a file, or of all files of a folder with their names, hidden ones aside."""
+
+    size: int
+    sha256: str
+
+
+def digest(path: Path) -> Digest:
+    """The digest of a file or folder."""
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+    inside = [(entry.name, digest(entry)) for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
+    names = "".join(f"{part.size} {part.sha256} {name}\0" for name, part in inside)
+    return Digest(sum(part.size for _, part in inside), hashlib.sha256(names.encode(errors="replace")).hexdigest())
+
+
+def digest_text(text: str) -> Digest:
+    """The digest of a file that holds ``text`` in UTF-8."""
+    content = text.encode()
+    return Digest(len(content), hashlib.sha256(content).hexdigest())
+
+
+def products(run: Path, stage: str) -> Iterator[tuple[str, Path]]:
+    """What ``stage`` has left in ``run`` so far: the path relative to it, and the whole path."""
+    for pattern in PRODUCTS[stage]:
+        for path in sorted(run.glob(pattern)):
+            if not path.name.startswith("."):
+                yield path.relative_to(run).as_posix(), path
+
+
+class Artefacts:
+    """The recorded digests of a run folder.
+
+    Args:
+        run: the folder.
+        ledger: what its ``stages.json`` holds.
+
+    Raises:
+        InvalidInput: digests in the ledger that are none.
+
+    """
+
+    def __init__(self, run: Path, ledger: Mapping[str, Any]) -> None:
+        self._run = run
+        self._recorded: dict[str, tuple[str, Digest]] = {}
+        self._recipes: list[Digest] = []
+        self._all_done = True
+        where = f"{run / LEDGER}, a digest"
+        for stage, entry in ledger.items():
+            if not isinstance(entry, Mapping):
+                continue
+            self._all_done = self._all_done and entry.get("done") is True
+            if "recipe" in entry:
+                self._recipes.append(decode(Digest, entry["recipe"], where))
+            given = entry.get("artefacts", {})
+            for name, value in given.items() if isinstance(given, Mapping) else ():
+                self._recorded[name] = (stage, decode(Digest, value, where))
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a file or folder, or something in it, is recorded."""
+        return any(True for _ in self._under(name))
+
+    def deleted(self, stage: str) -> list[str]:
+        """What ``stage`` left, has been deleted since, and would be made again."""
+        units = dict.fromkeys(_unit(name) for name, (made_by, _) in self._recorded.items() if made_by == stage)
+        return [unit for unit in units if _is_made_again(unit) and not (self._run / unit).exists()]
+
+    def verify(self, name: str) -> Path:
+        """The path of ``name``, a file or folder of the run, once each recorded file in it is known to be whole.
+
+        Raises:
+            InvalidInput: one was damaged, exchanged or taken away, or another was put beside them.
+
+        """
+        path, recorded = self._run / name, dict(self._under(name))
+        for known, (stage, then) in recorded.items():
+            self._compare(self._run / known, then, f"the stage {stage!r} wrote", lambda k=known, s=stage: _cure(k, s))
+        if recorded and name not in recorded:
+            self._refuse_strangers(path, {known.removeprefix(f"{name}/").partition("/")[0] for known in recorded})
+        return path
+
+    def verify_recipe(self) -> Path:
+        """The path of ``recipe.yaml``, once it is known to be what a stage wrote.
+
+        While a stage is open, the file may be of the command before: the ledger is written first.
+
+        Raises:
+            InvalidInput: it was changed since.
+
+        """
+        path = self._run / RECIPE
+        if self._recipes and self._all_done and path.is_file() and digest(path) not in self._recipes:
+            raise InvalidInput(
+                f"{path} does not hold the recipe that the stages of this run were done with: it was damaged or edited "
+                "since. Put back the file that was there (`reflectrl recipes show NAME KEY=VALUE ...`, with what was "
+                "given to the run, prints it); to change a setting, run the stages again in another --run."
+            )
+        return path
+
+    def _under(self, name: str) -> Iterator[tuple[str, tuple[str, Digest]]]:
+        for known, recorded in self._recorded.items():
+            if known == name or known.startswith(f"{name}/"):
+                yield known, recorded
+
+    def _compare(self, path: Path, then: Digest, made: str, cure: Callable[[], str]) -> None:
+        try:
+            now = digest(path)
+        except OSError as error:
+            raise InvalidInput(
+                f"{path}, which {made}, cannot be read ({error.strerror}); put it back, or {cure()}."
+            ) from error
+        if now != then:
+            what = f"has {now.size:,} bytes instead of {then.size:,}" if now.size != then.size else "has other bytes"
+            raise InvalidInput(
+                f"{path} is not what {made}: it {what}, so it was damaged or exchanged. Put back the file that was "
+                f"there, or {cure()}."
+            )
+
+    def _refuse_strangers(self, folder: Path, written: Collection[str]) -> None:
+        """Refuse what may change how a model is loaded."""
+        for path in sorted(folder.iterdir()):
+            if path.name not in written and not path.name.startswith("."):
+                raise InvalidInput(f"{path} was put there after a stage had written that folder; take it away.")
+
+
+def read_artefacts(run: Path) -> Artefacts:
+    """The recorded artefacts of ``run``; none where there is no ledger.
+
+    Raises:
+        InvalidInput: the ledger is damaged.
+
+    """
+    return Artefacts(run, read_ledger(run))
+
+
+def read_ledger(run: Path) -> dict[str, Any]:
+    """What ``stages.json`` of ``run`` holds, by stage; empty where there is no such file.
+
+    Raises:
+        InvalidInput: it cannot be read, or holds something else.
+
+    """
+    path = run / LEDGER
+    if not path.exists():
+        return {}
+    try:
+        ledger = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(ledger, dict):
+            raise ValueError("expected an object with the stages")
+    except (OSError, ValueError, RecursionError) as error:
+        raise no_ledger(run, str(error)) from error
+    return ledger
+
+
+def no_ledger(run: Path, why: str) -> InvalidInput:
+    """The refusal of a ``stages.json`` that is damaged."""
+    return InvalidInput(
+        f"{run / LEDGER} is not the ledger of a run folder ({why}); delete the folder to start over, or put back the "
+        "file that was there."
+    )
+
+
+def _unit(name: str) -> str:
+    """What is deleted as a whole: a model's folder, or one of many files that are read one by one."""
+    top = name.partition("/")[0]
+    return name if top in _LOOSE else top
+
+
+def _is_made_again(unit: str) -> bool:
+    return any(PurePosixPath(unit).match(pattern) for pattern in _MADE_AGAIN)
+
+
+def _cure(name: str, stage: str) -> str:
+    unit = _unit(name)
+    if _is_made_again(unit):
+        return f"delete {unit} in that folder and run `reflectrl {stage}` for it, which makes it again"
+    if unit.startswith("base"):
+        return "train in another --run"
+    return "delete it, and nothing of it is shown"

@@ -1,0 +1,51 @@
+"""The runs whose reflectors ``eval.reflectors`` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reflectrl.config import Recipe
+from reflectrl.config.agent_file import exported_recipe, read_agent_file
+from reflectrl.core import InvalidInput
+from reflectrl.pipeline.folder import read_recipe
+
+
+def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
+    """The recipe by which the reflector in ``folder`` was trained, once it is known to read the prompts of ``recipe``.
+
+    Args:
+        name: what ``eval.reflectors`` calls it.
+        folder: the run folder or exported agent that it is taken from.
+        recipe: whose policy it is to advise.
+
+    Raises:
+        InvalidInput: no such folder, one without a reflector of its own, or one of another environment or prompt.
+
+    """
+    other = read_recipe(folder)
+    if other.players.reflector != "local" or not (folder / "reflector").is_dir():
+        raise InvalidInput(
+            f"eval.reflectors takes reflector {name!r} from {folder}, which has no fine-tuned one "
+            f"(players.reflector is {other.players.reflector}); expected a run whose `reflectrl sft` has trained one, "
+            "or an endpoint."
+        )
+    seen, shown = _prompt(other), _prompt(recipe)
+    if seen != shown:
+        raise InvalidInput(
+            f"eval.reflectors takes reflector {name!r} from {folder}, which was trained on prompts of {seen}, but this "
+            f"run's are of {shown}; choose a run with the same."
+        )
+    return other if read_agent_file(folder) is None else exported_recipe(other, folder)
+
+
+def _prompt(recipe: Recipe) -> str:
+    """In words, what shapes a reflector's prompts; it never sees the menu."""
+    section = recipe.prompt
+    return f"{recipe.env.name!r} with instructions={section.instructions} and history={section.history}"
+
+
+def check_reflectors(recipe: Recipe) -> None:
+    """Refuse runs in ``eval.reflectors`` that cannot advise the policy of ``recipe``."""
+    for section in recipe.eval.reflectors:
+        if section.run is not None:
+            reflector_recipe(section.name, Path(section.run), recipe)
