@@ -21,7 +21,7 @@ def recipe_or_problems(values: dict[str, Any]) -> tuple[Recipe | None, list[str]
     except ValidationError as error:
         lines: dict[str, dict[str, None]] = {}  # a set that keeps its order
         for mistake in error.errors(include_url=False):
-            keys = _keys(mistake["type"], mistake["loc"])
+            keys = _keys(mistake["type"], mistake["loc"], values)
             start, expected = _sentence(mistake["type"], mistake["msg"], keys, values)
             lines.setdefault(f"{'.'.join(map(str, keys))}: {start}".removeprefix(": "), {})[expected] = None
         return None, [f"{start}{' or '.join(expected).removesuffix('.')}." for start, expected in lines.items()]
@@ -34,10 +34,17 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in get_args(annotation) if (found := section_of(part))), None)
 
 
-def _keys(kind: str, loc: Sequence[int | str]) -> list[int | str]:
-    """``loc`` up to the tags (``list[str]``) that pydantic adds for members of a union and no recipe contains."""
-    tags = [] if kind == "extra_forbidden" else [place for place, part in enumerate(loc) if "[" in str(part)]
-    return list(loc[: min(tags, default=len(loc))])
+def _keys(kind: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
+    """``loc`` up to the tags (``str``, ``list[str]``) that pydantic adds for members of a union: no recipe has them."""
+    keys: list[int | str] = []
+    for part in loc:
+        listed = isinstance(values, list) and isinstance(part, int)
+        if listed or (isinstance(values, dict) and part in values):
+            values = values[part]
+        elif kind != "missing" or len(keys) < len(loc) - 1:
+            break
+        keys.append(part)
+    return keys
 
 
 def _sentence(kind: str, message: str, keys: Sequence[int | str], values: Any) -> tuple[str, str]:

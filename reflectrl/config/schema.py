@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -9,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-"""Part of a file's name."""
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+"""What may be part of a file's name."""
 _REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
 """Who else reflects in an evaluation."""
 
@@ -335,7 +336,7 @@ class RLFTSection(Section):
 class ReflectorSection(Section):
     """Another reflector for the RLFT policy at evaluation (section 6): that of a run, or one behind an endpoint."""
 
-    name: Name
+    name: Annotated[str, Field(pattern=NAME)]
     """What the table and the files of its episodes call it."""
     run: str | None = None
     """Folder of a run or of an exported agent whose fine-tuned reflector is taken; a path from the working folder."""
@@ -354,7 +355,7 @@ class ReflectorSection(Section):
 class EvalSection(Section):
     """Evaluation on a fixed task list."""
 
-    split: Name | Annotated[list[Name], Field(min_length=1)] = "test"
+    split: str | list[str] = "test"
     """Task split to play, or a list of them; each is played by itself."""
     tasks: list[str] = []
     """Only tasks whose id starts with one of these; empty for all."""
@@ -384,6 +385,8 @@ class EvalSection(Section):
 
     @model_validator(mode="after")
     def _each_once(self) -> EvalSection:
+        if not self.splits or not all(re.fullmatch(NAME, split) for split in self.splits):
+            raise ValueError(f"split is {self.split!r}; expected the name of one or several splits, such as test")
         names = [reflector.name for reflector in self.reflectors]
         for key, values in (("split", self.splits), ("groups", self.groups), ("reflectors", names)):
             if twice := [value for value in dict.fromkeys(values) if list(values).count(value) > 1]:

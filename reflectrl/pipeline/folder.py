@@ -201,7 +201,7 @@ class RunFolder:
 
     def deleted(self, stage: str) -> list[str]:
         """What a finished ``stage`` left and makes again, because it was deleted since."""
-        return self._artefacts.deleted(stage)
+        return self._artefacts.deleted(stage) if self._read().get(stage, {}).get("done") else []
 
     def done_with(self, stage: str) -> str:
         """In words, for who asks for a finished stage again: did the files that it once read change?

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from scripted_endpoint import ScriptedEndpoint
 
-from reflectrl.config import Recipe, load_recipe
+from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
@@ -90,7 +90,7 @@ def test_each_split_is_played_and_shown_by_itself(run, finished, capsys):
     print_table([run])
     head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head[head.index("split") - 1] == "mode"
-    assert [line[-7] for line in lines] == ["validation", "test"] * 2
+    assert [line[-8] for line in lines] == ["validation", "test"] * 2
     page = report_page(read_runs([run]))
     assert "rlft, sampled, reflections by local, split validation" in page
     assert export_run(run).joinpath("README.md").read_text().count("| validation |") == 2
@@ -140,7 +140,7 @@ def test_groups_of_tasks_get_rows_from_the_same_episodes(run, finished, capsys):
     print_table([run])
     head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert "tasks" in head
-    assert [line[-7] for line in lines] == ["all", "0-", "2-"] * 2
+    assert [line[-8] for line in lines] == ["all", "0-", "2-"] * 2
     assert "<td>2-</td>" in report_page(read_runs([run]))
     card = export_run(run).joinpath("README.md").read_text()
     assert card.count("| 2- |") == 2
@@ -242,14 +242,11 @@ def test_a_chat_model_advises_the_policy_and_is_paid(run, endpoint: ScriptedEndp
         ),
     ],
 )
-def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(given, wrong, finished, tmp_path, monkeypatch):
+def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(given, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, *overrides in (("alone", "players.reflector=none"), ("longer", "prompt.history=3")):
         (tmp_path / name / "reflector").mkdir(parents=True)
-        shown = (finished / "recipe.yaml").read_text()
-        key, _, value = overrides[0].rpartition(".")[2].partition("=")
-        lines = [f"  {key}: {value}" if line.startswith(f"  {key}:") else line for line in shown.splitlines()]
-        (tmp_path / name / "recipe.yaml").write_text("\n".join(lines) + "\n")
+        (tmp_path / name / "recipe.yaml").write_text(dump_recipe(recipe(*overrides)))
     with pytest.raises(InvalidInput, match=wrong):
         go_on(tmp_path / "run", f"eval.reflectors=[{given}]", stages=STAGES)
     assert not (tmp_path / "run").exists()
@@ -261,9 +258,10 @@ def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(given, w
 @pytest.mark.parametrize(
     ("override", "wrong"),
     [
-        ("eval.split=[]", "at least 1 item"),
+        ("eval.split=[]", "split is []; expected the name of one or several splits"),
         ("eval.split=[test, test]", "split has 'test' more than once"),
-        ("eval.split=../test", "eval.split: given '../test'"),
+        ("eval.split=../test", "split is '../test'; expected the name"),
+        ("eval.split=3", "eval.split: given 3; expected a valid string or a valid list"),
         ("eval.groups=[a, a]", "groups has 'a' more than once"),
         ("eval.reflectors=[{name: x}]", "set one of the two"),
         ("eval.reflectors=[{name: x, run: a, endpoint: {model: b}}]", "set one of the two"),
