@@ -116,6 +116,10 @@ class Artefacts:
 
         """
         path, recorded = self._run / name, dict(self._under(name))
+        if recorded and not path.exists():
+            stage = next(stage for stage, _ in recorded.values())
+            cure = f", or run `reflectrl {stage}` for this run, which makes it again" if _is_made_again(name) else ""
+            raise InvalidInput(f"{path}, which the stage {stage!r} wrote, is gone; put it back{cure}.")
         for known, (stage, then) in recorded.items():
             self._compare(self._run / known, then, f"the stage {stage!r} wrote", lambda k=known, s=stage: _cure(k, s))
         if recorded and name not in recorded:

@@ -72,7 +72,7 @@ def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
 def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
     """Files of episodes, the best source first: of the evaluation, then of the last iteration of training."""
     who, results = cast.recipe.players.reflector, cast.run / "eval.jsonl"
-    rows = read_results(results) if results.is_file() else []
+    rows = read_results(cast.run.verified(results.name, "eval")) if results.is_file() else []
     splits = len({row.split for row in rows})
     for mode in ("greedy", "sampled"):
         for row in rows:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from run_folders import forget_digests
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, Observation, Trajectory
@@ -64,6 +65,7 @@ def test_the_last_policy_plays_unless_another_is_named(run: Path, tmp_path: Path
     assert load_agent(run, policy="policy-sft").who == f"policy-sft of {run}"
     before = tmp_path / "before"
     shutil.copytree(run, before, ignore=shutil.ignore_patterns("policy"))
+    forget_digests(before)
     assert load_agent(before).who == f"policy-sft of {before}"
     shutil.rmtree(before / "policy-sft")
     with pytest.raises(InvalidInput, match="has no policy yet; run `reflectrl sft` for it first"):

@@ -24,6 +24,7 @@ import httpx2
 import openai
 import pytest
 from rich.console import Console
+from run_folders import forget_digests
 from scripted_endpoint import ScriptedEndpoint
 
 from reflectrl.config import load_recipe
@@ -523,7 +524,7 @@ def test_an_agent_without_a_reflector_acts_in_silence(service: Service) -> None:
 
 def copy_with(run: Path, copy: Path, reflector: str, **endpoint: Any) -> Path:
     """The run, as if it had been trained with another reflector."""
-    shutil.copytree(run, copy)
+    forget_digests(shutil.copytree(run, copy))
     text = (copy / "recipe.yaml").read_text().replace("  reflector: local\n", f"  reflector: {reflector}\n")
     for name, value in endpoint.items():
         before = next(line for line in text.split("players:")[1].splitlines() if line.strip().startswith(f"{name}:"))

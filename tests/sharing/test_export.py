@@ -16,6 +16,7 @@ import torch
 import yaml
 from hub_server import TOKEN, HubServer
 from rich.console import Console
+from run_folders import forget_digests
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.config import load_recipe
@@ -121,7 +122,7 @@ def test_adapters_on_a_base_that_nobody_else_has_are_merged_and_that_is_said(ada
 
 def rebased(run: Path, name: str) -> Path:
     """Say of a run that its base was another one."""
-    path = run / "recipe.yaml"
+    path = forget_digests(run) / "recipe.yaml"
     path.write_text(path.read_text().replace("name: builtin/nano", f"name: {name}"))
     return run
 
@@ -186,7 +187,7 @@ def test_nothing_tells_of_the_machine_or_its_keys(run, tmp_path, monkeypatch):
     home = tmp_path / "home" / "somebody"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    values = yaml.safe_load((run / "recipe.yaml").read_text())
+    values = yaml.safe_load((forget_digests(run) / "recipe.yaml").read_text())
     values["description"] = f"Made in {home}/secret project from {run}/data with {TOKEN}, see file://{home}/notes.md"
     values["players"]["endpoint"]["base_url"] = "http://somebody:password@model.example/v1?key=0123"
     (run / "recipe.yaml").write_text(yaml.safe_dump(values))
@@ -224,7 +225,7 @@ def test_a_name_that_ends_with_a_path_keeps_the_environment(tmp_path):
 
 
 def test_a_run_that_is_not_finished_exports_its_last_policy_and_says_so(run, tmp_path):
-    shutil.rmtree(run / "policy")
+    shutil.rmtree(forget_digests(run) / "policy")
     (run / "eval.jsonl").unlink()
     shutil.rmtree(run / "trajectories")
     said: list[str] = []
@@ -240,7 +241,7 @@ def test_a_run_that_is_not_finished_exports_its_last_policy_and_says_so(run, tmp
 
 
 def test_a_run_without_any_policy_names_the_command_that_makes_one(run):
-    shutil.rmtree(run / "policy")
+    shutil.rmtree(forget_digests(run) / "policy")
     shutil.rmtree(run / "policy-sft")
     with pytest.raises(InvalidInput, match="no policy yet; run `reflectrl sft` for it first"):
         export_run(run)
@@ -248,7 +249,7 @@ def test_a_run_without_any_policy_names_the_command_that_makes_one(run):
 
 
 def test_a_run_without_its_reflector_names_the_command_that_makes_one(run):
-    shutil.rmtree(run / "reflector")
+    shutil.rmtree(forget_digests(run) / "reflector")
     with pytest.raises(InvalidInput, match="reflector does not exist; run `reflectrl sft`"):
         export_run(run)
     assert not list(run.glob("*export*"))
@@ -265,7 +266,7 @@ def test_a_run_without_its_reflector_names_the_command_that_makes_one(run):
     ],
 )
 def test_damaged_parts_are_sentences_and_leave_nothing_behind(name, content, sentence, run):
-    (run / name).write_text(content)
+    (forget_digests(run) / name).write_text(content)
     with pytest.raises(InvalidInput, match=sentence):
         export_run(run)
     assert not list(run.glob("*export*"))
@@ -396,6 +397,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from run_folders import forget_digests
 from transformers import AutoTokenizer
 from peft import AutoPeftModelForCausalLM
 
