@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task
+from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.teachers import Advice, Situation, expert_action
 from reflectrl.players.account import Tokens
@@ -68,7 +68,7 @@ def estimate_lessons(
     tally = _Tally(prompts, chooses)
     taught = 0
     for number, task in enumerate(itertools.islice(itertools.cycle(tasks), MOST_LESSONS)):
-        lesson = asyncio.run(play_lesson(env, number, task, replace(course, teacher=tally)))
+        lesson = run_async(play_lesson(env, number, task, replace(course, teacher=tally)))
         taught += len(lesson.samples)
         if taught >= min(samples, EXAMPLES):
             break

@@ -16,6 +16,7 @@ from reflectrl.config.endpoint import CALLS, open_account, recipe_endpoint
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
+from reflectrl.core.event_loop import run_async
 from reflectrl.core.registry import env_class
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import Demonstrated, choose_demonstrations, read_demonstrations
@@ -187,7 +188,7 @@ def collect(
         return collection
     work = _collect(envs, course, _order(env, recipe.seed), collection, client)
     if client is None:
-        asyncio.run(work)
+        run_async(work)
     else:
         client.run(work)
     return collection

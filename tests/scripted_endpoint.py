@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import email
+import gzip
 import json
 import os
 import re
@@ -11,9 +13,10 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
 
 from reflectrl.players.endpoint import Endpoint
@@ -50,7 +53,8 @@ class ScriptedEndpoint:
 
     Faults: a status such as "500", "429:SECONDS" (with Retry-After), "quota", "too-long", "echo-key", "html",
     "truncated", "cut", "reset", "bad-utf8", "deep", "empty", "length", "refusal", "content-filter", "wrong-type",
-    "no-choices", "list", "no-usage", "slow:SECONDS" before the reply, "drip:SECONDS" byte by byte, and "none".
+    "no-choices", "list", "no-usage", "cut-off" by max_tokens, "endless", "gzip", "redirect:ADDRESS",
+    "slow:SECONDS" before the reply, "drip:SECONDS" byte by byte, and "none".
     """
 
     def __init__(self) -> None:
@@ -65,6 +69,8 @@ class ScriptedEndpoint:
         """Of them, those not closed yet."""
         self.latency_s = 0.0
         """Before every reply."""
+        self.flooded = 0
+        """Bytes of endless replies that were sent."""
         self.peak = 0
         self.active = 0
         self.lock = threading.Lock()
@@ -261,6 +267,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             os.close(self.connection.detach())
+        elif fault == "endless":
+            self._flood()
+        elif fault == "gzip":
+            self._send(200, gzip.compress(good), headers={"content-encoding": "gzip"})
+        elif fault == "redirect":
+            self._send(307, b"", headers={"location": value})
         elif fault == "drip":
             self._drip(good, float(value))
         elif fault == "quota":
@@ -271,6 +283,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(int(value or 401), f"refused: {self.headers['authorization']}", "invalid_api_key")
         else:
             self._error(int(fault), f"injected {fault}", None, value)
+
+    def _flood(self) -> None:
+        """A body that does not end before the client hangs up."""
+        self.close_connection = True
+        self._send(200, b"", length=2**60)
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b" " * 2**16)
+                self.server.owner.flooded += 2**16
 
     def _drip(self, body: bytes, seconds: float) -> None:
         self._send(200, b"", length=len(body))
@@ -290,8 +311,11 @@ class _Handler(BaseHTTPRequestHandler):
         kind: str = "application/json",
         length: int | None = None,
         retry_after: str = "",
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.send_response(status)
+        for name, text in headers.items():
+            self.send_header(name, text)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body) if length is None else length))
         if retry_after:
@@ -313,6 +337,7 @@ def _odd(answer: dict[str, Any]) -> dict[str, Any]:
         "wrong-type": wrong,
         "no-choices": {"object": "chat.completion", "choices": None},
         "list": [1, 2],
+        "cut-off": {**_completion("It was all going very", "length"), "usage": answer.get("usage")},
         "no-usage": {name: value for name, value in answer.items() if name != "usage"},
     }
 

@@ -22,6 +22,12 @@ def serve(
         bool, typer.Option("--greedy/--sample", help="The most probable action (default), or a draw.")
     ] = True,
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host", metavar="NAME", help="Name that clients may call it by, besides its own; several."
+        ),
+    ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 for any that is free.")] = 8000,
     api_key_env: Annotated[
         str | None, typer.Option("--api-key-env", help="Environment variable with the key that clients must send.")
@@ -51,6 +57,7 @@ def serve(
         port=port,
         key=key,
         bounds=bounds,
+        hosts=allow_host or (),
         ready=lambda s: print(s, flush=True),
     )
 

@@ -1,6 +1,6 @@
 """Recipes: one YAML an experiment, checked against one schema."""
 
-from reflectrl.config.load import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config.load import check_recipe, dump_recipe, load_recipe, load_saved_recipe, recipe_names, recipe_text
 from reflectrl.config.schema import Recipe
 
-__all__ = ["Recipe", "check_recipe", "dump_recipe", "load_recipe", "recipe_names", "recipe_text"]
+__all__ = ["Recipe", "check_recipe", "dump_recipe", "load_recipe", "load_saved_recipe", "recipe_names", "recipe_text"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from reflectrl.config.environment import DATASET
+from reflectrl.config.prices import drop_foreign_prices, section_at
 from reflectrl.config.problems import recipe_or_problems
 from reflectrl.config.schema import Recipe
 from reflectrl.config.yaml_text import DEEPEST, LARGEST, read_yaml
 from reflectrl.core import InvalidInput, make_env, nearest
+from reflectrl.core.addresses import without_credentials
 from reflectrl.core.registry import env_class
+from reflectrl.core.stop import tell_user
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -33,6 +37,7 @@ class _Source:
 
     values: dict[str, Any]
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def recipe_names() -> list[str]:
@@ -60,16 +65,42 @@ def recipe_text(name: str) -> str:
     return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, tell: Callable[[str], None] = tell_user) -> Recipe:
     """Load a shipped recipe or a YAML file, apply ``key.sub=value`` overrides, and check it against the schema.
+
+    Args:
+        name_or_path: of the recipe.
+        overrides: changes to it.
+        tell: given a sentence about each inherited price that was dropped, see ``config.prices``.
 
     Raises:
         InvalidInput: with every mistake found, one a line.
 
     """
     source = _read(name_or_path, Path(), ())
+    before = copy.deepcopy(source.values)
     for override in overrides:
         _override(source, override)
+    source.notes += drop_foreign_prices(before, source.values, lambda where: _sets(overrides, f"{where}.price"))
+    recipe = _checked(name_or_path, source)
+    for note in source.notes:
+        tell(note)
+    return recipe
+
+
+def load_saved_recipe(path: Path) -> Recipe:
+    """Load the ``recipe.yaml`` of a run folder, without the credentials that addresses of earlier versions may hold.
+
+    Raises:
+        InvalidInput: with every mistake found, one a line.
+
+    """
+    source = _read(str(path), Path(), ())
+    source.values = without_credentials(source.values)
+    return _checked(str(path), source)
+
+
+def _checked(name_or_path: str, source: _Source) -> Recipe:
     recipe, wrong = recipe_or_problems(source.values)
     problems = source.problems + wrong
     if recipe is None or problems:
@@ -137,7 +168,9 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
         source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
         return source
     base = _read(parent, folder, (*above, identity))
-    return _Source(_merge(base.values, source.values), base.problems + source.problems)
+    merged = _merge(base.values, source.values)
+    notes = drop_foreign_prices(base.values, merged, lambda where: "price" in section_at(source.values, where))
+    return _Source(merged, base.problems + source.problems, base.notes + notes)
 
 
 def _is_file(path: Path) -> bool:
@@ -193,6 +226,12 @@ def _override(source: _Source, override: str) -> None:
     problem = _set(source.values, keys, value)
     if problem:
         source.problems.append(f"{said}: {problem}")
+
+
+def _sets(overrides: Sequence[str], where: str) -> bool:
+    """Whether an override changes ``where``, a part of it, or all that is around it."""
+    keys = [f"{override.partition('=')[0]}." for override in overrides]
+    return any(key.startswith(f"{where}.") or f"{where}.".startswith(key) for key in keys)
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:

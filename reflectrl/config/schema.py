@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from reflectrl.core.addresses import public_address, public_source
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -14,6 +16,8 @@ NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 """What may be part of a file's name."""
 _REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
 """Who else reflects in an evaluation."""
+Address = Annotated[str, AfterValidator(public_address)]
+Source = Annotated[str, AfterValidator(public_source)]
 
 
 class Section(BaseModel):
@@ -57,32 +61,33 @@ class EndpointSection(Section):
 
     model: str = "gpt-4o"
     """Model (or Azure deployment) name."""
-    base_url: str | None = None
-    """Any compatible server; OpenAI when absent."""
+    base_url: Address | None = None
+    """Any compatible server, without login or query; OpenAI when absent."""
     azure_api_version: str | None = None
     """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key."""
     concurrency: Count = 8
     """Calls in flight."""
-    timeout_s: Positive = 60.0
-    """Seconds one attempt may take."""
+    timeout_s: Positive | None = None
+    """Seconds one attempt may take; absent: 60, or 600 where ``base_url`` is on this machine or its own network."""
     max_attempts: Count = 5
     """Attempts a call, the first included."""
     max_rejected: Annotated[int, Field(ge=0)] = 20
     """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
     max_tokens: Count = 200
-    """Longest reply."""
+    """Longest reply; one that is cut off there is asked for again, shorter."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
     """Sampling temperature asked for."""
     price: PriceSection | None = None
-    """For the estimate, the summary and ``--max-cost``; absent: tokens are counted, money is not."""
+    """For the estimate, the summary and ``--max-cost``; absent: tokens are counted, money is not. It belongs to the
+    ``model`` and ``base_url`` that it was written for: change one of them, and it is dropped unless given again."""
 
 
 class DatasetSection(Section):
     """Tasks that gen-data makes for an environment with the option ``dataset``: questions about repositories."""
 
-    repositories: Annotated[list[str], Field(min_length=1)]
+    repositories: Annotated[list[Source], Field(min_length=1)]
     """Folders, git URLs, ``pypi:NAME==VERSION`` (a package's source archive), ``company:nano`` or ``company:full``."""
     writer: Literal["extractive", "openai"] = "extractive"
     """Who writes the questions: the files' own headings, docstrings and columns, or a chat endpoint."""

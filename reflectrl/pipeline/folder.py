@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import Recipe, dump_recipe, load_recipe
+from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import (
     LEDGER,
     RECIPE,
@@ -228,9 +229,10 @@ class RunFolder:
         if entry is None:
             return
         then, now = _of_weight(entry["inputs"]), stage_inputs(recipe, stage)
-        changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+        shown = without_credentials(then)  # which earlier versions allowed in addresses
+        changed = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
         if changed:
-            listed = "; ".join(f"{key}: {then.get(key)!r} -> {now.get(key)!r}" for key in changed[:5])
+            listed = "; ".join(f"{key}: {shown.get(key)!r} -> {now.get(key)!r}" for key in changed[:5])
             raise InvalidInput(
                 f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
                 f"{'; ...' if len(changed) > 5 else ''}); choose another --run, or delete the folder to start over."
@@ -318,7 +320,7 @@ def read_recipe(run: Path) -> Recipe:
     path = read_artefacts(run).verify_recipe()
     if not path.is_file():
         raise InvalidInput(f"{run} is no run folder (it has no recipe.yaml); expected one that `reflectrl run` made.")
-    return load_recipe(str(path))
+    return load_saved_recipe(path)
 
 
 def last_policy(recipe: Recipe, run: Path) -> str:

@@ -39,6 +39,8 @@ class Usage:
     completion_tokens: int = 0
     cost: float = 0.0
     """US dollars, as far as prices are known."""
+    cut: int = 0
+    """Replies that ``max_tokens`` ended before their end, and that were asked for again."""
 
     def sentence(self, spent: float) -> str:
         """For the person who pays; ``spent`` dollars are all that was ever spent in the folder."""
@@ -46,6 +48,7 @@ class Usage:
         told += [
             f"{count:,} {what}" for count, what in ((self.retries, "of them again"), (self.kept, "known")) if count
         ]
+        told += [f"{self.cut:,} cut off at max_tokens"] * bool(self.cut)
         told += [f"{self.rejected:,} set aside in rejected.jsonl"] * bool(self.rejected)
         tokens = f"{self.prompt_tokens:,} tokens sent and {self.completion_tokens:,} answered"
         cost = f"; {self.cost:.4f} dollars, {spent:.4f} in all" if spent else ""
@@ -114,7 +117,8 @@ class Account:
         if self.max_cost is not None and price is None:
             raise InvalidInput(
                 f"at most {self.max_cost:g} dollars were allowed, but the price of {who} is not known; set the price "
-                "of the endpoint, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, in dollars a million tokens."
+                "of the endpoint, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, in dollars a million tokens; 0 "
+                "for a server of your own."
             )
 
     def tight(self, most: float) -> bool:

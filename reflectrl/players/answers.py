@@ -6,9 +6,12 @@ import email.utils
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from reflectrl.core import WorkFailed
+from reflectrl.core.addresses import without_credentials
 from reflectrl.players.account import Tokens
 from reflectrl.players.endpoint import Endpoint
 
@@ -36,7 +39,16 @@ class Unusable(Exception):
         """Whether another attempt would end in the same way."""
 
 
-def words_of(completion: Any, safe: Callable[[str], str]) -> str:
+@dataclass(frozen=True)
+class Words:
+    """What a model wrote."""
+
+    text: str
+    cut: bool
+    """Whether ``max_tokens`` ended it before its end."""
+
+
+def words_of(completion: Any, safe: Callable[[str], str]) -> Words:
     """The words of a completion; ``safe`` makes what a server sent fit for a message.
 
     Raises:
@@ -55,11 +67,15 @@ def words_of(completion: Any, safe: Callable[[str], str]) -> str:
         raise Unusable(f"the model refused: {said}.", answered=True)
     if not isinstance(text, str) or not text.strip():
         raise Unusable(f"its reply is empty (finish_reason {finish}; for 'length', raise max_tokens).", answered=True)
-    return text.strip()
+    return Words(text.strip(), cut=finish == "length")
 
 
 def judge(endpoint: Endpoint, status: int, code: str | None, headers: Mapping[str, str], said: str) -> Exception:
     """Whether to try again after an error status (``Unusable``), or to stop (``WorkFailed``, with what to do)."""
+    if 300 <= status < 400:
+        to = urlsplit(without_credentials(headers.get("location", ""))).netloc or "another path of that server"
+        advice = f"it redirects to {to[:100]}, where no prompt is sent; set base_url to the address that answers"
+        return WorkFailed(f"{endpoint} answered with status {status}: {advice}.")
     if code in OF_THE_CALL:
         return Unusable(f"it answered with status {status}: {said}.", answered=True, final=True)
     if code not in HOPELESS and (status in RETRIED or status >= 500):

@@ -19,13 +19,20 @@ from typing import Any, Generic, TypeVar
 import openai
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.addresses import without_credentials
+from reflectrl.core.event_loop import run_async
+from reflectrl.core.stop import tell_user
 from reflectrl.players.account import BATCH_DISCOUNT, Account, Usage
 from reflectrl.players.answers import Unusable, judge, tokens_of, words_of
 from reflectrl.players.endpoint import NO_KEY, OPENAI_URL, Endpoint
+from reflectrl.players.first_reply import FirstReply
 from reflectrl.players.journal import Journal, PaidReply, RejectedReply
+from reflectrl.players.transport import open_http, proxies
 from reflectrl.prompts.chat import BadReply, Messages
 
 LONGEST_BACKOFF_S = 30.0
+CUT = "Your reply was too long and was cut off. Answer again, completely, in fewer words."
+"""What a model is told whose reply ``max_tokens`` ended before its end."""
 
 T = TypeVar("T")
 
@@ -46,13 +53,21 @@ class ChatClient:
         endpoint: who is asked, and how.
         journal: keeps what is paid for.
         account: counts the money.
+        tell: given a line when a first reply takes long.
 
     Raises:
-        InvalidInput: no key, an address that cannot be one, or a limit on money without a price.
+        InvalidInput: no key, an address that cannot be one, a limit on money without a price, or variables of the
+            environment with which no connection can be set up.
 
     """
 
-    def __init__(self, endpoint: Endpoint, journal: Journal | None = None, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        journal: Journal | None = None,
+        account: Account | None = None,
+        tell: Callable[[str], None] = tell_user,
+    ) -> None:
         """Read the key; nothing is sent yet."""
         self.endpoint = endpoint
         self.journal = journal or Journal()
@@ -61,7 +76,9 @@ class ChatClient:
         self._account.check_price(str(endpoint), endpoint.price)
         self._key = endpoint.key()
         self._not_before = 0.0
+        self._http: Any = open_http()  # before work starts, to be used by the first that is opened
         self._api: openai.AsyncOpenAI | None = None
+        self._first = FirstReply(str(endpoint), endpoint.notice_s, tell)
         self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
         self._posting: set[asyncio.Task[Any]] = set()
         self._leaving = False
@@ -123,19 +140,11 @@ class ChatClient:
                 await asyncio.gather(*asked, return_exceptions=True)
                 await self._leave()
 
-        return self._run(self._runner, ask_all())
+        return run_async(ask_all(), self._runner)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What ``work``, which asks this client, returns; whoever stops it waits for the replies under way."""
-        with asyncio.Runner() as runner:
-            return self._run(runner, work)
-
-    def _run(self, runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return runner.run(work)
-        except SystemExit:  # of SIGTERM, in the middle of the event loop; SIGINT would have cancelled the work
-            runner.run(self._leave())
-            raise
+        return run_async(work)
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:
         """What ``read`` makes of the model's reply; where it raises ``BadReply``, the model is told and asked again.
@@ -154,12 +163,18 @@ class ChatClient:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
         said, bad = chat, []
         for _ in range(self.endpoint.max_attempts):
-            words = await self._words(said, draw)
+            asked, words = self.endpoint.digest(said, draw), await self._words(said, draw)
+            cut = self.journal.is_cut(asked)
             try:
+                if cut:
+                    raise BadReply(CUT)
                 return Reply(read(words.value), words.tokens)
             except BadReply as complaint:
                 failure = f"its last reply was {words.value[:80]!r}, and the answer to it: {complaint}"
-                bad.append(self.endpoint.digest(said, draw))
+                if cut:
+                    limit = self.endpoint.max_tokens
+                    failure = f"its reply was cut off (finish_reason length); raise max_tokens={limit} of the endpoint."
+                bad.append(asked)
                 said = [*said, _message("assistant", words.value), _message("user", str(complaint))]
         self.journal.known(bad[0])  # it may be set aside already
         raise self._rejection(bad[0], said, failure, bad)
@@ -284,29 +299,36 @@ class ChatClient:
             prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost
         )
         try:
-            text = self._clean(words_of(completion, self._safe))
+            words = words_of(completion, self._safe)
         except Unusable:
             self.journal.add(PaidReply(asked, None, tokens, batch))
             raise
-        self.journal.add(PaidReply(asked, text, tokens, batch))
+        self._count(cut=int(words.cut))
+        text = self._clean(words.text)
+        self.journal.add(PaidReply(asked, text, tokens, batch, words.cut))
         return Reply(text, tokens.completion)
 
     async def _send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
         """One request, within its deadline; the library's own would run between bytes only."""
-        seconds, task = self.endpoint.timeout_s, asyncio.current_task()
+        seconds, task = self.endpoint.attempt_s, asyncio.current_task()
         if self._api is None or task is None:
             raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
         self._posting.add(task)
+        self._first.expect()
         try:
-            return await asyncio.wait_for(request(self._api), seconds)
+            answer = await asyncio.wait_for(request(self._api), seconds)
+            self._first.came()
+            return answer
         except TimeoutError as error:
             raise Unusable(f"no complete reply within timeout_s={seconds:g}.") from error
         except openai.APIStatusError as error:
+            self._first.came()
             raise judge(
                 self.endpoint, error.status_code, error.code, error.response.headers, self._safe(error.response.text)
             ) from None  # its text may hold the key
         except openai.APIConnectionError as error:
-            raise Unusable(f"it cannot be reached ({self._safe(str(error.__cause__ or error))}).") from None
+            through = f", through {proxies()}" if proxies() else ""
+            raise Unusable(f"it cannot be reached ({self._safe(str(error.__cause__ or error))}{through}).") from None
         except (openai.APIResponseValidationError, ValueError, RecursionError) as error:  # of bytes, syntax, depth
             raise Unusable("its reply is not the JSON of a chat completion.", answered=True) from error
         finally:
@@ -314,7 +336,7 @@ class ChatClient:
 
     def _safe(self, text: str) -> str:
         """What a server said, short, without the key should it echo it."""
-        line = " ".join(self._clean(text).split())
+        line = " ".join(self._clean(without_credentials(text)).split())
         return line if len(line) <= 200 else f"{line[:197]}..."
 
     def _clean(self, text: str) -> str:
@@ -326,8 +348,9 @@ class ChatClient:
         self.usage += Usage(**more)  # type: ignore[arg-type]
 
     def _open(self) -> openai.AsyncOpenAI:
-        endpoint = self.endpoint
-        given: dict[str, Any] = {"api_key": self._key, "max_retries": 0, "timeout": None}
+        endpoint, http = self.endpoint, self._http or open_http()
+        self._http = None
+        given: dict[str, Any] = {"api_key": self._key, "max_retries": 0, "timeout": None, "http_client": http}
         if endpoint.azure_api_version is None:
             self._api = openai.AsyncOpenAI(base_url=endpoint.base_url or OPENAI_URL, **given)
         else:
@@ -339,6 +362,7 @@ class ChatClient:
     async def _leave(self) -> None:
         """Send nothing more, and keep the replies that are under way."""
         self._leaving = True
+        self._first.leave()
         for task in self._asking.values():
             if task not in self._posting:
                 task.cancel()

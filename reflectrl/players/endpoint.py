@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import is_private, public_address
 from reflectrl.players.account import Price
 from reflectrl.prompts.chat import Messages
 
 OPENAI_URL = "https://api.openai.com/v1"
 NO_KEY = "EMPTY"
 """Sent to a server that needs none; the client library insists on one."""
+TIMEOUT_S = 60.0
+"""Seconds one attempt may take, where the recipe does not say."""
+PRIVATE_TIMEOUT_S = 600.0
+"""The same at a server on this machine or its own network, which may be slow, or still load its model."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Endpoint:
     azure_api_version: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
     concurrency: int = 8
-    timeout_s: float = 60.0
+    timeout_s: float | None = None
     max_attempts: int = 5
     max_rejected: int = 20
     max_tokens: int = 200
@@ -34,10 +39,19 @@ class Endpoint:
     price: Price | None = None
     backoff_s: float = 0.5
     """Longest pause before the first repetition; it doubles with each further one."""
+    notice_s: float = 30.0
+    """Seconds without any reply after which a line says so; they double with each further line."""
 
     def __str__(self) -> str:
         """For messages: what is asked, and where."""
         return f"model {self.model!r} at {self.base_url or OPENAI_URL}"
+
+    @property
+    def attempt_s(self) -> float:
+        """Seconds one attempt may take."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        return PRIVATE_TIMEOUT_S if self.base_url is not None and is_private(self.base_url) else TIMEOUT_S
 
     def body(self, chat: Messages) -> dict[str, Any]:
         """What a call sends."""
@@ -69,7 +83,7 @@ class Endpoint:
         """The key, from the environment only.
 
         Raises:
-            InvalidInput: no key, or an address that cannot be one.
+            InvalidInput: no key, an address that cannot be one, or one that holds credentials.
 
         """
         url, azure = self.base_url, self.azure_api_version is not None
@@ -77,8 +91,8 @@ class Endpoint:
             raise InvalidInput(
                 "azure_api_version was given without base_url; set base_url to the address of the resource."
             )
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise InvalidInput(f"base_url={url!r} is no address; expected one like http://localhost:8000/v1.")
+        if url is not None:
+            public_address(url)
         key = os.environ.get(self.api_key_env, "").strip()
         if not key and (url is None or azure):
             raise InvalidInput(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from reflectrl.core import WorkFailed
@@ -33,6 +34,8 @@ class PaidReply:
     tokens: Tokens
     batch: bool
     """Whether it came in OpenAI's Batch mode."""
+    cut: bool = False
+    """Whether ``max_tokens`` ended it before its end, so that it cannot be used as it is."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,17 @@ class Journal:
         self._folder = folder
         self._replies: dict[str, str] = {}
         self._rejected: dict[str, str] = {}
+        self._cut: set[str] = set()
         self.paid: list[tuple[Tokens, bool]] = []
         """Of each reply of an earlier process: its tokens, and whether it came in Batch mode."""
-        for reply in _lines(folder, REPLIES, PaidReply):
-            self._remember(reply)
-            self.paid.append((reply.tokens, reply.batch))
-        for call in _lines(folder, REJECTED, RejectedCall):
-            self._rejected[call.asked] = call.reason
+        if folder is not None:
+            for name in (REPLIES, REJECTED):
+                mend_tail(folder / name)
+            for reply in read_replies(folder):
+                self._remember(reply)
+                self.paid.append((reply.tokens, reply.batch))
+            for call in _lines(folder / REJECTED, RejectedCall):
+                self._rejected[call.asked] = call.reason
 
     @property
     def rejected(self) -> int:
@@ -92,6 +99,10 @@ class Journal:
             raise RejectedReply(self._rejected[asked])
         return self._replies.get(asked)
 
+    def is_cut(self, asked: str) -> bool:
+        """Whether ``max_tokens`` ended the reply to a call before its end."""
+        return asked in self._cut
+
     def add(self, reply: PaidReply) -> None:
         """Keep a reply; on the disk when this returns."""
         self._append(REPLIES, reply)
@@ -109,14 +120,26 @@ class Journal:
             append_jsonl(self._folder / name, [line])
 
     def _remember(self, reply: PaidReply) -> None:
+        (self._cut.add if reply.cut else self._cut.discard)(reply.asked)
         if reply.text is None:
             self._replies.pop(reply.asked, None)
         elif self._folder is not None:
             self._replies[reply.asked] = reply.text
 
 
-def _lines(folder: Path | None, name: str, kind: type[T]) -> list[T]:
-    if folder is None or not (folder / name).exists():
+def read_replies(folder: Path) -> list[PaidReply]:
+    """The replies in ``folder``; earlier versions took those that were cut for whole ones.
+
+    Raises:
+        InvalidInput: a damaged file.
+
+    """
+    return _lines(folder / REPLIES, PaidReply, {"cut": False})
+
+
+def _lines(path: Path, kind: type[T], absent: Mapping[str, object] = MappingProxyType({})) -> list[T]:
+    """The records of a file; ``absent`` are fields that earlier versions did not write."""
+    if not path.exists():
         return []
-    mend_tail(folder / name)
-    return [decode(kind, value, where) for where, value in read_jsonl(folder / name)]
+    lines = [(where, {**absent, **value} if isinstance(value, dict) else value) for where, value in read_jsonl(path)]
+    return [decode(kind, value, where) for where, value in lines]

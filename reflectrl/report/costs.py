@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config.endpoint import CALLS
-from reflectrl.core.jsonl import decode, read_jsonl
+from reflectrl.core.jsonl import read_jsonl
 from reflectrl.players.account import Price
-from reflectrl.players.journal import REJECTED, REPLIES, PaidReply
+from reflectrl.players.journal import REJECTED, REPLIES, read_replies
 
 _ORDER = ("gen-data", "sft", "rlft", "eval")
 _SECTIONS = {"writer": "dataset", "teacher": "data", "reflector": "players", "policy": "players"}
@@ -65,7 +65,7 @@ def read_calls(run: Path, recipe: Mapping[str, Any]) -> tuple[Calls, ...]:
 
 def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
     # a Journal would mend the files that it reads; a report only looks
-    replies = [decode(PaidReply, value, where) for where, value in read_jsonl(folder / REPLIES)]
+    replies = read_replies(folder)
     paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others mark what to forget
     endpoint = _endpoint(recipe, folder.name)
     price = _price(part(endpoint, "price"))

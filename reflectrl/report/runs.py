@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, stage_times
@@ -54,7 +55,7 @@ class Run:
     """Its folder's name; the path as given where several are called the same."""
     path: Path
     recipe: str
-    """``recipe.yaml`` as it stands."""
+    """``recipe.yaml`` as it stands, without credentials in addresses."""
     rows: tuple[EvalRow, ...]
     points: tuple[Point, ...]
     paces: tuple[Pace, ...]
@@ -84,7 +85,8 @@ def _read_run(path: Path, name: str) -> Run:
     ledger = read_ledger(path)
     artefacts = Artefacts(path, ledger)
     try:
-        recipe = artefacts.verify_recipe().read_text(encoding="utf-8", errors="replace")
+        text = artefacts.verify_recipe().read_text(encoding="utf-8", errors="replace")
+        recipe = without_credentials(text)
     except OSError as error:
         raise InvalidInput(
             f"{path} is no run folder: its recipe.yaml cannot be read ({error.strerror}); "

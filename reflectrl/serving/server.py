@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def serve(
     port: int = 8000,
     key: str | None = None,
     bounds: Bounds | None = None,
+    hosts: Sequence[str] = (),
     ready: Callable[[str], None] = tell_user,
 ) -> None:
     """Serve the agent of a run, or of an export of one, until SIGINT or SIGTERM; from the main thread only.
@@ -69,6 +70,7 @@ def serve(
         port: 0 for any that is free.
         key: what clients must know; ``None`` to let everybody in.
         bounds: what one client may ask.
+        hosts: names that clients may call the server by, besides ``host``, ``localhost`` and IP addresses.
         ready: told who is served, and where.
 
     Raises:
@@ -79,10 +81,12 @@ def serve(
     with listen(host, port) as listener:  # first, because models take long to load
         service = load_service(run, policy, greedy=greedy)
         address, number = listener.getsockname()[:2]
-        if key is None and not ipaddress.ip_address(address).is_loopback:
+        elsewhere = not ipaddress.ip_address(address).is_loopback
+        names = {host, *hosts, *([socket.gethostname()] if elsewhere else ())}
+        if key is None and elsewhere:
             tell_user(f"warning: {address} can be reached from elsewhere, and no key is asked for; set --api-key-env.")
         url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
-        app = make_app(service, bounds, key, ready=lambda: ready(f"serving {service.who} on {url}"))
+        app = make_app(service, bounds, key, names, ready=lambda: ready(f"serving {service.who} on {url}"))
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -133,9 +137,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_app(
-    service: Service, bounds: Bounds, key: str | None = None, *, ready: Callable[[], None] = lambda: None
+    service: Service,
+    bounds: Bounds,
+    key: str | None = None,
+    hosts: Iterable[str] = (),
+    *,
+    ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """The application; ``ready`` is called when it begins to answer."""
+    """The application, see ``serve``; ``ready`` is called when it begins to answer."""
     players = Together(service.agent, bounds.max_waiting)
 
     @contextlib.asynccontextmanager
@@ -153,7 +162,7 @@ def make_app(
         redoc_url=None,
         responses={"default": {"model": Failure}},
     )
-    app.add_middleware(Gate, bounds=bounds, key=key)
+    app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
     for kind in (Refused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
         app.add_exception_handler(kind, _answer_error)
     desk = Desk(service, players, bounds.timeout_s)

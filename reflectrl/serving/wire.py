@@ -13,19 +13,22 @@ REFLECTOR = "reflector"
 """The one model of the chat."""
 LONGEST_NAME = 60
 """Characters that are repeated of a name that a client made up."""
+_OBJECTS = ("model_type", "model_attributes_type", "dict_type")
+"""Errors of pydantic that name a class of ours where an object of JSON is expected."""
+_NO_OBJECT = "its body is no JSON object, or content-type is not application/json"
 
 
 def _text(given: str) -> str:
     try:
         given.encode()
     except UnicodeEncodeError:
-        raise ValueError("a lone surrogate is no text") from None
+        raise ValueError("holds a lone surrogate, which is no text") from None
     return given
 
 
 def _line(given: str) -> str:
     if "\n" in given:
-        raise ValueError("expected one line")
+        raise ValueError("should be one line")
     return given
 
 
@@ -164,28 +167,41 @@ class Failure(BaseModel):
 
 
 def mistakes(errors: Sequence[Mapping[str, Any]], known: Sequence[str]) -> str:
-    """What pydantic found wrong with a request, as a sentence that repeats no value of it.
+    """What pydantic found wrong with a request, as a sentence in terms of its JSON that repeats no value of it.
 
     Args:
         errors: as pydantic lists them.
         known: fields of the request.
 
     """
-    found = dict.fromkeys(_mistake(error, known) for error in errors[:3])
-    more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    return f"the request cannot be used: {'; '.join(found)}{more}."
+    wrong: dict[str, dict[str, None]] = {}  # sets that keep their order
+    for error in errors:
+        wrong.setdefault(_field(error), {})[_mistake(error, known)] = None
+    # of a value that may be of two kinds, what is wrong inside says more than that it is not of the other kind
+    inner = {field: found for field, found in wrong.items() if not any(f.startswith(f"{field}.") for f in wrong)}
+    said = [f"the field {field!r} {' or '.join(found)}" if field else _NO_OBJECT for field, found in inner.items()]
+    if errors[0]["type"] == "json_invalid":
+        said = ["its body is no JSON"]
+    more = f"; and {len(said) - 3} more" if len(said) > 3 else ""
+    return f"the request cannot be used: {'; '.join(said[:3])}{more}."
+
+
+def _field(error: Mapping[str, Any]) -> str:
+    """The field that is wrong, as dotted keys of the JSON; empty for the whole body."""
+    keys = [str(key)[:LONGEST_NAME] for key in error["loc"][1:]]
+    made_up = keys[-1:] if error["type"] == "extra_forbidden" else []
+    # pydantic marks members of a union (`list[...]`, `function-after[...]`), which no JSON holds
+    return ".".join([key for key in keys[: len(keys) - len(made_up)] if "[" not in key] + made_up)
 
 
 def _mistake(error: Mapping[str, Any], known: Sequence[str]) -> str:
-    keys = [str(key)[:LONGEST_NAME] for key in error["loc"][1:]]
-    where = ".".join(keys)
-    if error["type"] == "json_invalid":
-        return "its body is no JSON"
-    if not keys:
-        return "its body is no JSON object, or content-type is not application/json"
-    if error["type"] == "extra_forbidden":
-        return f"the field {where!r} is unknown; {nearest(where, known)}".rstrip(".")
-    if error["type"] == "missing":
-        return f"the field {where!r} is missing"
-    said = str(error["msg"]).removeprefix("Value error, ").removesuffix(".")
-    return f"the field {where!r}: {said[:1].lower()}{said[1:]}"
+    """What is wrong with a field, to be put behind its name."""
+    kind, field = error["type"], _field(error)
+    if kind == "extra_forbidden":
+        hint = f"; {nearest(field, known)}" if len(error["loc"]) == 2 else ""
+        return f"is unknown{hint}".removesuffix(".")
+    if kind == "missing":
+        return "is missing"
+    if kind in _OBJECTS:
+        return "should be an object"
+    return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ").removesuffix(".")

@@ -10,13 +10,12 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import without_credentials
 from reflectrl.core.files import write_text
 
 _PATH = re.compile(r"(?<![\w.~/-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
 """An absolute path within a text; addresses and relative paths are none."""
 _WHOLE_PATH = re.compile(r"(?:/[^/\n]+){2,}/?")
-_LOGIN = re.compile(r"(\w+://)[^\s/@]+@")
-_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S*")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 _SHORTEST_SECRET = 8
 
@@ -36,7 +35,8 @@ class Scrubber:
         self._secrets = [value for name, value in os.environ.items() if _SECRET.search(name)]
 
     def text(self, text: str) -> str:
-        """``text`` without the run folder, the home folder and secrets of this process."""
+        """``text`` without the run folder, the home folder, credentials in addresses and secrets of this process."""
+        text = without_credentials(text)
         for place, name in self._places:
             text = name.join(re.split(re.escape(place) + r"(?![\w-])", text))
         for secret in self._secrets:
@@ -52,8 +52,7 @@ class Scrubber:
             return [self.value(part) for part in value]
         if not isinstance(value, str):
             return value
-        address = _QUERY.sub(r"\1", _LOGIN.sub(r"\1", value))
-        plain = self.text(address.replace("file://", ""))
+        plain = self.text(value.replace("file://", ""))
         if plain.startswith(("/", "~/")) and "\n" not in plain:  # with spaces or without
             return PurePosixPath(plain).name
         return _PATH.sub(lambda found: PurePosixPath(found[0]).name, plain)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,10 +16,11 @@ from pathlib import Path
 import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
-from reflectrl.core import WorkFailed
+from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.players.chat import ChatClient
 from reflectrl.players.endpoint import Endpoint
 from reflectrl.players.journal import REJECTED, REPLIES, Journal, RejectedReply
+from reflectrl.players.transport import MAX_REPLY_BYTES
 from reflectrl.prompts.chat import BadReply, Messages
 
 KEY = "sk-secret-123"
@@ -119,6 +121,8 @@ BROKEN = {
     "empty": "reply is empty",
     "wrong-type": "reply is empty",
     "length": "raise max_tokens",
+    "endless": "more than 4,194,304 bytes",
+    "gzip": "compressed",
     "refusal": "the model refused: I cannot help with that",
     "content-filter": "the model refused: finish_reason content_filter",
 }
@@ -224,7 +228,109 @@ def test_a_pause_that_is_none_is_not_kept(endpoint: ScriptedEndpoint, given: str
     assert time.monotonic() - begin < 2
 
 
+def test_a_redirect_is_not_followed_and_says_where_it_leads(endpoint: ScriptedEndpoint) -> None:
+    with ScriptedEndpoint() as other:
+        for url in (f"{other.url}/chat/completions", f"http://me:{KEY}@{other.root[7:]}/x?key={KEY}", endpoint.url):
+            endpoint.faults.append(f"redirect:{url}")
+            with pytest.raises(
+                WorkFailed, match=r"status 307: it redirects to 127\.0\.0\.1:.*; set base_url"
+            ) as caught:
+                ask(endpoint.at(), "hello")
+            assert KEY not in str(caught.value)
+        assert other.requests == []
+    assert len(endpoint.requests) == 3
+
+
+def test_of_an_endless_reply_no_more_is_read_than_its_limit(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.append("endless")
+    assert ask(endpoint.at(), "hello") == ["fine"]
+    assert endpoint.flooded < 8 * MAX_REPLY_BYTES  # besides what sockets hold
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTPS_PROXY", f"socks9://me:{KEY}@127.0.0.1:1"),
+        ("https_proxy", "http://127.0.0.1:port"),
+        ("SSL_CERT_FILE", "missing.pem"),
+        ("SSL_CERT_FILE", __file__),
+    ],
+)
+def test_connections_that_the_environment_makes_impossible_are_refused_before_work(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(
+        InvalidInput, match=f"environment variables .*{variable}.*correct the one that is wrong"
+    ) as caught:
+        ChatClient(Endpoint(base_url="https://127.0.0.1:1/v1"))
+    assert KEY not in str(caught.value)
+
+
+def test_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(WorkFailed, match="cannot be reached .*, through HTTP_PROXY"):
+        ask(Endpoint(base_url="http://192.0.2.1/v1", max_attempts=1), "hello")
+
+
+def test_a_first_reply_that_takes_long_is_announced_until_it_comes(endpoint: ScriptedEndpoint) -> None:
+    told: list[str] = []
+    waited = threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if len(told) == 2:
+            waited.set()
+
+    def late(_: Chat) -> str:
+        waited.wait(30)
+        return "fine"
+
+    endpoint.reply = late
+    client = ChatClient(endpoint.at(notice_s=0.02), tell=tell)
+    assert client.ask_many([question("a")], [str])[0].value == "fine"
+    assert told[:2] == [
+        f"still waiting for the first reply from model 'gpt-4o' at {endpoint.url} ({seconds} s)."
+        for seconds in ("0.02", "0.04")
+    ]
+    told.clear()
+    endpoint.latency_s = 0.1
+    assert client.ask_many([question("b")], [str])[0].value == "fine"
+    assert told == []  # it was not the first
+
+
+def test_a_server_that_answers_at_once_is_not_announced(endpoint: ScriptedEndpoint) -> None:
+    told: list[str] = []
+    client = ChatClient(endpoint.at(notice_s=1000.0), tell=told.append)
+    client.ask_many([question("a")], [str])
+    assert told == []
+
+
 # what the caller makes of it
+
+
+def test_a_reply_that_was_cut_off_is_asked_again_and_counted(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.faults.append("cut-off")
+    for sent, cut in ((2, 1), (2, 0)):  # the second time nothing is asked
+        client = ChatClient(endpoint.at(), Journal(calls))
+        assert [reply.value for reply in client.ask_many([question("hello")], [str])] == ["fine"]
+        assert (len(endpoint.requests), client.usage.cut) == (sent, cut)
+    assert endpoint.requests[1].chat == [
+        *question("hello"),
+        {"role": "assistant", "content": "It was all going very"},
+        *question("Your reply was too long and was cut off. Answer again, completely, in fewer words."),
+    ]
+
+
+def test_a_reply_that_is_always_cut_off_is_set_aside_with_what_to_raise(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    endpoint.faults.extend(["cut-off"] * 4)
+    with pytest.raises(RejectedReply, match=r"cut off \(finish_reason length\); raise max_tokens=50 of the endpoint"):
+        ask(endpoint.at(max_tokens=50), "hello", calls=calls)
+    [line] = (calls / REJECTED).read_text().splitlines()
+    assert "raise max_tokens" in json.loads(line)["reason"]
 
 
 def test_a_bad_reply_is_asked_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
@@ -360,6 +466,22 @@ def test_a_process_that_is_stopped_keeps_what_it_paid_for(
     paid = 6 if sign == signal.SIGINT else 8
     assert ask(endpoint.at(), *"abcdef", calls=calls) == ["fine"] * 6
     assert len(endpoint.requests) == paid
+
+
+def test_sigterm_inside_of_a_task_ends_the_process_without_a_complaint(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    code = (
+        "import pathlib, signal, sys; from reflectrl.players.chat import ChatClient; "
+        "from reflectrl.players.endpoint import Endpoint; from reflectrl.players.journal import Journal\n"
+        "url, path = sys.argv[1:]; signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))\n"
+        "client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)))\n"
+        "chats = [[{'role': 'user', 'content': text}] for text in 'abcdef']\n"
+        "client.ask_many(chats, [lambda words: signal.raise_signal(signal.SIGTERM)] * 6)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, endpoint.url, str(calls)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (143, "")
+    assert len((calls / REPLIES).read_text().splitlines()) == len(endpoint.requests)
 
 
 # the key

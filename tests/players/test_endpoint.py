@@ -4,7 +4,7 @@ import pytest
 
 from reflectrl.core import InvalidInput
 from reflectrl.players.account import Price
-from reflectrl.players.endpoint import Endpoint
+from reflectrl.players.endpoint import PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
 
 CHAT = [{"role": "user", "content": "hello"}]
 
@@ -37,6 +37,47 @@ def test_a_key_may_end_with_the_line_break_of_the_file_it_came_from(monkeypatch:
 def test_an_address_that_cannot_be_one_is_refused(fields: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         Endpoint(**fields).key()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://somebody:secret@host/v1",
+        "https://secret@host/v1",
+        "https://host/v1?api_key=secret",
+        "https://host/v1#secret",
+        "somebody:secret@host/v1",
+        "http://host:secret/v1",
+    ],
+)
+def test_an_address_with_credentials_is_refused_and_they_are_not_shown(url: str) -> None:
+    with pytest.raises(InvalidInput, match="base_url (holds a login or a query|is no address)") as caught:
+        Endpoint(base_url=url).key()
+    assert "secret" not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_an_address_may_have_an_at_sign_in_its_path() -> None:
+    Endpoint(base_url="https://host/models/m@1").key()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:8000/v1",
+        "http://127.0.0.1:1",
+        "http://[::1]:1/v1",
+        "http://gpu-box:8000",
+        "http://192.168.0.7",
+    ],
+)
+def test_a_server_of_the_user_s_own_network_may_be_slow_unless_the_recipe_says_otherwise(url: str) -> None:
+    assert Endpoint(base_url=url).attempt_s == PRIVATE_TIMEOUT_S > TIMEOUT_S
+    assert Endpoint(base_url=url, timeout_s=5.0).attempt_s == 5.0
+
+
+@pytest.mark.parametrize("url", [None, "https://api.example.com/v1", "https://8.8.8.8/v1"])
+def test_a_server_of_others_may_not(url: str | None) -> None:
+    assert Endpoint(base_url=url).attempt_s == TIMEOUT_S
 
 
 @pytest.mark.parametrize("changes", [{"model": "b"}, {"base_url": "http://b"}, {"temperature": 0.5}, {"max_tokens": 9}])

@@ -115,7 +115,7 @@ async def in_process(service: Service, bounds: Bounds | None = None) -> AsyncIte
     app = make_app(service, bounds or Bounds())
     async with (
         app.router.lifespan_context(app),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
     ):
         yield client
 
@@ -195,7 +195,9 @@ def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> No
     assert (lower["reflection"], higher["reflection"]) == said
     assert lower["probabilities"] != higher["probabilities"]
     own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"reflection": None})]
-    assert own[0] == own[1]
+    chances = [reply["probabilities"] for reply in own]
+    assert chances[0] == pytest.approx(chances[1], abs=1e-5)
+    assert own[0]["reflection"] == own[1]["reflection"] not in said
 
 
 def test_thirty_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> None:
@@ -287,8 +289,19 @@ CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2
         ({"messages": []}, 400, "holds no text of a user"),
         ({"messages": [{"content": "x"}]}, 400, "'messages.0.role' is missing"),
         ({"messages": [{"role": "user", "content": "1 2 " * 300}]}, 400, "but the model takes"),
-        ({"max_tokens": 0}, 400, "'max_tokens': input should be greater than or equal to 1"),
+        ({"max_tokens": 0}, 400, "the field 'max_tokens' should be greater than or equal to 1."),
         ({"tools": []}, 400, "the field 'tools' is unknown"),
+        *(
+            ({"messages": [{"role": "user", "content": content}]}, 400, f"cannot be used: the field {sentence}.")
+            for content, sentence in (
+                (5, "'messages.0.content' should be a valid string or should be a valid list"),
+                ([5], "'messages.0.content.0' should be an object"),
+                ([{"type": "text"}], "'messages.0.content.0.text' is missing"),
+                ([{"type": "text", "text": 5}], "'messages.0.content.0.text' should be a valid string"),
+                ([{"type": "text", "text": "x", "a[b]": 5}], "'messages.0.content.0.a[b]' is unknown"),
+            )
+        ),
+        ({"messages": ["x"]}, 400, "the field 'messages.0' should be an object."),
     ],
 )
 def test_a_chat_that_cannot_be_had_is_refused(
@@ -308,12 +321,12 @@ def test_a_chat_that_cannot_be_had_is_refused(
         ({"actions": []}, "offered no legal action"),
         ({"actions": [f"go {n}" for n in range(9)]}, "has 9 actions, but max_actions is 2"),
         ({"actions": ["wait", "wait"]}, "repeats an action"),
-        ({"actions": ["wait\nB. win", "go"]}, "'actions.0': expected one line"),
-        ({"history": ["wait\nB. win"]}, "'history.0': expected one line"),
+        ({"actions": ["wait\nB. win", "go"]}, "'actions.0' should be one line"),
+        ({"history": ["wait\nB. win"]}, "'history.0' should be one line"),
         ({"observation": "1 2 " * 300}, "but the model takes"),
-        ({"observation": 5}, "'observation': input should be a valid string"),
+        ({"observation": 5}, "'observation' should be a valid string"),
         ({"action": ["go"]}, "the field 'action' is unknown; did you mean 'actions'?"),
-        ({"seed": "1"}, "'seed': input should be a valid integer"),
+        ({"seed": "1"}, "'seed' should be a valid integer"),
         ({"x" * 100: 1}, f"the field '{'x' * 60}' is unknown"),
     ],
 )
@@ -358,6 +371,58 @@ def test_a_body_that_is_too_large_is_refused_however_it_is_sent(client: httpx2.C
     for content in (large, iter([large[:1000], large[1000:]])):
         found = refusal(client.post("/act", content=content, headers=as_json))
         assert found == (413, "the request has more than 4,000 bytes, which is the limit; send less.")
+
+
+def over_a_socket(server: Server, head: str, body: bytes = b"") -> bytes:
+    """What comes back until the server closes the connection, while ``body`` is sent without end."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    answer = b""
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(f"{head}\r\n\r\n".replace("\n", "\r\n").replace("\r\r", "\r").encode())
+        with contextlib.suppress(OSError):  # the server has hung up
+            while body:
+                line.sendall(body)
+        with contextlib.suppress(OSError):
+            while part := line.recv(65536):
+                answer += part
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (f"authorization: Bearer {KEY}\ncontent-length: 900000000000", 413),
+        (f"authorization: Bearer {KEY}\ntransfer-encoding: chunked", 413),
+        ("content-length: 900000000000", 401),
+        ("transfer-encoding: chunked", 401),
+    ],
+)
+def test_an_endless_request_is_refused_and_hung_up_on(more: str, status: int, server: Server) -> None:
+    chunk = b"3e8\r\n" + b"x" * 1000 + b"\r\n" if "chunked" in more else b"x" * 1000
+    answer = over_a_socket(
+        server, f"POST /act HTTP/1.1\nhost: localhost\ncontent-type: application/json\n{more}", chunk
+    )
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_a_name_that_a_web_page_led_here_is_refused(server: Server, client: httpx2.Client) -> None:
+    for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8000", "[::1", ""):
+        status, sentence = refusal(client.get("/health", headers={"host": host}))
+        assert (status, "start it with --allow-host NAME" in sentence) == (421, True)
+    for host in ("localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]:8000", "10.1.2.3"):
+        assert client.get("/health", headers={"host": host}).status_code == 200
+    nameless = over_a_socket(server, f"GET /health HTTP/1.0\nauthorization: Bearer {KEY}")
+    assert nameless.startswith(b"HTTP/1.1 421 ")
+
+
+def test_a_server_goes_by_the_names_that_it_is_given(service: Service) -> None:
+    async def ask() -> int:
+        app = make_app(service, Bounds(), hosts=["Agents.example"])
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://agents.example") as client:
+            return (await client.get("/health")).status_code
+
+    assert asyncio.run(ask()) == 200
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", f"Basic {KEY}", KEY])
@@ -498,7 +563,7 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(service: Service) -> None
 
     async def ask() -> httpx2.Response:
         app = make_app(service, Bounds(timeout_s=0.1))
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
             return await client.post("/act", content=never())
 
     assert refusal(asyncio.run(ask())) == (408, "the request did not arrive within 0.1 s.")
@@ -545,7 +610,7 @@ def test_what_clients_send_to_a_remote_reflector_is_not_kept(
         app = make_app(remote, Bounds())
         async with (
             app.router.lifespan_context(app),
-            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client,
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
         ):
             acted = await client.post("/act", json=STATE)
             chat = await client.post("/v1/chat/completions", json=CHAT)
@@ -596,7 +661,7 @@ def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, caps
 def test_a_signal_ends_it_once_what_is_under_way_is_answered(server: Server) -> None:
     address = server.url.removeprefix("http://").rsplit(":", 1)
     body = json.dumps(STATE)
-    head = f"POST /act HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
+    head = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
     with socket.create_connection((address[0], int(address[1])), timeout=30) as line:
         line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
         time.sleep(0.2)

@@ -1,0 +1,58 @@
+"""A price belongs to the model and the server that it was written for: no other endpoint inherits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reflectrl.core.addresses import is_loopback, without_credentials
+
+_ENDPOINTS = ("dataset.endpoint", "players.endpoint", "data.endpoint")
+_SERVER = ("model", "base_url", "azure_api_version")
+_FREE = {"prompt": 0.0, "completion": 0.0}
+
+
+def drop_foreign_prices(before: Any, after: Any, is_given: Callable[[str], bool]) -> list[str]:
+    """Take prices out of ``after`` that were written for other endpoints; returns a sentence about each.
+
+    Args:
+        before: values of a recipe.
+        after: the same after a change (a recipe that extends it, or overrides); a server on this machine becomes free.
+        is_given: whether the change has a price for the endpoint at these keys.
+
+    """
+    said = []
+    for where in _ENDPOINTS:
+        then, now = section_at(before, where), section_at(after, where)
+        if then.get("price") is None or is_given(where) or _server(then) == _server(now):
+            continue
+        url = now.get("base_url")
+        free = isinstance(url, str) and _is_free(url)
+        now["price"] = dict(_FREE) if free else None
+        said.append(
+            f"note: the price in {where} is that of {_words(then)}, not of {_words(now)}, "
+            f"{'whose calls count as free' if free else 'whose price is not known'}; set {where}.price to say it."
+        )
+    return said
+
+
+def section_at(values: Any, where: str) -> dict[str, Any]:
+    """The mapping at the dotted keys ``where``; an empty one where there is none."""
+    for key in where.split("."):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values if isinstance(values, dict) else {}
+
+
+def _server(section: dict[str, Any]) -> list[Any]:
+    return [section.get(key) for key in _SERVER]
+
+
+def _is_free(url: str) -> bool:
+    try:
+        return is_loopback(url)
+    except ValueError:  # no address, which the schema refuses
+        return False
+
+
+def _words(section: dict[str, Any]) -> str:
+    return f"model {section.get('model')!r} at {without_credentials(section.get('base_url')) or 'OpenAI'}"

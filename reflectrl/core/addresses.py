@@ -1,0 +1,82 @@
+"""Addresses of servers: what in them is secret, and whether a server is the user's own."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from reflectrl.core.errors import InvalidInput
+
+_LOGIN = re.compile(r"(\w+://)[^\s/?#'\"<>]*@")
+_QUERY = re.compile(r"(\w+://[^\s?'\"<>]+)\?[^\s'\"<>]*")
+
+
+def public_address(url: str) -> str:
+    """Return ``url``, the address of a chat endpoint, if files may hold it: without login and query.
+
+    Raises:
+        InvalidInput: it is no address, or holds credentials; the sentence repeats none.
+
+    """
+    expected = "expected one like http://localhost:8000/v1"
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - read to be checked
+    except ValueError:  # a port that is no number, half of an IPv6 address
+        raise InvalidInput(f"base_url is no address; {expected}.") from None
+    if "@" in (parts.netloc or url) or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"base_url holds a login or a query, and recipes are copied into run folders and reports; {expected}: leave "
+            "the login or query out, and name the environment variable that holds the key in api_key_env."
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput(f"base_url={url!r} is no address; {expected}.")
+    return url
+
+
+def public_source(source: str) -> str:
+    """Return ``source``, a repository, if files may hold it: the name before an @ of ``ssh://`` is no secret.
+
+    Raises:
+        InvalidInput: it holds a login for HTTP; the sentence repeats none.
+
+    """
+    scheme, _, rest = source.partition("://")
+    if scheme.endswith(("http", "https")) and "@" in rest.partition("/")[0]:
+        raise InvalidInput(
+            f"{without_credentials(source)} was given with a login, which would be copied into files; leave the login "
+            "out, and let git's credential helper or ssh log in."
+        )
+    return source
+
+
+def without_credentials(value: Any) -> Any:
+    """``value``, text or nested settings, with logins and queries taken out of its addresses."""
+    if isinstance(value, dict):
+        return {key: without_credentials(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_credentials(part) for part in value]
+    return _QUERY.sub(r"\1", _LOGIN.sub(r"\1", value)) if isinstance(value, str) else value
+
+
+def is_loopback(url: str) -> bool:
+    """Whether ``url`` is an address of this machine."""
+    host = urlsplit(url).hostname or ""
+    address = _ip_address(host)
+    return address.is_loopback if address else host == "localhost" or host.endswith(".localhost")
+
+
+def is_private(url: str) -> bool:
+    """Whether ``url`` is an address of this machine or of its own network: a private IP address or a bare name."""
+    host = urlsplit(url).hostname or ""
+    address = _ip_address(host)
+    return address.is_private if address else is_loopback(url) or "." not in host
+
+
+def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
