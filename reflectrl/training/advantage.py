@@ -20,21 +20,38 @@ def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
     return torch.tensor(returns[::-1])
 
 
-def leave_one_out(returns: Tensor, groups: Tensor) -> Tensor:
-    """Baseline of each step: the mean return of the OTHER visits of its state, of all other steps where there is none.
+def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
+    """Baseline of each step: the mean return of OTHER episodes in its state, of all their steps where none came there.
+
+    Steps of the own episode count nowhere: their returns share rewards with the step's own, which would bias the
+    gradient (RLOO, too, leaves out whole episodes).
 
     Args:
         returns: (N,) rewards-to-go.
         groups: (N,) integers; equal for steps that read the same prompt.
+        episodes: (N,) integers; equal for steps of the same episode.
 
     Returns:
-        (N,) baselines, none of which depends on the step's own return (as in RLOO, per step instead of per episode).
+        (N,) baselines, none of which depends on a return of the step's own episode; 0 where there is no other episode.
 
     """
-    count = torch.bincount(groups).to(returns.dtype)[groups]
-    total = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add_(0, groups, returns)[groups]
-    all_others = (returns.sum() - returns) / max(len(returns) - 1, 1)
-    return torch.where(count > 1, (total - returns) / (count - 1).clamp(min=1), all_others)
+    total, count = _of_other_episodes(returns, groups, episodes)
+    all_total, all_count = _of_other_episodes(returns, torch.zeros_like(groups), episodes)
+    return torch.where(count > 0, total / count.clamp(min=1), all_total / all_count.clamp(min=1))
+
+
+def _of_other_episodes(returns: Tensor, groups: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
+    """For each step, (N,) sums and (N,) numbers of the returns in its group, those of its own episode left out."""
+    own = torch.stack([groups, episodes]).unique(dim=1, return_inverse=True)[1]
+    total, count = _sums(returns, groups)
+    own_total, own_count = _sums(returns, own)
+    return total - own_total, count - own_count
+
+
+def _sums(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """For each step, (N,) sums and (N,) numbers of the values in its group."""
+    total = torch.zeros(int(groups.max()) + 1, dtype=values.dtype).index_add_(0, groups, values)
+    return total[groups], torch.bincount(groups)[groups]
 
 
 def normalized(advantages: Tensor) -> Tensor:

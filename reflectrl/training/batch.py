@@ -41,7 +41,8 @@ def step_samples(
     prompts = [policy for trajectory in trajectories for _, policy in prompts_of(trajectory, layout)]
     returns = torch.cat([rewards_to_go(trajectory.rewards, gamma) for trajectory in trajectories])
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
-    advantages = returns - _baseline(baseline, returns, prompts, decisions)
+    episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
+    advantages = returns - _baseline(baseline, returns, prompts, decisions, episodes)
     if normalize:
         advantages = normalized(advantages)
     return [
@@ -58,7 +59,9 @@ def advantages_by_episode(samples: Sequence[StepSample], trajectories: Sequence[
     return [[next(following).advantage for _ in trajectory.turns] for trajectory in trajectories]
 
 
-def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], decisions: Sequence[Decision]) -> Tensor:
+def _baseline(
+    kind: str, returns: Tensor, prompts: Sequence[Prompt], decisions: Sequence[Decision], episodes: Tensor
+) -> Tensor:
     if kind == "none":
         return torch.zeros_like(returns)
     if kind == "batch":
@@ -66,7 +69,8 @@ def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], decisions: 
     if kind == "value":
         return torch.tensor([decision.value for decision in decisions])
     groups: dict[Prompt, int] = {}
-    return leave_one_out(returns, torch.tensor([groups.setdefault(prompt, len(groups)) for prompt in prompts]))
+    visited = torch.tensor([groups.setdefault(prompt, len(groups)) for prompt in prompts])
+    return leave_one_out(returns, visited, episodes)
 
 
 def minibatches(

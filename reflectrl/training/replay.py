@@ -1,4 +1,4 @@
-"""A buffer of worthwhile episodes that are replayed at later updates (section 4.4)."""
+"""A buffer of worthwhile episodes that are replayed at later updates of the same curriculum stage (section 4.4)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ class ReplayBuffer:
     def extend(self, trajectories: Iterable[Trajectory]) -> None:
         """Keep ``trajectories``; the oldest make room."""
         self._kept.extend(trajectories)
+
+    def clear(self) -> None:
+        """Forget all episodes."""
+        self._kept.clear()
 
     def sample(self, count: int, rng: random.Random) -> list[Trajectory]:
         """At most ``count`` different episodes."""

@@ -323,6 +323,8 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             **means,
         )
         if self.curriculum.advance(done.success):
+            if not self.curriculum.finished:
+                self.replay.clear()  # in the next stage its episodes would be samples of another task
             for env in self._envs:
                 env.close()
             self._envs = ()

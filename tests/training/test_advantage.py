@@ -22,34 +22,42 @@ def test_one_step_returns_its_reward():
     assert rewards_to_go([0.25], gamma=0.9).tolist() == [0.25]
 
 
-def test_the_leave_one_out_baseline_is_the_mean_of_the_other_visits():
+def test_the_leave_one_out_baseline_is_the_mean_of_the_visits_of_other_episodes():
     returns = torch.tensor([1.0, 2.0, 6.0, 10.0, 20.0])
-    groups = torch.tensor([0, 0, 0, 1, 1])
-    assert leave_one_out(returns, groups).tolist() == [4.0, 3.5, 1.5, 20.0, 10.0]
+    groups, episodes = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 0, 1])
+    assert leave_one_out(returns, groups, episodes).tolist() == [4.0, 3.5, 1.5, 20.0, 10.0]
 
 
 def test_the_order_of_the_steps_does_not_matter():
     returns, groups = torch.tensor([10.0, 1.0, 20.0, 2.0]), torch.tensor([1, 0, 1, 0])
-    assert leave_one_out(returns, groups).tolist() == [20.0, 2.0, 10.0, 1.0]
+    assert leave_one_out(returns, groups, torch.tensor([5, 5, 3, 3])).tolist() == [20.0, 2.0, 10.0, 1.0]
 
 
-def test_a_state_visited_once_is_compared_with_all_other_steps():
-    returns, groups = torch.tensor([1.0, 3.0, 8.0]), torch.tensor([0, 0, 1])
-    assert leave_one_out(returns, groups).tolist() == [3.0, 1.0, 2.0]
+def test_visits_of_the_own_episode_do_not_count():
+    # the first episode comes to state 0 twice, the second once
+    returns, groups, episodes = torch.tensor([1.0, 3.0, 8.0]), torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1])
+    assert leave_one_out(returns, groups, episodes).tolist() == [8.0, 8.0, 2.0]
 
 
-@pytest.mark.parametrize("groups", [[0, 0, 0, 1, 1], [0, 1, 2, 3, 3], [0, 1, 2, 3, 4]])
-def test_no_leave_one_out_baseline_depends_on_its_own_return(groups):
-    returns = torch.randn(5, generator=torch.Generator().manual_seed(0))
-    baseline = leave_one_out(returns, torch.tensor(groups))
-    for step in range(5):
-        changed = returns.clone()
-        changed[step] += 100.0
-        assert leave_one_out(changed, torch.tensor(groups))[step] == pytest.approx(baseline[step].item(), abs=1e-4)
+def test_a_state_that_no_other_episode_came_to_is_compared_with_all_steps_of_the_others():
+    returns, groups, episodes = torch.tensor([1.0, 3.0, 8.0]), torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1])
+    assert leave_one_out(returns, groups, episodes).tolist() == [8.0, 8.0, 1.0]
 
 
-def test_a_single_step_has_the_baseline_zero():
-    assert leave_one_out(torch.tensor([7.0]), torch.tensor([0])).tolist() == [0.0]
+@pytest.mark.parametrize("groups", [[0, 0, 0, 1, 1], [0, 1, 2, 3, 3], [0, 1, 2, 3, 4], [0, 0, 1, 0, 0]])
+def test_no_leave_one_out_baseline_depends_on_a_return_of_its_own_episode(groups):
+    returns, episodes = torch.randn(5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 1, 1, 2])
+    baseline = leave_one_out(returns, torch.tensor(groups), episodes)
+    for episode in range(3):
+        changed = returns + 100.0 * (episodes == episode)
+        again = leave_one_out(changed, torch.tensor(groups), episodes)
+        own, others = episodes == episode, episodes != episode
+        assert torch.allclose(again[own], baseline[own], atol=1e-4)
+        assert not torch.allclose(again[others], baseline[others], atol=1e-4)
+
+
+def test_a_single_episode_has_the_baseline_zero():
+    assert leave_one_out(torch.tensor([7.0, 3.0]), torch.tensor([0, 0]), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
 
 
 def test_normalisation_divides_by_the_deviation_and_keeps_the_sign_of_the_mean():

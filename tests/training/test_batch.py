@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
+import math
 import random
+from dataclasses import replace
 
 import pytest
 from tiny import LAYOUT
@@ -50,8 +53,8 @@ def test_the_batch_baseline_is_the_mean_return():
 
 
 def test_the_leave_one_out_baseline_compares_visits_of_one_prompt():
-    # both episodes begin in the hall, with returns 1 and 2; the attic is visited once: the mean of the others is 1.5
-    assert [sample.advantage for sample in samples(SHORT, LONG, baseline="leave_one_out")] == [-1.0, 1.0, 1.5]
+    # both episodes begin in the hall, with returns 1 and 2; the attic is compared with all steps of the other episode
+    assert [sample.advantage for sample in samples(SHORT, LONG, baseline="leave_one_out")] == [-1.0, 1.0, 2.0]
 
 
 def test_other_words_make_another_state():
@@ -62,6 +65,48 @@ def test_other_words_make_another_state():
     )
     assert same[1].advantage == pytest.approx(1.0 - (1.0 + 2.0) / 2)
     assert different[1].advantage == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
+
+
+WORLD = {
+    ("Hall.", 0): (-1.0, "Attic."),
+    ("Hall.", 1): (2.0, "Hall."),
+    ("Attic.", 0): (4.0, None),
+    ("Attic.", 1): (-3.0, None),
+}
+"""Reward and next state of each action; two steps, so "wait" in the hall leads to a second step in the hall."""
+GO = {"Hall.": 0.3, "Attic.": 0.6}
+"""Probability of action 0."""
+
+
+def two_steps(first, second):
+    reward, state = WORLD["Hall.", first]
+    return [("Hall.", first, reward), (state, second, WORLD[state, second][0])]
+
+
+def score(state, index):
+    """The derivative of the log-probability of an action by the state's logit."""
+    return (1.0 if index == 0 else 0.0) - GO[state]
+
+
+@pytest.mark.parametrize("baseline", ["none", "leave_one_out"])
+def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(baseline):
+    """Exactly: summed over all pairs of episodes of a two-step world, weighted by their probabilities."""
+    layout = replace(LAYOUT, history=0)  # so that both steps in the hall read the same prompt
+    played = []
+    for first, second in itertools.product((0, 1), repeat=2):
+        steps = two_steps(first, second)
+        probability = math.prod(GO[state] if index == 0 else 1 - GO[state] for state, index, _ in steps)
+        played.append((steps, probability))
+    gradient = {
+        at: sum(p * sum(r for *_, r in steps) * sum(score(s, i) for s, i, _ in steps if s == at) for steps, p in played)
+        for at in GO
+    }
+    expected = dict.fromkeys(GO, 0.0)
+    for (one, p), (other, q) in itertools.product(played, repeat=2):
+        found = step_samples([episode(*one), episode(*other)], layout, gamma=1.0, baseline=baseline, normalize=False)
+        for (state, index, _), sample in zip([*one, *other], found, strict=True):
+            expected[state] += p * q * sample.advantage * score(state, index) / 2
+    assert expected == pytest.approx(gradient, abs=1e-6)
 
 
 def test_the_value_baseline_is_what_the_value_head_said_when_the_action_was_sampled():

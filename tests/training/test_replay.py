@@ -25,6 +25,15 @@ def test_a_buffer_of_size_zero_keeps_nothing():
     assert buffer.sample(2, random.Random(0)) == []
 
 
+def test_a_cleared_buffer_keeps_nothing_and_fills_again():
+    buffer = ReplayBuffer(2)
+    buffer.extend(episodes(1, 2))
+    buffer.clear()
+    assert list(buffer) == []
+    buffer.extend(episodes(3))
+    assert [episode.seed for episode in buffer] == [3]
+
+
 def test_a_sample_holds_different_episodes_and_no_more_than_there_are():
     buffer = ReplayBuffer(10)
     buffer.extend(episodes(1, 2, 3))

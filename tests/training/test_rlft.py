@@ -217,6 +217,26 @@ def test_a_stage_says_what_is_worth_replaying(tmp_path):
     assert 0 < len(good) < sum(t.success for episodes in done.episodes for t in episodes)
 
 
+STAGES = [
+    Stage("near", 4, env={"size": 4}),
+    Stage("far", 4, env={"size": 6}, replay_threshold=100.0),  # nothing is as good
+]
+
+
+def test_a_stage_replays_no_episode_of_an_earlier_one(tmp_path):
+    options = {"stages": STAGES, "episodes": 16, "replay_size": 50, "replay_episodes": 5, "save_every": 2}
+    straight = run(tmp_path / "straight", **options).train()
+    assert [iteration.replayed for iteration in straight.iterations] == [0, 5, 5, 5, 0, 0, 0, 0]
+    killed = run(tmp_path / "killed", **options, dies_after=5)
+    with pytest.raises(Killed):
+        killed.train()
+    checkpoint = last_checkpoint(tmp_path / "killed")
+    assert checkpoint_iteration(checkpoint) == 4  # where the second stage begins
+    again = run(tmp_path / "killed", **options).train(checkpoint)
+    assert again.iterations == straight.iterations[4:]
+    assert list(again.trainer.replay) == list(straight.trainer.replay) == []
+
+
 # ---- the curriculum --------------------------------------------------------------------------------------------------
 
 
