@@ -232,7 +232,9 @@ class SFTPlayerSection(Section):
     learning_rate: Positive = 2e-4
     """Peak learning rate."""
     warmup: Fraction = 0.1
-    """Fraction of the steps with a rising learning rate; it falls along a cosine afterwards."""
+    """Fraction of the steps with a rising learning rate."""
+    lr_scheduler_type: Literal["cosine", "constant_with_warmup"] = "cosine"
+    """After the warm-up, the learning rate falls along a cosine or stays as it is."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.001
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
@@ -305,7 +307,8 @@ class RLFTSection(Section):
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper has none."""
     baseline: Literal["none", "batch", "leave_one_out", "value"] = "batch"
-    """Subtracted from the reward-to-go."""
+    """Subtracted from the reward-to-go. leave_one_out: the mean return of the other episodes where they read the same
+    prompt (whatever ``episodes_per_task`` is), of all their steps where none did."""
     value_coef: Annotated[float, Field(ge=0.0)] = 0.5
     """Weight of the value head's squared error, for ``baseline: value``."""
     normalize_advantages: bool = True
@@ -315,9 +318,9 @@ class RLFTSection(Section):
     entropy_coef_end: Fraction = 1.0
     """Fraction of the entropy weight reached, linearly, at the last update."""
     replay_size: Annotated[int, Field(ge=0)] = 0
-    """Successful episodes kept for replay; 0 for none."""
+    """Successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: Annotated[int, Field(ge=0)] = 0
-    """Replayed episodes an iteration."""
+    """Replayed episodes an iteration, without importance weights: the policy imitates its own successes."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
     """Tracker that the metrics and a few episodes are also sent to; it must be installed."""
     save_every: Count = 10

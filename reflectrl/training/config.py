@@ -56,7 +56,7 @@ class ReflectRLConfig(_BaseConfig):
     learning_rate_end: float = 1.0
     """Fraction of ``learning_rate`` reached, linearly, at the end."""
     replay_size: int = 0
-    """Worthwhile episodes kept."""
+    """Worthwhile episodes of the current stage kept."""
     replay_episodes: int = 0
     """Kept episodes replayed an iteration."""
     save_every: int = 10

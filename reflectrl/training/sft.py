@@ -229,7 +229,7 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             per_device_train_batch_size=micro,
             gradient_accumulation_steps=section.batch_size // micro,
             learning_rate=section.learning_rate,
-            lr_scheduler_type="cosine",
+            lr_scheduler_type=section.lr_scheduler_type,
             warmup_steps=math.ceil(section.warmup * section.steps),
             weight_decay=section.weight_decay,
             max_grad_norm=section.max_grad_norm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
@@ -117,15 +118,72 @@ def test_an_ablation_changes_one_setting(name: str, changed: tuple[str, ...]) ->
     assert training == {changed}
 
 
-def test_the_paper_recipe_has_table_3() -> None:
-    recipe = load_recipe("dangerous_taxi/paper")
-    assert recipe.rlft is not None
+# ---- recipes that claim the paper's objective or settings ------------------------------------------------------------
+
+CLAIM = re.compile(r"Algorithm 1|the paper's (objective|settings)|table 3", re.IGNORECASE)
+
+
+def ancestry(name: str) -> list[str]:
+    """A recipe, the one that it extends, and so on."""
+    parent = yaml.safe_load(recipe_text(name)).get("extends")
+    return [name, *(ancestry(parent) if parent else [])]
+
+
+def claims_the_paper(name: str) -> bool:
+    words = " ".join(recipe_text(name).replace("#", " ").split())
+    return "paper" in name.partition("/")[2] or CLAIM.search(words) is not None
+
+
+CLAIMING = [name for name in NAMES if any(map(claims_the_paper, ancestry(name)))]
+PAPERS = [name for name in NAMES if name.partition("/")[2].startswith("paper")]
+
+
+def test_claims_are_found_by_names_words_and_ancestry() -> None:
+    assert {"number_line/nano_reinforce", "dangerous_taxi/nano_paper_objective", *PAPERS} <= set(CLAIMING)
+    assert {"dangerous_taxi/nano", "dangerous_taxi/nano_ppo", "auto_explore/nano"}.isdisjoint(CLAIMING)
+
+
+@pytest.mark.parametrize("name", CLAIMING)
+def test_a_recipe_that_claims_the_papers_objective_has_it(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.sft.policy.label_smoothing == 0.0
+    if recipe.rlft is None:
+        return
+    assert (recipe.rlft.baseline, recipe.rlft.gamma, recipe.rlft.entropy_coef) == ("none", 1.0, 0.0)
+    assert (recipe.rlft.epsilon, recipe.rlft.normalize_advantages) == (None, False)
+    assert (recipe.rlft.num_iterations, recipe.rlft.num_minibatches) == (1, 1)
+
+
+@pytest.mark.parametrize("env", ["dangerous_taxi", "auto_explore", "alfworld"])
+def test_the_papers_arms_have_recipes(env: str) -> None:
+    arms = {"paper", "paper_no_reflection", "paper_rlft_only", "paper_sft_only"}
+    own = {"auto_explore": {"paper_no_negatives"}, "dangerous_taxi": {"paper_dropoff", "paper_curriculum"}}
+    assert {f"{env}/{arm}" for arm in arms | own.get(env, set())} == {name for name in PAPERS if name.startswith(env)}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_paper_recipe_has_table_3(name: str) -> None:
+    recipe = load_recipe(name)
+    assert (recipe.model.name, recipe.model.quantization) == ("openai-community/gpt2-xl", "8bit")
+    assert recipe.model.max_length == 1024
     assert recipe.model.lora is not None
-    assert (recipe.model.name, recipe.model.quantization, recipe.model.max_length) == (
-        "openai-community/gpt2-xl",
-        "8bit",
-        1024,
-    )
     assert (recipe.model.lora.r, recipe.model.lora.alpha) == (64, 16)
+    for player in (recipe.sft.reflector, recipe.sft.policy):
+        assert player.batch_size == player.micro_batch_size <= 2
+        assert (player.lr_scheduler_type, player.warmup) == ("constant_with_warmup", 0.03)
+        assert (player.learning_rate, player.max_grad_norm, player.weight_decay) == (2e-4, 0.3, 1e-3)
+    if recipe.rlft is None:
+        return
     assert (recipe.rlft.learning_rate, recipe.rlft.max_grad_norm, recipe.rlft.weight_decay) == (2e-4, 0.3, 1e-3)
-    assert (recipe.rlft.episodes, recipe.rlft.stages[0].iterations) == (4, 5000)
+    assert recipe.rlft.learning_rate_end == 1.0
+    assert (recipe.rlft.episodes, recipe.rlft.replay_size, recipe.rlft.replay_episodes) == (4, 50, 1)
+    assert sum(stage.iterations for stage in recipe.rlft.stages) % 5000 == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "tasks", "episodes"), [("dangerous_taxi", None, 100), ("auto_explore", 44, 440), ("alfworld", 4, 100)]
+)
+def test_the_paper_recipes_evaluate_as_often_as_table_2(env: str, tasks: int | None, episodes: int) -> None:
+    for name in (name for name in PAPERS if name.startswith(env)):
+        section = load_recipe(name).eval
+        assert (section.max_tasks, section.episodes) == (tasks, episodes)

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,22 @@ def test_label_smoothing_leaves_the_policy_with_entropy(gpt2, tmp_path):
     with torch.no_grad():
         probs = (-action_losses(lm.model, batch, torch.arange(4), 0.0)).exp()
     assert probs.tolist() == pytest.approx([0.7] * 4, abs=0.05)  # 0.6 and a quarter of 0.4
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant_with_warmup", [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]),
+        ("cosine", [0.0, 0.5, 1.0, 0.8536, 0.5, 0.1464]),
+    ],
+)
+def test_after_the_warmup_the_learning_rate_stays_or_falls_along_a_cosine(gpt2, tmp_path, schedule, rates):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    options = {"steps": 6, "save_every": 1, "warmup": 1 / 3, "learning_rate": 1e-3}
+    train(lm, tmp_path, lr_scheduler_type=schedule, **options)
+    (last,) = tmp_path.glob("*/checkpoint-6")
+    history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    assert [entry["learning_rate"] / 1e-3 for entry in history] == pytest.approx(rates, abs=1e-4)
 
 
 def test_training_leaves_the_models_forward_as_it_was(gpt2, tmp_path):
