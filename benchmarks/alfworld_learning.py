@@ -17,7 +17,21 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from arms import HERE, RUNS, Arm, env_steps, find, iterations, made_by, minutes, publish, spread, table, train_all
+from arms import (
+    HERE,
+    RUNS,
+    Arm,
+    env_steps,
+    find,
+    iterations,
+    made_by,
+    minutes,
+    objectives,
+    publish,
+    spread,
+    table,
+    train_all,
+)
 
 from reflectrl.config import load_recipe
 
@@ -75,6 +89,7 @@ the same for every seed, are in no SFT row and in no RLFT start; {row.metrics.ep
 them. Columns s0.. are success in per cent for each seed; "success %" is the mean over seeds with a 95 % t interval over
 seeds; "greedy" plays each game once with the most probable commands; steps are means over all sampled episodes; minutes
 are processor minutes of SFT and RLFT together; env steps are those RLFT played.
+{objectives(load_recipe(REFLECT.recipe))}
 
 {table(heads, lines)}
 """

@@ -8,12 +8,14 @@ import platform
 import statistics
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.rollout.results import EvalRow, read_results
@@ -99,6 +101,48 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells below their heads, as Markdown."""
     head, *rest = (f"| {' | '.join(cells)} |" for cells in (heads, *lines))
     return "\n".join([head, f"|{'---|' * len(heads)}", *rest])
+
+
+def objective(recipe: Recipe) -> str:
+    """What RLFT of a recipe trains with, in words.
+
+    Raises:
+        InvalidInput: a recipe without RLFT.
+
+    """
+    rlft = recipe.rlft
+    if rlft is None:
+        raise InvalidInput(f"recipe {recipe.name!r} has no rlft section, so it has no objective to name.")
+    method = "REINFORCE" if rlft.epsilon is None else f"PPO with clip range {rlft.epsilon:g}"
+    updates = rlft.num_iterations * rlft.num_minibatches
+    terms = [
+        method if updates == 1 else f"{method} and {updates} updates an iteration",
+        _BASELINES[rlft.baseline],
+        "no discount" if rlft.gamma == 1 else f"discount {rlft.gamma:g}",
+        *(["advantages divided by their deviation"] if rlft.normalize_advantages else []),
+        f"an entropy bonus of {rlft.entropy_coef:g}" if rlft.entropy_coef else "no entropy bonus",
+    ]
+    smoothing = recipe.sft.policy.label_smoothing
+    after = f" (after SFT with label smoothing {smoothing:g})" if smoothing else ""
+    return f"{', '.join(terms)}{after}"
+
+
+_BASELINES = {
+    "none": "no baseline",
+    "batch": "the batch's mean as the baseline",
+    "leave_one_out": "the mean of the other episodes as the baseline",
+    "value": "a value head as the baseline",
+}
+
+
+def objectives(recipe: Recipe) -> str:
+    """What a table says about the objective of its rows, which is that of ``recipe``, and about the paper's."""
+    paper = load_recipe("dangerous_taxi/nano_paper_objective")
+    return textwrap.fill(
+        f"Objective of all rows with RLFT, unless they name another: {objective(recipe)}. "
+        f"The paper's objective: {objective(paper)}.",
+        width=120,
+    )
 
 
 def made_by(command: str) -> str:

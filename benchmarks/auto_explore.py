@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from arms import HERE, RUNS, Arm, env_steps, find, made_by, minutes, publish, spread, table, train_all
+from arms import HERE, RUNS, Arm, env_steps, find, made_by, minutes, objectives, publish, spread, table, train_all
 from walkers import BM25, Search, Texts, breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
@@ -218,6 +218,7 @@ episodes a seed over the {asked} test questions, which the walkers play once eac
 per cent for each seed; "success %" is the mean over seeds with a 95 % t interval over seeds; "depth" is the number of
 folders to enter; "greedy" plays each test question once with the most probable commands; steps and files read are means
 over all sampled episodes; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
+{objectives(load_recipe(REFLECT.recipe))}
 
 {overview(lines, seeds, costs=True)}
 """

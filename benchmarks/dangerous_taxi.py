@@ -13,8 +13,22 @@ import argparse
 import statistics
 from collections.abc import Sequence
 
-from arms import HERE, Arm, env_steps, find, iterations, made_by, minutes, publish, spread, table, train_all
+from arms import (
+    HERE,
+    Arm,
+    env_steps,
+    find,
+    iterations,
+    made_by,
+    minutes,
+    objectives,
+    publish,
+    spread,
+    table,
+    train_all,
+)
 
+from reflectrl.config import load_recipe
 from reflectrl.envs.dangerous_taxi.env import UNSEEN, UNSEEN_DESTINATION
 from reflectrl.envs.dangerous_taxi.world import LANDMARKS
 from reflectrl.pipeline.folder import RunFolder
@@ -24,6 +38,7 @@ READMES = (HERE / "README.md", HERE.parent / "README.md")
 REFLECT = Arm("reflect_rl", "dangerous_taxi/nano")
 PLAIN = Arm("no_reflection", "dangerous_taxi/nano_no_reflection")
 UNTAUGHT = Arm("rlft_only", "dangerous_taxi/nano_rlft_only")
+PAPER = Arm("paper_objective", "dangerous_taxi/nano_paper_objective")
 RIDES = (
     Arm("ride_direct", "dangerous_taxi/nano_full"),
     Arm("ride_curriculum", "dangerous_taxi/nano_full_curriculum"),
@@ -71,6 +86,8 @@ def report(seeds: Sequence[int], budget: Arm) -> str:
         line("its policy, reflections blank", REFLECT, seeds, "rlft", "blank"),
         line("its policy, reflections of other states", REFLECT, seeds, "rlft", "shuffled"),
         line("its policy, the expert's reflections", REFLECT, seeds, "rlft", "expert"),
+        line("SFT, without label smoothing", PAPER, seeds, "sft"),
+        line("Reflect-RL with the paper's objective", PAPER, seeds, "rlft"),
         line("expert", REFLECT, seeds, "expert"),
         line("SFT, with reflection; unseen destination", REFLECT, seeds, "sft", split=UNSEEN),
         line("**Reflect-RL**; unseen destination", REFLECT, seeds, "rlft", split=UNSEEN),
@@ -94,6 +111,7 @@ Columns s0.. are success in per cent for each seed;
 probable action; minutes are processor minutes of SFT and RLFT together; env steps are those RLFT played.
 "Equal minutes" is {iterations(budget, seeds[0])} iterations, what Reflect-RL's extra minutes buy at the pace of the
 equal-iterations row, which was trained beside it; rows trained at another time ran at another pace.
+{objectives(load_recipe(REFLECT.recipe))}
 
 ### Pickup
 
@@ -114,7 +132,7 @@ def main() -> None:
     seeds = arguments.seeds
     train_all([REFLECT, PLAIN], seeds, arguments.jobs)
     budget = equal_minutes(seeds)
-    train_all([*RIDES, budget, UNTAUGHT], seeds, arguments.jobs)
+    train_all([*RIDES, budget, UNTAUGHT, PAPER], seeds, arguments.jobs)
     text = report(seeds, budget)
     print(text)
     if len(seeds) == 5:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
-from arms import made_by, publish, spread, table
+from arms import made_by, objective, objectives, publish, spread, table
 
+from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 
 PAGE = "before\n<!-- a -->\nold\n<!-- end -->\nbetween\n<!-- a more -->\nolder\n<!-- end -->\nafter\n"
@@ -30,6 +32,45 @@ def test_a_page_without_marks_is_refused_and_left_alone(tmp_path, text):
 def test_a_table_names_the_commit_that_made_it():
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout
     assert f" at commit {head.strip()}" in made_by("python benchmarks/some.py")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "words"),
+    [
+        (
+            "dangerous_taxi/nano_paper_objective",
+            ["rlft.epsilon=0.1", "rlft.num_iterations=3"],
+            "PPO with clip range 0.1 and 3 updates an iteration, no baseline, no discount, no entropy bonus",
+        ),
+        (
+            "number_line/nano_reinforce",
+            ["rlft.baseline=leave_one_out", "rlft.entropy_coef=0.5", "sft.policy.label_smoothing=0.25"],
+            "REINFORCE, the mean of the other episodes as the baseline, no discount, an entropy bonus of 0.5 "
+            "(after SFT with label smoothing 0.25)",
+        ),
+        (
+            "number_line/nano_reinforce",
+            ["rlft.baseline=batch", "rlft.gamma=0.5", "rlft.normalize_advantages=true"],
+            "REINFORCE, the batch's mean as the baseline, discount 0.5, advantages divided by their deviation, "
+            "no entropy bonus",
+        ),
+    ],
+)
+def test_an_objective_is_named_with_all_its_terms(recipe, overrides, words):
+    assert objective(load_recipe(recipe, overrides)) == words
+
+
+def test_a_recipe_without_rlft_has_no_objective():
+    with pytest.raises(InvalidInput, match="has no rlft section"):
+        objective(load_recipe("dangerous_taxi/nano_sft_only"))
+
+
+@pytest.mark.parametrize("env", ["dangerous_taxi", "auto_explore", "alfworld"])
+def test_the_published_tables_name_the_objective_of_their_recipe(env):
+    for name in ("README.md", "benchmarks/README.md"):
+        page = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+        shown = page.partition(f"<!-- {env} -->\n")[2].partition("<!-- end -->")[0]
+        assert objectives(load_recipe(f"{env}/nano")) in shown
 
 
 def test_the_interval_is_student_s_over_seeds():
