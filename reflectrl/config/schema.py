@@ -241,8 +241,13 @@ class SFTPlayerSection(Section):
     """Gradient clipping."""
     max_rows: Count | None = None
     """Learn from the first so many rows; a policy that saw fewer keeps more to explore in RLFT."""
+
+
+class SFTPolicySection(SFTPlayerSection):
+    """Stage 1b for the policy, which answers with a label."""
+
     label_smoothing: Fraction = 0.0
-    """Policy only: probability mass spread over the menu's labels, so that RLFT starts with entropy."""
+    """Probability mass spread over the menu's labels, so that RLFT starts with entropy."""
 
 
 class SFTSection(Section):
@@ -250,8 +255,8 @@ class SFTSection(Section):
 
     reflector: SFTPlayerSection = SFTPlayerSection()
     """The reflector's training."""
-    policy: SFTPlayerSection = SFTPlayerSection()
-    """The policy's training."""
+    policy: SFTPolicySection = SFTPolicySection()
+    """The policy's training; a single player's too, but for the number of its reflector rows."""
     enabled: bool = True
     """False starts RLFT from the base model (the "RLFT only" ablation)."""
     drop_long_rows: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from reflectrl.config import Recipe
@@ -29,14 +29,19 @@ def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
     return {"policy": "policy-sft"}
 
 
-def _rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
-    reflecting = recipe.players.reflector != "none"
-    names = {
-        "reflector": ("reflector",),
-        "policy": ("policy" if reflecting else "policy-no-reflection",),
-        "both": ("reflector", "policy"),
-    }[player]
-    return [row for name in names for row in read_rows(run.verified(f"sft/{name}.jsonl", "gen-data"))]
+def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
+    """The rows that ``player`` is trained on, of each kind as many as that kind's ``max_rows`` allows."""
+    policy = "policy-no-reflection" if recipe.players.reflector == "none" else "policy"
+    rows: list[Row] = []
+    if player != "policy":
+        rows += _first(run, "reflector", recipe.sft.reflector.max_rows)
+    if player != "reflector":
+        rows += _first(run, policy, recipe.sft.policy.max_rows)
+    return rows
+
+
+def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
+    return read_rows(run.verified(f"sft/{name}.jsonl", "gen-data"))[:count]
 
 
 def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
@@ -54,11 +59,10 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     base = cast.base(role)
     lm = new_model(base, labels=cast.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
-    rows: Sequence[Row] = _rows(recipe, run, player)
     with gentle_stops() as stop:
         summary = train_sft(
             lm,
-            rows[: section.max_rows],
+            training_rows(recipe, run, player),
             player=player,
             section=section,
             labels=cast.labels,

@@ -17,6 +17,8 @@ REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
     "next, in one paragraph of at most 50 words. Answer with the reflection only."
 )
+DECORATION = "`'\"*()[]. \t\r\n"
+"""Signs around an answer that do not change it."""
 POLICY_ROLE = (
     "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
     "of the action you choose and nothing else."
@@ -45,9 +47,10 @@ def read_label(reply: str, menu: Menu) -> int:
         BadReply: apart from decoration, the reply is neither one label nor one whole line of the menu.
 
     """
-    bare = reply.strip().strip("`'\"*()[]. \n")
     lines = [f"{label}. {action}" for label, action in zip(menu.labels, menu.actions, strict=True)]
-    for known in (menu.labels, tuple(lines)):
-        if bare in known:
-            return known.index(bare)
+    bare = reply.strip(DECORATION)
+    for known in (menu.labels, lines):
+        choices = [choice.strip(DECORATION) for choice in known]  # an action may begin or end with such signs itself
+        if bare in choices:
+            return choices.index(bare)
     raise BadReply(f"That is not a label of the menu. Answer with exactly one of: {', '.join(menu.labels)}.")

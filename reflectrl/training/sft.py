@@ -1,4 +1,10 @@
-"""Stage 1b, supervised fine-tuning of one player from the base model (section 4.1.2), on TRL's ``SFTTrainer``."""
+"""Stage 1b, supervised fine-tuning of one player from the base model (section 4.1.2), on TRL's ``SFTTrainer``.
+
+L_reflect sums over a reflection's tokens and averages over rows, so that every token weighs the same. Here it is
+divided by the mean length of the run's reflections, a constant: the loss reads as nats a token, and learning rate and
+gradient clipping need not know how long reflections are. Only a single player's balance of the two kinds of rows feels
+that constant: a reflection weighs as much as an action on average.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +26,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, default_data_collator
 from trl import SFTConfig, SFTTrainer
 
-from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import Stop
 from reflectrl.models.encode import PromptEncoder
@@ -97,7 +104,8 @@ def train_sft(
     with seeded(seed), no_progress_bars(), _choice_head(lm):
         callback = _AfterStep(on_step, stop or Stop())
         broken = functools.partial(_broken_step, failures or output_dir / "failures", player, lm)
-        trainer = _Trainer(lm, examples, encoder, section.label_smoothing, args, callback, broken)
+        smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
+        trainer = _Trainer(lm, examples, encoder, smoothing, args, callback, broken)
         checkpoint = last_checkpoint(folder)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     lm.model.eval()
@@ -123,6 +131,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         self._examples = examples
         self._encoder = encoder
         self._label_smoothing = label_smoothing
+        self._reflection_tokens = _mean_length(examples)
         self._broken = broken
         self._batch: list[tuple[Example, Tensor]] = []
         draws = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -151,7 +160,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         reflections = [example for example in chosen if isinstance(example, ReflectionExample)]
         actions = [example for example in chosen if isinstance(example, ActionExample)]
         if reflections:
-            losses.append(reflection_losses(model, reflections, device))
+            losses.append(reflection_losses(model, reflections, device) / self._reflection_tokens)
         if actions:
             batch = self._encoder.batch([example.prompt for example in actions], device)
             targets = torch.tensor([example.target for example in actions], device=device)
@@ -250,6 +259,12 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             save_steps=save_every,
             save_total_limit=2,  # the older one stands in for one that was being written when the process was killed
         )
+
+
+def _mean_length(examples: Sequence[Example]) -> float:
+    """Tokens of a completion of the reflector's rows, on average; 1 without any."""
+    lengths = [len(example.completion) for example in examples if isinstance(example, ReflectionExample)]
+    return fmean(lengths) if lengths else 1.0
 
 
 def _order(rows: int, draws: int, seed: int) -> list[int]:

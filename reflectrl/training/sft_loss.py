@@ -17,7 +17,7 @@ IGNORED = -100
 
 
 def reflection_losses(model: Any, examples: Sequence[ReflectionExample], device: torch.device) -> Tensor:
-    """(N,) mean negative log-likelihood of each completion's tokens, in nats."""
+    """(N,) negative log-likelihood of each completion, summed over its tokens as L_reflect of the paper, in nats."""
     width = max(len(example.prompt) + len(example.completion) for example in examples)
     ids = torch.empty(len(examples), width, dtype=torch.long)
     labels = torch.full_like(ids, IGNORED)
@@ -32,7 +32,7 @@ def reflection_losses(model: Any, examples: Sequence[ReflectionExample], device:
     labels = labels[:, -keep:].to(device)
     scored = labels != IGNORED
     losses = F.cross_entropy(logits[scored].float(), labels[scored], reduction="none")
-    return torch.zeros(scored.shape, device=device).masked_scatter(scored, losses).sum(1) / scored.sum(1)
+    return torch.zeros(scored.shape, device=device).masked_scatter(scored, losses).sum(1)
 
 
 def action_losses(model: Any, batch: PromptBatch, targets: Tensor, label_smoothing: float) -> Tensor:

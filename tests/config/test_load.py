@@ -130,6 +130,13 @@ sft: null
     assert all(line.endswith(".") for line in lines)
 
 
+def test_only_the_policy_s_labels_can_be_smoothed(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL)
+    assert load_recipe(path, ["sft.policy.label_smoothing=0.1"]).sft.policy.label_smoothing == 0.1
+    with pytest.raises(InvalidInput, match=r"sft.reflector.label_smoothing: unknown key, given 0.1"):
+        load_recipe(path, ["sft.reflector.label_smoothing=0.1"])
+
+
 def test_settings_that_contradict_each_other_are_told_with_their_place(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"\n  rlft: num_iterations or num_minibatches above 1 needs epsilon"):
         load_recipe(write(tmp_path, MINIMAL + "rlft: {num_iterations: 2}"))

@@ -15,9 +15,12 @@ import pytest
 from rich.console import Console
 
 from reflectrl.config import Recipe, load_recipe
+from reflectrl.config.load import recipe_names
 from reflectrl.core import InvalidInput
+from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.finetune import training_rows, wanted_players
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
@@ -238,6 +241,25 @@ def test_ablations_go_from_data_to_a_table(overrides, tmp_path):
     run = tmp_path / "run"
     run_stages(recipe(*overrides, "rlft.stages.0.iterations=2"), run, STAGES)
     assert any(row.policy == "rlft" for row in read_results(run / "eval.jsonl"))
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_player_of_each_recipe_is_trained_on_its_kind_of_rows_however_few_are_used(name, tmp_path):
+    chosen = load_recipe(name, ["sft.reflector.max_rows=3", "sft.policy.max_rows=2"])
+    for file in ("reflector", "policy", "policy-no-reflection"):
+        labels = () if file == "reflector" else ("0", "1")
+        write_rows(
+            tmp_path / "sft" / f"{file}.jsonl", [Row(file, "1", "task", step, False, labels) for step in range(5)]
+        )
+    policy = "policy-no-reflection" if chosen.players.reflector == "none" else "policy"
+    expected = {"reflector": ["reflector"] * 3, "policy": [policy] * 2, "both": ["reflector"] * 3 + [policy] * 2}
+    for player in wanted_players(chosen):
+        assert [row.prompt for row in training_rows(chosen, RunFolder(tmp_path), player)] == expected[player]
+
+
+def test_a_recipe_has_a_single_player():
+    """Without one, the test above would not see both kinds of rows in one training."""
+    assert any("both" in wanted_players(load_recipe(name)) for name in recipe_names())
 
 
 def test_controls_replace_the_reflector_s_words(tmp_path):

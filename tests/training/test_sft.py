@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_models import LABELS, MAX_LENGTH, MENU, logits, save_tiny
 
-from reflectrl.config.schema import LoraSection, SFTPlayerSection
+from reflectrl.config.schema import LoraSection, SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.encode import PromptEncoder
@@ -41,7 +42,8 @@ def train(lm: LanguageModel, folder: Path, player="policy", rows=None, **given):
     options = {"max_length": MAX_LENGTH, "drop_long_rows": False, "seed": 3, "on_step": None, "save_every": 100}
     names = {name: given.pop(name) for name in list(given) if name in options}
     steps = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.01, "max_grad_norm": 1.0}
-    settings = SFTPlayerSection(**{**steps, **given})
+    section = SFTPlayerSection if player == "reflector" else SFTPolicySection
+    settings = section(**{**steps, **given})
     rows = ROWS[player] if rows is None else rows
     return train_sft(
         lm, rows, player=player, section=settings, labels=LABELS, output_dir=folder, **{**options, **names}
@@ -52,17 +54,36 @@ def tokens(lm: LanguageModel, text: str) -> list[int]:
     return lm.tokenizer(text)["input_ids"]
 
 
-def test_the_reflectors_loss_is_that_of_the_completion_and_the_end_of_text_only(section):
+SHORT, LONG = REFLECTOR[0], replace(REFLECTOR[3], completion=" Good. Taxi at row 3, then at row 4, then at row 5.")
+
+
+def scored(lm: LanguageModel, row: Row) -> tuple[ReflectionExample, torch.Tensor]:
+    """A reflector's row, and the negative log-likelihood of each token of its completion, one by one."""
+    prompt, completion = tokens(lm, row.prompt), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
+    logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+    losses = [-logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
+    return ReflectionExample(tuple(prompt), tuple(completion)), torch.stack(losses)
+
+
+def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_only(section):
     lm = new_model(section, labels=LABELS, seed=0)
-    rows = [REFLECTOR[0], REFLECTOR[3]]  # of different lengths
-    examples, expected = [], []
-    for row in rows:
-        prompt, completion = tokens(lm, row.prompt), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
-        examples.append(ReflectionExample(tuple(prompt), tuple(completion)))
-        logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
-        scored = [logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
-        expected.append(-torch.stack(scored).mean())
-    assert torch.allclose(reflection_losses(lm.model, examples, CPU), torch.stack(expected), atol=1e-5)
+    (short, few), (long, many) = scored(lm, SHORT), scored(lm, LONG)
+    assert len(few) < len(many)
+    expected = torch.stack([few.sum(), many.sum()])
+    assert torch.allclose(reflection_losses(lm.model, [short, long], CPU), expected, atol=1e-4)
+
+
+def test_every_token_of_the_reflections_weighs_the_same_in_the_loss_of_a_step(gpt2, tmp_path):
+    with torch.no_grad():
+        few, many = (scored(new_model(gpt2, labels=LABELS, seed=0), row)[1] for row in (SHORT, LONG))
+    paper = (few.sum() + many.sum()) / 2  # L_reflect of the two rows
+    expected = (paper / ((len(few) + len(many)) / 2)).item()
+    assert abs(expected - (few.mean() + many.mean()).item() / 2) > 0.01  # which weighs long reflections less
+    for micro_batch_size in (2, 1):
+        options = {"rows": [SHORT, LONG], "steps": 1, "batch_size": 2, "micro_batch_size": micro_batch_size}
+        lm = new_model(gpt2, labels=LABELS, seed=0)
+        summary = train(lm, tmp_path / str(micro_batch_size), "reflector", **options)
+        assert summary.first_loss == pytest.approx(expected, abs=1e-4)
 
 
 def policy_batch(lm: LanguageModel, menus: list[int]):
