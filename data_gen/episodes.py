@@ -7,10 +7,12 @@ import random
 from dataclasses import dataclass
 
 from reflectrl.core import Decision, NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.core.env import Snapshot
 from reflectrl.data_gen.samples import Lesson, Sample
 from reflectrl.data_gen.teachers import Advice, Situation, Teacher
 from reflectrl.players.journal import RejectedReply
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.discretion import leaks
 
 
 @dataclass(frozen=True)
@@ -45,67 +47,100 @@ class _Episode:
         self._seed = self._rng.randrange(2**31)
         self._samples: list[Sample] = []
         self._skipped = 0
+        self._indiscreet = 0
 
     async def play(self) -> Lesson:
         env, course, rng = self._env, self._course, self._rng
         env.reset(seed=self._seed, options={"task": self._task})
         turns: list[Turn] = []
         past: tuple[str, ...] = ()
-        mistaken = terminated = truncated = success = False
+        strayed = terminated = truncated = success = False
         rejected = False
         while not (terminated or truncated):
             observation = env.observation
             menu = self._menu(observation, past, negative=False)
             try:
-                advice = await self._advise(past, menu, mistaken, negative=False)
+                advice = await self._teach(past, menu, strayed=strayed, negative=False)
             except RejectedReply:  # there is nothing to learn here, and nobody to say how it goes on
                 rejected = truncated = True
                 break
-            if observation.full_text in course.held_out:
-                self._skipped += 1
-            else:
-                self._samples.append(self._sample(past, observation, menu, advice, negative=False))
             if rng.random() < course.negatives:
                 await self._negative(past, advice.action)
             action = rng.choice(menu) if rng.random() < course.noise else advice.action
-            mistaken = action != advice.action
+            strayed = action != advice.action
             _, reward, terminated, truncated, info = env.step(action)
             success = info["success"]
             decision = Decision(menu.index(action), action, logprob=0.0, entropy=0.0)
             turns.append(Turn(observation, menu, advice.reflection, decision, reward, info["illegal"]))
             past = (*past, action)
         trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success)
-        return Lesson(self._number, trajectory, tuple(self._samples), self._skipped, rejected)
+        return Lesson(
+            self._number,
+            trajectory,
+            tuple(self._samples),
+            self._skipped,
+            indiscreet=self._indiscreet,
+            rejected=rejected,
+        )
 
-    async def _negative(self, past: tuple[str, ...], chosen: str) -> None:
+    async def _negative(self, past: tuple[str, ...], advised: str) -> None:
         """Play a wrong action, ask how to recover, keep only that step, and come back."""
         env = self._env
-        others = [action for action in env.observation.actions if action != chosen]
+        others = [action for action in env.observation.actions if action != advised]
         if not others:
             return
         here = env.snapshot()
-        wrong = self._rng.choice(others)
-        _, _, terminated, truncated, _ = env.step(wrong)
-        observation = env.observation
-        if observation.full_text in self._course.held_out:
+        wrong = self._stray(others, here)
+        if wrong is not None and env.observation.full_text in self._course.held_out:
             self._skipped += 1
-        elif not (terminated or truncated):
+        elif wrong is not None:
             astray = (*past, wrong)
-            menu = self._menu(observation, astray, negative=True)
+            menu = self._menu(env.observation, astray, negative=True)
             with contextlib.suppress(RejectedReply):
-                advice = await self._advise(astray, menu, mistaken=True, negative=True)
-                self._samples.append(self._sample(astray, observation, menu, advice, negative=True))
+                await self._teach(astray, menu, strayed=True, negative=True)
         env.restore(here)
 
-    async def _advise(self, past: tuple[str, ...], menu: tuple[str, ...], mistaken: bool, *, negative: bool) -> Advice:
+    def _stray(self, others: list[str], here: Snapshot) -> str | None:
+        """Play one of ``others`` from ``here``, drawn among those not known to be as good as the advised action.
+
+        ``None`` where there is none, or it ends the episode.
+        """
+        env = self._env
+        while others:
+            wrong = self._rng.choice(others)
+            _, _, terminated, truncated, _ = env.step(wrong)
+            if terminated or truncated:
+                return None
+            if env.hints().mistaken is not False:
+                return wrong
+            others.remove(wrong)
+            env.restore(here)
+        return None
+
+    async def _teach(self, past: tuple[str, ...], menu: tuple[str, ...], *, strayed: bool, negative: bool) -> Advice:
+        """Ask the teacher, and keep the answer as a sample unless it shows what it must not.
+
+        Args:
+            past: all actions that led here.
+            menu: the actions as they are shown.
+            strayed: whether the last action was another one than advised.
+            negative: whether it was a deliberately wrong one.
+
+        """
         env, draw = self._env, f"{self._number} {len(past)} {negative}"
-        return await self._course.teacher.advise(Situation(env.observation, past, menu, env.hints(), mistaken, draw))
+        observation, hints = env.observation, env.hints()
+        mistaken = hints.mistaken if strayed else False
+        advice = await self._course.teacher.advise(Situation(observation, past, menu, hints, mistaken, draw))
+        if observation.full_text in self._course.held_out:
+            self._skipped += 1
+        elif leaks(advice.reflection, self._course.layout.reflector(observation, past).text, hints.secrets):
+            self._indiscreet += 1
+        else:
+            self._samples.append(
+                Sample(self._task, self._seed, past, observation, menu, advice.reflection, advice.action, negative)
+            )
+        return advice
 
     def _menu(self, observation: Observation, past: tuple[str, ...], *, negative: bool) -> tuple[str, ...]:
         where = f"{self._course.seed} menu {self._number} {self._task.id} {len(past)} {negative}"
         return self._course.layout.menu(observation, random.Random(where)).actions
-
-    def _sample(
-        self, past: tuple[str, ...], observation: Observation, menu: tuple[str, ...], advice: Advice, *, negative: bool
-    ) -> Sample:
-        return Sample(self._task, self._seed, past, observation, menu, advice.reflection, advice.action, negative)

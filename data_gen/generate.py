@@ -46,6 +46,8 @@ class DataSummary:
     negatives: int
     held_out: int
     """Samples left out because they show a held-out task's start."""
+    indiscreet: int
+    """Samples left out because their reflection says a secret that their prompt does not show."""
     success_rate: float
     """Of the teacher's episodes; 0 without any."""
     reflection_words: float
@@ -266,11 +268,18 @@ class Collection:
 
     def check_yield(self, tasks: int) -> None:
         """Refuse to go on for ever when a whole round of tasks taught nothing."""
-        if len(self.lessons) >= tasks and self._count == 0 and not any(lesson.rejected for lesson in self.lessons):
+        if len(self.lessons) < tasks or self._count or any(lesson.rejected for lesson in self.lessons):
+            return
+        if any(lesson.indiscreet for lesson in self.lessons):
             raise InvalidInput(
-                f"all {tasks} training tasks were played and every state is the start of a held-out task; "
-                "expected others: mend the environment's splits."
+                f"all {tasks} training tasks were played and every reflection says a secret that its prompt does not "
+                "show; expected others: reflect on what the texts tell, or name fewer words in the environment's "
+                "secrets()."
             )
+        raise InvalidInput(
+            f"all {tasks} training tasks were played and every state is the start of a held-out task; "
+            "expected others: mend the environment's splits."
+        )
 
 
 async def _collect(
@@ -327,6 +336,7 @@ def _summary(collection: Collection, questions: int, usage: Usage, spent: float)
         demonstrated=min(len(samples), len(collection.shown.samples)),
         negatives=sum(sample.negative for sample in samples),
         held_out=collection.shown.held_out + sum(lesson.held_out for lesson in lessons),
+        indiscreet=sum(lesson.indiscreet for lesson in lessons),
         success_rate=sum(lesson.trajectory.success for lesson in lessons) / max(1, len(lessons)),
         reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
         questions=questions,

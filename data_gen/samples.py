@@ -41,6 +41,8 @@ class Lesson:
     """In the order in which they arose; states where a held-out task starts are left out."""
     held_out: int
     """How many were left out."""
+    indiscreet: int = 0
+    """Samples left out because the reflection says a secret that its prompt does not show."""
     rejected: bool = False
     """Whether it ends where a call to the teacher was set aside."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from reflectrl.core import Hints, InvalidInput, Observation
 from reflectrl.prompts import Menu, TeacherPrompts, labels
 from reflectrl.prompts.chat import read_label, read_reflection
-from reflectrl.prompts.teacher import read_discreet
+from reflectrl.prompts.teacher import read_discreet, read_honest
 
 if TYPE_CHECKING:  # openai takes a second to import, and readers of rows need none of it
     from reflectrl.players.chat import ChatClient
@@ -24,8 +24,8 @@ class Situation:
     menu: tuple[str, ...]
     """The actions in the order in which they are shown."""
     hints: Hints
-    mistaken: bool
-    """True when the last action is known to be a bad one."""
+    mistaken: bool | None
+    """Whether the last action was worse than the advised one; ``None`` where it may have been."""
     draw: str = ""
     """Tells this place of the run apart from others where the teacher is asked the same."""
 
@@ -86,7 +86,8 @@ class OracleTeacher:
         chat = self._prompts.reflect(
             situation.observation, situation.past, spoiler=situation.hints.spoiler, mistaken=situation.mistaken
         )
-        read = partial(read_discreet, hints=situation.hints, menu=situation.menu)
+        shown = self._prompts.shown(situation.observation, situation.past)
+        read = partial(read_discreet, hints=situation.hints, menu=situation.menu, shown=shown)
         reply = await self._client.ask(chat, read, situation.draw)
         return Advice(reply.value, action)
 
@@ -108,7 +109,8 @@ class ChatTeacher:
 
         """
         chat = self._prompts.reflect(situation.observation, situation.past, mistaken=situation.mistaken)
-        reflection = (await self._client.ask(chat, read_reflection, situation.draw)).value
+        honest = partial(read_honest, shown=self._prompts.shown(situation.observation, situation.past))
+        reflection = (await self._client.ask(chat, honest, situation.draw)).value
         # numbers whatever the local model's labels are: added tokens mean nothing to a stranger
         menu = Menu(labels("numbers", len(situation.menu)), situation.menu)
         choice, read = self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)

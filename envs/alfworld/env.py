@@ -10,7 +10,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.env import Snapshot
 from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
 from reflectrl.envs.alfworld.games import FAMILIES, Game
-from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, reflect
+from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, is_mistake, reflect
 from reflectrl.envs.alfworld.scenes import INSTALL
 
 if TYPE_CHECKING:
@@ -160,7 +160,13 @@ class AlfWorld(NatLangEnv):
         self._observe()
 
     def expert(self) -> str | None:
-        """The first command of a shortest way to the win; ``None`` once the task is done."""
+        """What a careful player does who knows what the texts have told; ``None`` once the task is done.
+
+        The first command of a shortest way to the win with the things that were seen; while one is missing, a look at
+        the first place that the reflection names. Only where all have been looked at in vain, hidden facts help out.
+        """
+        if (command := self._now.outlook.command) is not None:
+            return command
         plan = self._now.plan
         return plan.commands[0] if plan else None
 
@@ -169,9 +175,19 @@ class AlfWorld(NatLangEnv):
         return reflect(self._now, self.last_action, self._before)
 
     def spoiler(self) -> str | None:
-        """The next command, where things stand, and how long it takes at best."""
-        plan = self._now.plan
-        return f"{super().spoiler()}. {plan.standing} Actions left at best: {len(plan.commands)}." if plan else None
+        """The next command and where things stand; nothing that no text has told."""
+        best = super().spoiler()
+        return None if best is None else f"{best}. {self._now.outlook.standing}"
+
+    def mistaken(self) -> bool | None:
+        """Did the last command bring the player no nearer, by what could be known?"""
+        if self.last_action is None or self._before is None:
+            return None
+        return is_mistake(self._now, self.last_action, self._before)
+
+    def secrets(self) -> Sequence[str]:
+        """Names of the things that no text of the episode has told."""
+        return sorted(self._now.hidden)
 
     @property
     def _playing(self) -> Game:

@@ -1,13 +1,14 @@
 """``reflect``: what a player who has read everything so far could say of the last command and of where things stand.
 
-The expert acts on privileged facts; a reflection must not, or a model that learns to write it learns to invent. So it
-plans with the things that have been seen, and names the places that are left to look at while one is missing.
+Neither the expert's commands nor its reflections use privileged facts, or a model that learns them learns to invent.
+So both plan with the things that have been seen, and while one is missing go through the places that are left to look
+at, which the reflection names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -55,8 +56,10 @@ class Outlook:
     """How many of the things that it takes were seen."""
     steps: int | None = None
     """To the win, or to what can be done with what is known; ``None`` while the next thing is still to be found."""
+    command: str | None = None
+    """What to do next; ``None`` where nothing is left to do or to look at."""
     left: tuple[str, ...] = ()
-    """Names of the places where it may be."""
+    """Names of the places where it may be, the one to look at next first."""
     ahead: bool = False
     """Is one of them here and closed?"""
     burdened: bool = False
@@ -78,6 +81,12 @@ class Moment:
         """The shortest way to the win, with privileged facts; ``None`` where there is none."""
         return best_plan(self.game, self.names, self.position)
 
+    @property
+    def hidden(self) -> Set[str]:
+        """Names of the things in the house that were not seen."""
+        there = {self.names[thing].strip() for thing, _ in self.position.facts.get("inreceptacle", ())}
+        return there - self.seen.names
+
     @cached_property
     def outlook(self) -> Outlook:
         """Where things stand, without them."""
@@ -93,12 +102,16 @@ def reflect(now: Moment, command: str | None = None, before: Moment | None = Non
         before: where it was played.
 
     """
-    outlook = now.outlook
     if command is None or before is None:
-        return outlook.standing
-    if now.position.reply.won or _better(before.outlook, outlook, command):
-        return f"Good. {outlook.standing}"
-    return f"Mistake: {fault(command, before.seen)}. {outlook.standing}"
+        return now.outlook.standing
+    if is_mistake(now, command, before):
+        return f"Mistake: {fault(command, before.seen)}. {now.outlook.standing}"
+    return f"Good. {now.outlook.standing}"
+
+
+def is_mistake(now: Moment, command: str, before: Moment) -> bool:
+    """Did a command played ``before`` bring the player no nearer, by what could be known?"""
+    return not (now.position.reply.won or _better(before.outlook, now.outlook, command))
 
 
 def fault(command: str, seen: Seen) -> str:
@@ -138,26 +151,33 @@ def _outlook(moment: Moment) -> Outlook:
     known = min(len(wanted), 2 if game.family == "pick_two_obj_and_place" else 1) + min(len(lit), 1)
     plan = best_plan(game, names, position, seen.names)
     if plan is not None:
-        return Outlook(plan.standing, known, len(plan.commands))
+        return Outlook(plan.standing, known, len(plan.commands), plan.commands[0])
     missing = (lamp if lamp and wanted else thing).lower()
     begin = f"{names[state.held].strip()} is in hand. " if state.held in wanted else ""
     another = "other " if wanted and not lamp else ""
-    left = [place for place in _places(state, missing) if names[place].strip() not in seen.places]
+    left = _places(state, missing, seen)
+    commands = {place: f"go to {names[place].strip()}" for place in left}
+    left.sort(key=lambda place: commands[place] not in position.reply.commands)  # what cannot be gone to comes last
     called = tuple(names[place].strip() for place in left)
     shut = [place for place in left if state.location[place] == state.here and place in state.closed]
     where = f"; places left: {', '.join(called[:PLACES])}" if called else ""
+    command = commands[left[0]] if left else None
     if shut:
         where = f"; {names[shut[0]].strip()} is here and closed"
+        command = f"open {names[shut[0]].strip()}"
     burdened = state.held is not None and state.held not in wanted
-    return Outlook(f"{begin}No {another}{missing} seen yet{where}.", known, None, called, bool(shut), burdened)
+    said = f"{begin}No {another}{missing} seen yet{where}."
+    possible = command if command in position.reply.commands else None
+    return Outlook(said, known, None, possible, called, bool(shut), burdened)
 
 
-def _places(state: State, kind: str) -> list[str]:
-    """Where such a thing is kept, or everywhere if nothing tells; those with low numbers first."""
-    places = [place for place in state.location if (state.kind[place], f"{kind}type") in state.holds]
+def _places(state: State, kind: str, seen: Seen) -> list[str]:
+    """Those not looked at where such a thing is kept, or any if there is none; those with low numbers first."""
+    left = [place for place in state.location if state.names[place].strip() not in seen.places]
+    likely = [place for place in left if (state.kind[place], f"{kind}type") in state.holds]
 
     def low(place: str) -> tuple[int, str, str]:
         kind, number, id = state.number(place)
         return number, kind, id
 
-    return sorted(places or state.location, key=low)
+    return sorted(likely or left, key=low)

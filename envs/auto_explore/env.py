@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
+from reflectrl.core.words import holds
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT
 from reflectrl.envs.auto_explore.libraries import Library, open_library
 from reflectrl.envs.auto_explore.walk import Walk, command
 
 STEP, FOUND = -1, 15
 """The paper's rewards; divided by the usual horizon of 15, they stay about within [-1, 1]."""
+UNNAMED = "The file"
+STANDINGS = (f"{UNNAMED} is not here.", f"{UNNAMED} is in this folder.", f"{UNNAMED} is further down.")
+"""Where the file is, seen from the working directory; its name takes the place of ``UNNAMED`` once it was shown."""
 
 
 class AutoExplore(NatLangEnv):
@@ -134,7 +138,18 @@ class AutoExplore(NatLangEnv):
             return None
         if self.last_action is None:
             return self._standing(self._file)
-        return f"{'Good' if self._good else 'Mistake'}. {self._standing(self._file)}"
+        return f"{'Mistake' if self.mistaken() else 'Good'}. {self._standing(self._file)}"
+
+    def mistaken(self) -> bool | None:
+        """Was the last command neither on a shortest way to the file, nor the one that reads it?"""
+        return None if self._file is None or self.last_action is None else not self._good
+
+    def secrets(self) -> Sequence[str]:
+        """The file's name and the folders on the way to it, but for words that stand in every reflection."""
+        if self._file is None:
+            return ()
+        parts = (*self._file.parent.parts, self._file.stem)
+        return [part for part in parts if not holds(" ".join(STANDINGS), part)]
 
     def spoiler(self) -> str | None:
         """The next command, if any, and the file."""
@@ -145,11 +160,12 @@ class AutoExplore(NatLangEnv):
 
     def _standing(self, file: PurePosixPath) -> str:
         cwd = self._walk.cwd
+        elsewhere, here, below = STANDINGS
         if not file.is_relative_to(cwd):
-            return "The file is not here."
-        if file.parent == cwd:
-            return f"{file.stem} is in this folder."
-        return f"{file.stem} is further down."
+            return elsewhere
+        # only a name that was shown may be said: a model that learns to write another one learns to invent
+        named = file.stem if holds(self.observe().full_text, file.stem) else UNNAMED
+        return (here if file.parent == cwd else below).replace(UNNAMED, named)
 
     def _reads_file(self) -> str | None:
         """Reading the right file is no mistake either."""

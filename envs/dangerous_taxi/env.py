@@ -124,8 +124,11 @@ class DangerousTaxi(NatLangEnv):
         """Did the last action bring the goal nearer, and where do things stand; the next action is not named."""
         if self.last_action is None:
             return self._standing()
-        nearer = self._left[self._state] < self._left[self._previous]
-        return f"{'Good' if nearer else 'Mistake'}. {self._standing()}"
+        return f"{'Mistake' if self.mistaken() else 'Good'}. {self._standing()}"
+
+    def mistaken(self) -> bool | None:
+        """Did the last action bring the goal no nearer?"""
+        return None if self.last_action is None else self._left[self._state] >= self._left[self._previous]
 
     def spoiler(self) -> str | None:
         """Everything a teaching model could have worked out from the map."""

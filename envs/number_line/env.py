@@ -69,5 +69,10 @@ class NumberLine(NatLangEnv):
         where = "reached" if gap == 0 else "higher" if gap > 0 else "lower"
         if self.last_action is None:
             return f"The target is {where}."
-        mistaken = gap < 0 if self.last_action == UP else gap > 0
-        return f"{'Mistake' if mistaken else 'Good'}. The target is {where}."
+        return f"{'Mistake' if self.mistaken() else 'Good'}. The target is {where}."
+
+    def mistaken(self) -> bool | None:
+        """Did the last action lead away from the target?"""
+        if self.last_action is None:
+            return None
+        return self.number > self.target if self.last_action == UP else self.number < self.target

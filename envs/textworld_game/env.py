@@ -94,6 +94,7 @@ class TextWorldGame(NatLangEnv):
         self._score = 0
         self._about = _about(self._state)
         self._last = START
+        self._mistaken: bool | None = None
 
     def observe(self) -> Observation:
         """What the last command did, then room and belongings as far as the game tells them.
@@ -116,22 +117,39 @@ class TextWorldGame(NatLangEnv):
     def act(self, action: str) -> Outcome:
         """Send the command to the engine."""
         with _engine_at_work(self._folder / self.task.id):
+            before = self._left
             self._state, score, ended = self._engine.step(action)
         gained = (score or 0) - self._score
         self._score += gained
         self._last = _tidy(self._state["feedback"])
-        return Outcome(gained / self._highest, ended=bool(ended), success=bool(self._state["won"]))
+        won = bool(self._state["won"])
+        self._mistaken = not won if ended else _no_shorter(before, self._left)
+        return Outcome(gained / self._highest, ended=bool(ended), success=won)
 
     def expert(self) -> str | None:
         """The first command of the game's own way to win from here; ``None`` if it knows none."""
         policy = self._state.get("policy_commands")
         return policy[0] if policy else None
 
+    def mistaken(self) -> bool | None:
+        """Did the last command make the game's own way to win no shorter, or lose the game?"""
+        return self._mistaken
+
+    @property
+    def _left(self) -> int | None:
+        """Commands of the game's own way to win; ``None`` if it knows none."""
+        policy = self._state.get("policy_commands")
+        return len(policy) if policy else None
+
     def close(self) -> None:
         """Stop the engine."""
         self._put_away()
         self._engine = self._file = None
         self._put_away = _nothing
+
+
+def _no_shorter(before: int | None, after: int | None) -> bool | None:
+    return None if before is None or after is None else after >= before
 
 
 def _find(games: str) -> tuple[Path, list[str]]:

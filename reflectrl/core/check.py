@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task
+from reflectrl.core.words import holds
 
 
 def _need(ok: bool, sentence: str) -> None:
@@ -59,6 +60,29 @@ def _check_observation(env: NatLangEnv) -> Observation:
     return observation
 
 
+def _check_hints(env: NatLangEnv) -> None:
+    hints, shown = env.hints(), env.observation.full_text
+    leaked = [secret for secret in hints.secrets if holds(hints.reflection or "", secret) and not holds(shown, secret)]
+    _need(
+        not leaked,
+        f"{env.name}: reflection() says {leaked[:1]}, which secrets() calls hidden and the text does not show; reflect "
+        "on what a player can know.",
+    )
+
+
+def _check_expert(env: NatLangEnv, task: Task) -> None:
+    """The expert does not call its own actions mistakes."""
+    env.reset(seed=0, options={"task": task})
+    while (action := env.hints().action) is not None:
+        _, _, terminated, truncated, _ = env.step(action)
+        _need(
+            env.hints().mistaken is not True,
+            f"{env.name}: mistaken() says True after expert()'s own {action!r} in task {task.id!r}; expected False.",
+        )
+        if terminated or truncated:
+            return
+
+
 def _play(env: NatLangEnv, task: Task, seed: int) -> Iterator[tuple[Observation, str, Outcome]]:
     """One random episode, checked on the way."""
     rng = random.Random(seed)
@@ -66,7 +90,7 @@ def _play(env: NatLangEnv, task: Task, seed: int) -> Iterator[tuple[Observation,
     for count in range(env.horizon + 1):
         _need(count < env.horizon, f"{env.name}: an episode outlived its horizon of {env.horizon} steps.")
         before = _check_observation(env)
-        env.hints()
+        _check_hints(env)
         action = rng.choice(before.actions)
         _, reward, terminated, truncated, info = env.step(action)
         yield before, action, Outcome(reward, terminated, info["success"], info["illegal"])
@@ -132,6 +156,7 @@ def _check(env: NatLangEnv, episodes: int) -> None:
         for number, task in enumerate(rng.sample(tasks, min(episodes, len(tasks)))):
             _check_episodes(env, task, seed=number)
             _check_snapshot(env, task)
+            _check_expert(env, task)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of text spaces; what it raises is what matters

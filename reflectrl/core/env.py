@@ -1,9 +1,9 @@
 """``NatLangEnv``: an environment whose observations and actions are text.
 
-An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write four more (``expert``,
-``reflection``, ``spoiler``, ``benchmark``). Everything that users get wrong is owned by this base: seeding, the
-horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end, snapshots. What
-those methods raise, or answer and may not, becomes a sentence that says where it happened.
+An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write six more (``expert``,
+``reflection``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``). Everything that users get wrong is owned by this
+base: seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end,
+snapshots. What those methods raise, or answer and may not, becomes a sentence that says where it happened.
 """
 
 from __future__ import annotations
@@ -109,6 +109,20 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         action = self.expert()
         return None if action is None else f"The best next action is: {action}"
 
+    def mistaken(self) -> bool | None:
+        """Whether the last action was worse than the expert's, so that more is left to do or less to be had from here.
+
+        ``None`` where nobody knows; any action but the expert's then passes for a possible mistake.
+        """
+        return None
+
+    def secrets(self) -> Sequence[str]:
+        """Words for what only the expert knows here, such as the name of a hidden thing.
+
+        A reflection that holds one of them, one word after the other, is not taught unless its prompt shows it too.
+        """
+        return ()
+
     def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - an environment with several task sets uses them
         """What results on so many tasks of ``split`` must say of where they come from; "" where the name says it."""
         return ""
@@ -198,10 +212,13 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """
         observation = self.observation
         legal = None if self._ended else observation.actions
-        hints = self._authors(lambda: Hints(self.expert(), self.reflection(), self.spoiler()), asked=True)
+        hints = self._authors(self._hints, asked=True)
         if (wrong := wrong_hints(hints, legal)) is not None:
             raise self._broke(wrong, asked=True)
         return hints
+
+    def _hints(self) -> Hints:
+        return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), tuple(self.secrets()))
 
     def snapshot(self) -> Snapshot:
         """Where the episode stands."""

@@ -174,8 +174,14 @@ def _put_together(request: Request, value: object) -> Any:
             return Played(Outcome(reward, ended, success, illegal), _observation(seen))
         case Reset(), seen:
             return _observation(seen)
-        case AskHints(), [str() | None as action, str() | None as reflection, str() | None as spoiler]:
-            return Hints(action, reflection, spoiler)
+        case AskHints(), [
+            str() | None as action,
+            str() | None as reflection,
+            str() | None as spoiler,
+            bool() | None as mistaken,
+            list(secrets),
+        ] if {*map(type, secrets)} <= {str}:
+            return Hints(action, reflection, spoiler, mistaken, tuple(secrets))
         case ListTasks(), list(tasks):
             return tuple(map(_task, tasks))
         case Make(), [str(name), str(instructions), int(max_actions), int(horizon), list(splits)] if {
@@ -329,7 +335,7 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             return [[reward, ended, info["success"], info["illegal"]], _shown(env)]
         case AskHints():
             hints = env.hints()
-            return [hints.action, hints.reflection, hints.spoiler]
+            return [hints.action, hints.reflection, hints.spoiler, hints.mistaken, hints.secrets]
     del envs[number]
     env.close()
     return None

@@ -68,7 +68,10 @@ def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
     action = hints.action
     if actions is not None and action is not None and action not in actions:
         return f"answered {shown(action)} from expert(), which is not on the menu {shown(actions)}"
-    return _wrong_texts(*(text for text in (action, hints.reflection, hints.spoiler) if text is not None))
+    if not any(hints.mistaken is known for known in (True, False, None)):
+        return f"answered {shown(hints.mistaken)} from mistaken(); expected True, False or None"
+    texts = (action, hints.reflection, hints.spoiler, *hints.secrets)
+    return _wrong_texts(*(text for text in texts if text is not None))
 
 
 def wrong_tasks(tasks: object, split: str) -> str | None:

@@ -61,6 +61,10 @@ class Hints:
     """The expert's reflection: was the last action good, where do things stand."""
     spoiler: str | None = None
     """Privileged facts for a teaching model, which must not repeat them."""
+    mistaken: bool | None = None
+    """Whether the last action was worse than the expert's; ``None`` where that is not known."""
+    secrets: tuple[str, ...] = ()
+    """Words that a reflection may hold only where the prompt shows them."""
 
 
 @dataclass(frozen=True)

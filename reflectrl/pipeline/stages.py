@@ -109,7 +109,8 @@ def _gen_data(job: _Job) -> bool:
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
         shown = f"{summary.demonstrated} of them demonstrated, " if summary.demonstrated else ""
-        note = f"{asked}{summary.samples} samples, {shown}{summary.negatives} of them negative"
+        secret = f"; {summary.indiscreet} that said a secret left out" if summary.indiscreet else ""
+        note = f"{asked}{summary.samples} samples, {shown}{summary.negatives} of them negative{secret}"
         advance(summary.samples, summary.samples, note)
     _tell_calls(job, summary.usage, summary.spent)
     return True

@@ -6,28 +6,34 @@ shown the same past actions as the small players will see, or its words would sp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reflectrl.core import Hints, Observation
+from reflectrl.core.words import holds
 from reflectrl.prompts.chat import BadReply, Messages, read_reflection
+from reflectrl.prompts.discretion import claims, leaks, repeats
 from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu
 
 TEACHER_ROLE = (
     "You think aloud for a player who acts step by step. When asked to reflect, write one short paragraph: what the "
     "last action led to and whether it was good or bad and why, where things stand, what to aim for next. When asked "
-    "to choose, answer with a label only."
+    "to choose, answer with a label only. Never claim to know what the state does not show, and never call an action "
+    "optimal or the best."
 )
 DISCRETION = (
     " You may be given a private note with facts that the player cannot see. Let it keep you right, but reason from "
-    "the state alone: never quote the note, never hint that it exists, and never call an action optimal or the best."
+    "the state alone: never quote the note, and never hint that it exists."
 )
 REFLECT = "Reflect on this state in at most 50 words. Do not name your choice yet."
 MISTAKEN = (
-    "The last action looks like a mistake. Say why it did not help and how to recover from it, in at most 50 words. "
-    "Do not name your choice yet."
+    "The last action was a mistake. Say why it did not help and how to recover from it, in at most 50 words. Do not "
+    "name your choice yet."
+)
+PERHAPS_MISTAKEN = (
+    "The last action may have been a mistake. If it was, say why it did not help and how to recover from it; if not, "
+    "reflect on this state. Use at most 50 words. Do not name your choice yet."
 )
 CHOOSE = "Now choose. Answer with the label of one action and nothing else."
 NOTE = "Private note"
@@ -43,7 +49,12 @@ class TeacherPrompts:
     """How the local players see the past."""
 
     def reflect(
-        self, observation: Observation, past: Sequence[str], *, spoiler: str | None = None, mistaken: bool = False
+        self,
+        observation: Observation,
+        past: Sequence[str],
+        *,
+        spoiler: str | None = None,
+        mistaken: bool | None = False,
     ) -> Messages:
         """Ask for a reflection.
 
@@ -51,18 +62,22 @@ class TeacherPrompts:
             observation: the state.
             past: all actions so far; as many are shown as the layout says.
             spoiler: privileged facts for a reflection on an expert's episode; the model is told to keep them private.
-            mistaken: the last action is known to be a bad one (a negative example).
+            mistaken: whether the last action was worse than another one; ``None`` where it may have been.
 
         """
         role = TEACHER_ROLE + (DISCRETION if spoiler else "")
         task = f"{observation.task}\n" if observation.task else ""
         history = "".join(self.layout.reflector(observation, past).history)
         note = f"{NOTE}: {spoiler}\n" if spoiler else ""
-        request = MISTAKEN if mistaken else REFLECT
+        request = PERHAPS_MISTAKEN if mistaken is None else MISTAKEN if mistaken else REFLECT
         return [
             {"role": "system", "content": f"{role}\n\n{self.instructions}".rstrip()},
             {"role": "user", "content": f"{task}{history}{observation.text}\n\n{note}{request}"},
         ]
+
+    def shown(self, observation: Observation, past: Sequence[str]) -> str:
+        """The text that a local player reads before it reflects; a teacher's words are to rest on it."""
+        return self.layout.reflector(observation, past).text
 
     @staticmethod
     def choose(chat: Messages, reflection: str, menu: Menu) -> Messages:
@@ -74,28 +89,38 @@ class TeacherPrompts:
         ]
 
 
-def read_discreet(reply: str, hints: Hints, menu: Sequence[str]) -> str:
-    """The reflection of a model that was told ``hints.spoiler``.
+def read_honest(reply: str, shown: str) -> str:
+    """The reflection of a teacher who is to speak of what ``shown``, the player's prompt, holds.
+
+    Raises:
+        BadReply: the reply claims to know more.
+
+    """
+    if claimed := claims(reply, shown):
+        raise BadReply(_again(claimed[0]))
+    return read_reflection(reply)
+
+
+def read_discreet(reply: str, hints: Hints, menu: Sequence[str], shown: str) -> str:
+    """The reflection of a teacher who was given ``hints.spoiler`` and is to speak of what ``shown`` holds.
 
     A sentence of the spoiler that the environment's own public reflection also says, or that is just an action's name,
     is no secret.
 
     Raises:
-        BadReply: the reply repeats a secret.
+        BadReply: the reply repeats the spoiler, says a secret, or claims to know more than a player.
 
     """
-    public = _sentences(hints.reflection or "") | {_plain(action) for action in menu}
-    said = _plain(reply)
-    if _plain(NOTE) in said or any(secret in said for secret in _sentences(hints.spoiler or "") - public):
+    if repeats(reply, hints.spoiler or "", public=(hints.reflection or "", *menu)) or holds(reply, NOTE):
         raise BadReply(
             "That repeats the private note. Write the reflection again from the state alone, in other words."
         )
-    return read_reflection(reply)
+    if leaked := leaks(reply, shown, hints.secrets):
+        raise BadReply(_again(leaked[0]))
+    return read_honest(reply, shown)
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _sentences(text: str) -> set[str]:
-    return {_plain(part) for part in re.split(r"[.!?\n]+(?:\s|$)", text) if part.strip()}
+def _again(said: str) -> str:
+    return (
+        f"Do not say {said!r}, which is more than the player can know. Write the reflection again from the state alone."
+    )

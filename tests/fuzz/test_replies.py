@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reflectrl.core import Hints
+from reflectrl.core.words import holds
 from reflectrl.prompts import Menu, labels
 from reflectrl.prompts.chat import BadReply, read_label, read_reflection
 from reflectrl.prompts.questions import read_questions
@@ -46,10 +47,13 @@ def test_questions_are_pairs_of_lines_that_do_not_name_the_file(reply: str, path
         assert all(side.strip() and len(side.splitlines()) == 1 for pair in pairs for side in pair)
 
 
-@given(reply=SPOKEN, spoiler=st.none() | TEXT, reflection=st.none() | TEXT, menu=st.lists(TEXT, max_size=4))
-def test_a_reflection_keeps_the_secret(reply: str, spoiler: str | None, reflection: str | None, menu: list[str]):
+@given(reply=SPOKEN, hidden=st.tuples(TEXT, TEXT), reflection=st.none() | TEXT, menu=st.lists(TEXT, max_size=4))
+def test_a_reflection_keeps_the_secret(reply: str, hidden: tuple[str, str], reflection: str | None, menu: list[str]):
+    spoiler, secret = hidden
+    hints = Hints(None, reflection, spoiler, secrets=(secret,))
     with contextlib.suppress(BadReply):
-        assert read_discreet(reply, Hints(None, reflection, spoiler), menu) == read_reflection(reply)
+        assert read_discreet(reply, hints, menu, "") == read_reflection(reply)
+        assert not holds(reply, secret)
 
 
 def test_long_replies_are_read_quickly():
@@ -60,7 +64,7 @@ def test_long_replies_are_read_quickly():
         for read in (
             lambda reply: read_label(reply, menu),
             lambda reply: read_questions(reply, "a.md", 3),
-            lambda reply: read_discreet(reply, Hints(None, None, "The file is /a. Go."), menu.actions),
+            lambda reply: read_discreet(reply, Hints(None, None, "The file is /a. Go."), menu.actions, ""),
         ):
             with contextlib.suppress(BadReply):
                 read(reply)

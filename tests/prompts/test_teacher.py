@@ -5,11 +5,12 @@ import pytest
 from reflectrl.core import Hints, Observation
 from reflectrl.prompts import Menu, PromptFormat, TeacherPrompts
 from reflectrl.prompts.chat import BadReply
-from reflectrl.prompts.teacher import read_discreet
+from reflectrl.prompts.teacher import read_discreet, read_honest
 
 HERE = Observation("A hall.", ("go east", "go west"))
 MENU = Menu(("0", "1"), HERE.actions)
 PROMPTS = TeacherPrompts("Find the exit.", PromptFormat(history=1))
+SHOWN = f"Past: none\n{HERE.text}\nReflection:"
 HINTS = Hints("go east", "Good. The exit is near.", "The best next action is: go east. The exit is near.")
 
 
@@ -51,29 +52,70 @@ def test_a_spoiler_comes_with_the_order_to_keep_it() -> None:
     assert "Private note: The key is in the vase." in said(told, "user")
 
 
-def test_a_negative_example_asks_what_was_wrong_and_how_to_recover() -> None:
-    asked = said(PROMPTS.reflect(HERE, ("go west",), mistaken=True), "user")
-    assert "mistake" in asked
-    assert "recover" in asked
+def test_only_a_known_mistake_is_called_one() -> None:
+    asked = {known: said(PROMPTS.reflect(HERE, ("go west",), mistaken=known), "user") for known in (True, None, False)}
+    assert "The last action was a mistake. " in asked[True]
+    assert "The last action may have been a mistake. " in asked[None]
+    assert all("recover" in asked[known] for known in (True, None))
+    assert "mistake" not in asked[False]
 
 
 @pytest.mark.parametrize(
     "reply",
     [
         "The best next action is: go east. The exit is near.",
+        "The best next action is go east!",
         "I see: the BEST  next\naction is: go east, so be it.",
         "The private note says so.",
     ],
 )
 def test_a_reply_that_repeats_the_spoiler_is_refused(reply: str) -> None:
     with pytest.raises(BadReply, match="repeats the private note"):
-        read_discreet(reply, HINTS, HERE.actions)
+        read_discreet(reply, HINTS, HERE.actions, SHOWN)
 
 
 @pytest.mark.parametrize("reply", ["The exit is near.", "I should go east."])
 def test_what_is_public_may_be_said(reply: str) -> None:
-    assert read_discreet(reply, HINTS, HERE.actions) == reply
+    assert read_discreet(reply, HINTS, HERE.actions, SHOWN) == reply
 
 
 def test_a_spoiler_that_is_only_an_action_may_be_planned() -> None:
-    assert read_discreet("I go east.", Hints("go east", None, "go east"), HERE.actions) == "I go east."
+    assert read_discreet("I go east.", Hints("go east", None, "go east"), HERE.actions, SHOWN) == "I go east."
+
+
+FILE = Hints(
+    "cd serving",
+    "The file is further down.",
+    "The best next action is: cd serving. The file is /serving/wire.py.",
+    secrets=("serving", "wire"),
+)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I know the answer is /serving/wire.py.",
+        "The best next action is cd serving.",
+        "The optimal move is cd serving, as I was told in the note.",
+        "According to the hidden information I should move south.",
+        "5 actions are left at best.",
+        "It must be in serving.",
+        "Look for WIRE.",
+    ],
+)
+def test_neither_a_hidden_word_nor_a_claim_to_know_more_gets_through(reply: str) -> None:
+    with pytest.raises(BadReply, match=r"repeats the private note|Do not say '.+', which is more than the player"):
+        read_discreet(reply, FILE, ("cd serving", "cd docs"), SHOWN)
+
+
+@pytest.mark.parametrize("reply", ["It must be in serving.", "Look for WIRE."])
+def test_a_word_that_is_shown_is_not_hidden(reply: str) -> None:
+    shown = "Here: serving/ wire.py"
+    assert read_discreet(reply, FILE, ("cd serving", "cd docs"), shown) == reply
+
+
+def test_a_teacher_without_a_note_is_not_to_claim_knowledge_either() -> None:
+    assert "never call an action optimal or the best" in said(PROMPTS.reflect(HERE, ()), "system")
+    assert read_honest("I should\ngo east.", SHOWN) == "I should go east."
+    with pytest.raises(BadReply, match="Do not say 'best move', which is more"):
+        read_honest("East is the best move.", SHOWN)

@@ -1,0 +1,46 @@
+"""What a reflection must not say: facts that its prompt does not show, and claims to know more than a player can."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from reflectrl.core.words import holds, words
+
+_ACTIONS = r"(?:actions?|moves?|steps?|choices?|options?|commands?|decisions?)"
+_CLAIMS = re.compile(
+    r"(?<= )(?:"
+    r"(?:sub)?optim(?:al(?:ly|ity)?|um)"
+    rf"|best (?:(?:next|possible|available) )?{_ACTIONS}"
+    r"|at best"
+    r"|(?:i|we) (?:already )?know (?:what |where )?the (?:\w+ )?(?:answer|solution)"
+    r"|(?:hidden|private|privileged|secret) (?:information|info|facts?|knowledge|notes?|hints?)"
+    r"|spoilers?"
+    r"|(?:the|this|that|my|your|a) notes?"
+    r"|(?:was|were|am|been) told"
+    r"|\d+ actions? (?:are |is )?left"
+    r"|according to the (?:expert|oracle|hints?|instructor)"
+    r")(?= )"
+)
+"""In words as ``reflectrl.core.words.words`` writes them."""
+
+
+def claims(reflection: str, shown: str) -> tuple[str, ...]:
+    """Phrases of ``reflection`` that claim knowledge no player has, unless ``shown`` uses them too."""
+    found = (claim[0] for claim in _CLAIMS.finditer(words(reflection)))
+    return tuple(claim for claim in found if not holds(shown, claim))
+
+
+def leaks(reflection: str, shown: str, secrets: Iterable[str]) -> tuple[str, ...]:
+    """Those of the ``secrets`` that ``reflection`` says although ``shown`` does not."""
+    return tuple(secret for secret in secrets if holds(reflection, secret) and not holds(shown, secret))
+
+
+def repeats(reflection: str, spoiler: str, public: Sequence[str]) -> bool:
+    """Does ``reflection`` hold a whole sentence of ``spoiler`` that is none of the ``public`` texts' sentences?"""
+    known = {words(sentence) for text in public for sentence in _sentences(text)}
+    return any(words(sentence) not in known and holds(reflection, sentence) for sentence in _sentences(spoiler))
+
+
+def _sentences(text: str) -> list[str]:
+    return re.split(r"[.!?\n]+(?:\s|$)", text)

@@ -1,0 +1,198 @@
+"""What teachers are told of the last action, and that no row holds what its prompt does not show."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from scripted_endpoint import Chat, ScriptedEndpoint
+
+from reflectrl.config import Recipe
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, make_env, register_env
+from reflectrl.data_gen import generate, read_rows
+from reflectrl.data_gen.samples import read_samples
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.stages import run_stages
+from reflectrl.rollout.record import read_trajectories
+
+WAS, MAY_HAVE_BEEN = "The last action was a mistake.", "The last action may have been a mistake."
+
+
+def recipe(env: str, endpoint: ScriptedEndpoint | None = None, **data: object) -> Recipe:
+    remote = {} if endpoint is None else {"teacher": "openai", "endpoint": {"base_url": endpoint.url}, "concurrency": 1}
+    return Recipe.model_validate({"name": "test", "env": {"name": env}, "data": {"samples": 40, **remote, **data}})
+
+
+class Vault(NatLangEnv):
+    """The word that opens the door is hidden at first, and shown after two steps of waiting."""
+
+    name = "vault"
+    observable = False
+    mistakes: bool | None = None
+
+    def __init__(self, eager: bool = False) -> None:
+        super().__init__(horizon=9)
+        self.eager = eager
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [Task(f"{split}-{number}") for number in range(4)]
+
+    def start(self, task: Task) -> None:
+        self.waited = 0
+
+    def observe(self) -> Observation:
+        shown = "The word is AMBER." if self.waited >= 2 else "No word is seen."
+        return Observation(shown, ("wait", "knock", "say the word"))
+
+    def act(self, action: str) -> Outcome:
+        self.waited += action == "wait"
+        done = action == "say the word"
+        return Outcome(float(done), ended=done, success=done)
+
+    def expert(self) -> str:
+        return "wait" if self.waited < 2 else "say the word"
+
+    def reflection(self) -> str:
+        return "Amber opens it." if self.waited or self.eager else "Something opens it."
+
+    def spoiler(self) -> str:
+        return "The word is amber."
+
+    def mistaken(self) -> bool | None:
+        return self.mistakes
+
+    def secrets(self) -> Sequence[str]:
+        return ["amber"]
+
+
+class Even(Vault):
+    """Whatever is done is as good as anything else."""
+
+    name = "even"
+    mistakes = False
+
+
+register_env("vault", Vault)
+register_env("even", Even)
+
+
+@pytest.mark.parametrize("env", ["dangerous_taxi", "number_line"])
+def test_a_negative_sample_follows_an_action_that_was_worse_than_the_advised_one(env: str, tmp_path: Path) -> None:
+    generate(recipe(env, samples=200, negatives=1.0), tmp_path)
+    _, negatives = read_samples(tmp_path / "data" / "negatives.jsonl")
+    assert len(negatives) > 20
+    assert {sample.reflection.partition(".")[0] for sample in negatives} == {"Mistake"}
+
+
+def test_where_no_action_is_worse_there_is_no_negative_sample(tmp_path: Path) -> None:
+    assert generate(recipe("even", negatives=1.0), tmp_path / "even").negatives == 0
+    assert generate(recipe("vault", negatives=1.0), tmp_path / "vault").negatives > 0
+
+
+def test_a_chat_teacher_is_told_of_a_mistake_where_one_was_made(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint.reply = lambda _: "Here we are."
+    generate(recipe("dangerous_taxi", endpoint, noise=0.9, negatives=0.0), tmp_path)
+    env = make_env("dangerous_taxi")
+    said, expected = [request.chat[1]["content"] for request in endpoint.requests], []
+    for trajectory in read_trajectories(tmp_path / "data" / "teacher.jsonl")[1]:
+        env.reset(seed=trajectory.seed, options={"task": trajectory.task})
+        left, advised = [], True
+        for action in trajectory.actions:
+            left.append(env._left[env._state])
+            expected.append(not advised and left[-1] >= left[-2])
+            advised = action == env.expert()
+            env.step(action)
+    assert [WAS in content for content in said] == expected
+    assert 5 < sum(expected) < len(expected) - 5
+    assert not any("mistake." in content for content, told in zip(said, expected, strict=True) if not told)
+
+
+class Silent(NumberLine):
+    """Does not know whether an action was a mistake."""
+
+    name = "silent"
+
+    def mistaken(self) -> None:
+        return None
+
+    def reflection(self) -> str:
+        return "The target is near."
+
+
+def test_where_nobody_knows_the_last_action_may_have_been_a_mistake(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    register_env("silent", Silent)
+    endpoint.reply = lambda _: "Here we are."
+    summary = generate(recipe("silent", endpoint, negatives=1.0), tmp_path)
+    assert summary is not None
+    said = [request.chat[1]["content"] for request in endpoint.requests]
+    assert 0 < summary.negatives <= sum(MAY_HAVE_BEEN in content for content in said) < len(said)
+    assert not any(WAS in content for content in said)
+
+
+def rows(folder: Path) -> dict[str, str]:
+    return {row.prompt.split("\n")[-2]: row.completion for row in read_rows(folder / "sft" / "reflector.jsonl")}
+
+
+HONEST = {"No word is seen.": " Something opens it.", "The word is AMBER.": " Amber opens it."}
+
+
+def test_a_reflection_that_says_a_hidden_word_makes_no_row_and_is_counted(tmp_path: Path) -> None:
+    told = io.StringIO()
+    run_stages(recipe("vault"), tmp_path, ("gen-data",), reporter=Reporter(Console(file=told, width=200)))
+    assert rows(tmp_path) == HONEST
+    summary = generate(recipe("vault"), tmp_path)
+    assert summary.samples == 40
+    assert f"; {summary.indiscreet} that said a secret left out" in told.getvalue()
+    assert summary.indiscreet >= summary.episodes
+
+
+def test_a_teacher_with_a_note_is_asked_again_for_a_reflection_without_the_hidden_word(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    def talkative(chat: Chat) -> str:
+        if "The word is AMBER." in chat[1]["content"]:
+            return "Amber opens it."
+        return "Something opens it." if len(chat) > 2 else "I would say amber."
+
+    endpoint.reply = talkative
+    summary = generate(recipe("vault", endpoint), tmp_path)
+    assert summary is not None
+    assert (summary.samples, summary.indiscreet) == (40, 0)
+    assert rows(tmp_path) == HONEST
+    complaints = [request.chat[-1]["content"] for request in endpoint.requests if len(request.chat) > 2]
+    assert set(complaints) == {
+        "Do not say 'amber', which is more than the player can know. Write the reflection again from the state alone."
+    }
+
+
+def test_a_teacher_that_plays_and_guesses_the_hidden_word_is_left_out(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    def guessing(chat: Chat) -> str:
+        seen = "The word is AMBER." in chat[1]["content"]
+        if "Now choose" in chat[-1]["content"]:
+            return "2" if seen else "0"
+        return "Amber opens it." if seen or "Past: wait" in chat[1]["content"] else "Something opens it."
+
+    endpoint.reply = guessing
+    summary = generate(recipe("vault", endpoint, trajectory="teacher"), tmp_path)
+    assert summary is not None
+    assert summary.indiscreet > 0
+    assert rows(tmp_path) == HONEST
+
+
+def test_an_environment_whose_every_reflection_says_a_secret_is_refused(tmp_path: Path) -> None:
+    class Blabber(Vault):
+        """Never shows what its expert always says."""
+
+        def observe(self) -> Observation:
+            return Observation("No word is seen.", ("wait", "knock", "say the word"))
+
+    register_env("blabber", Blabber)
+    given = Recipe.model_validate({"name": "test", "env": {"name": "blabber", "options": {"eager": True}}})
+    with pytest.raises(InvalidInput, match=r"all 4 training tasks were played and every reflection says a secret"):
+        generate(given, tmp_path)
