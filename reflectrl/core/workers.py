@@ -112,6 +112,14 @@ class WorkerEnv(NatLangEnv):
         """The inner expert's facts."""
         return self.hints().spoiler
 
+    def mistaken(self) -> bool | None:
+        """Whether the inner expert would have done something better than the last action."""
+        return self.hints().mistaken
+
+    def secrets(self) -> Sequence[str]:
+        """Words for what only the inner expert knows."""
+        return self.hints().secrets
+
     def close(self) -> None:
         """Forget the inner environment; a process that hosts no other ends."""
         if not self._open:

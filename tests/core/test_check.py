@@ -77,6 +77,14 @@ FAULTS = {
     "an action twice": (shown("right", "right"), "repeats an action"),
     "too many actions": (shown("right", "left", "up"), "a menu that has 3 actions, but max_actions is 2"),
     "an expert off the menu": ({"expert": lambda _: "fly"}, "answered 'fly' from expert(), which is not on the menu"),
+    "an expert that makes mistakes": (
+        {"mistaken": lambda self: self.room > 0},
+        "mistaken() says True after expert()'s own 'right' in task",
+    ),
+    "a reflection that tells a secret": (
+        {"reflection": lambda _: "The EXIT is room 3.", "secrets": lambda _: ["exit", "room"]},
+        "reflection() says ['exit'], which secrets() calls hidden and the text does not show",
+    ),
     "global randomness": ({"start": start_from_global_randomness}, "randomness must come from self.np_random"),
     "a start that forgets to start": ({"start": start_that_keeps_the_room}, "start() must set the whole state"),
     "a restore of one's own that does nothing": ({"restore": lambda *_: None}, "shows another state"),

@@ -77,6 +77,8 @@ def fail(*_):
         ("expert", "failed in task 'train-0' after 1 steps, asked for hints"),
         ("reflection", "failed in task 'train-0' after 1 steps, asked for hints"),
         ("spoiler", "failed in task 'train-0' after 1 steps, asked for hints"),
+        ("mistaken", "failed in task 'train-0' after 1 steps, asked for hints"),
+        ("secrets", "failed in task 'train-0' after 1 steps, asked for hints"),
         ("tasks", "failed when it was asked for its train tasks"),
     ],
 )
@@ -221,6 +223,8 @@ def test_tasks_that_are_none_are_refused(corridor, replaced, said):
         ({"expert": lambda _: "fly"}, r"answered 'fly' from expert\(\), which is not on the menu \('right',\)"),
         ({"spoiler": lambda _: 3}, "showed 3 as a text"),
         ({"reflection": lambda _: "\udcff"}, r"showed the text '\\udcff'"),
+        ({"mistaken": lambda _: 1}, r"answered 1 from mistaken\(\); expected True, False or None"),
+        ({"secrets": lambda _: ["amber", 3]}, "showed 3 as a text"),
     ],
 )
 def test_hints_that_nobody_can_play_or_say_are_refused(corridor, replaced, said):

@@ -93,8 +93,21 @@ def test_it_says_of_itself_and_shows_what_the_inner_one_does(pool):
     assert (env.expert(), env.reflection(), env.spoiler()) == (inner.expert(), inner.reflection(), inner.spoiler())
     here = env.snapshot()
     assert env.step("move north") == inner.step("move north")
+    assert env.hints() == inner.hints()
+    assert env.mistaken() is inner.mistaken() is not None
     env.restore(here)
     assert env.snapshot() == here
+
+
+def test_secrets_are_those_of_the_inner_one(pool):
+    inner = make_env("auto_explore")
+    (env,) = pool.make("auto_explore", {}, 1)
+    options = {"task": next(task for task in inner.tasks("train") if task.id.startswith("d2/"))}
+    for each in (env, inner):
+        each.reset(seed=5, options=options)
+    assert len(inner.secrets()) == 3
+    assert list(env.secrets()) == list(inner.secrets())
+    assert env.hints() == inner.hints()
 
 
 def test_hints_before_the_first_reset_are_refused(pool):

@@ -41,7 +41,7 @@ class Vault(NatLangEnv):
     def tasks(self, split: str) -> Sequence[Task]:
         return [Task(f"{split}-{number}") for number in range(4)]
 
-    def start(self, task: Task) -> None:
+    def start(self, task: Task) -> None:  # noqa: ARG002
         self.waited = 0
 
     def observe(self) -> Observation:

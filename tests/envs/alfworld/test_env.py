@@ -172,12 +172,63 @@ def test_a_reflection_judges_the_last_command_says_why_and_where_things_stand(en
     assert env.reflection().startswith("Mistake: toaster 1 is of no use now. ")
 
 
-def test_the_spoiler_names_the_best_command_and_what_is_left(env):
+def test_the_spoiler_names_the_best_command_and_where_things_stand(env):
     begin(env, "look_at_obj_in_light")
-    best = env.expert()
-    said = env.spoiler()
-    assert said.startswith(f"The best next action is: {best}. box 1 is on shelf 1, which is elsewhere. ")
-    assert said.endswith("Actions left at best: 3.")
+    said = [env.spoiler()]
+    for command in ("go to desk 1", "go to shelf 1"):
+        assert env.expert() == command
+        env.step(command)
+        said.append(env.spoiler())
+    assert said == [
+        "The best next action is: go to desk 1. No box seen yet; places left: desk 1, shelf 1, sidetable 1.",
+        "The best next action is: go to shelf 1. No box seen yet; places left: shelf 1, sidetable 1.",
+        "The best next action is: take box 1 from shelf 1. box 1 is on shelf 1, which is here.",
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_while_a_thing_is_unseen_the_expert_looks_where_the_reflection_says(family, env):
+    searched = 0
+    for detour in (0, 3, 6):
+        rng = random.Random(family)
+        begin(env, family)
+        for _ in range(detour):
+            env.step(rng.choice(env.observation.actions))
+        while (action := env.expert()) is not None:
+            if "seen yet" in env.reflection():
+                place = re.fullmatch(r"(?:go to|open) (.+)", action)[1]
+                assert re.search(rf"\b{place}\b", env.reflection().partition("seen yet")[2])
+                searched += 1
+            env.step(action)
+            assert env.mistaken() is False
+    assert searched > 1
+
+
+def test_where_a_thing_is_that_nobody_saw_makes_no_difference_to_the_expert():
+    """Games that differ in where the thing lies are played alike until it is seen."""
+    ways = {}
+    env = AlfWorld(count=8, scenes=KITCHENS[:1])
+    for task in env.tasks("train"):
+        env.reset(seed=0, options={"task": task})
+        searched = []
+        while "seen yet" in env.reflection():
+            searched.append(env.expert())
+            env.step(searched[-1])
+        ways.setdefault(env.observation.task, []).append(searched)
+    for searches in ways.values():
+        longest = max(searches, key=len)
+        assert all(search == longest[: len(search)] for search in searches)
+    assert max(len({len(search) for search in searches}) for searches in ways.values()) > 1
+
+
+def test_the_names_of_things_are_secret_until_a_text_has_told_them(env):
+    begin(env, "look_at_obj_in_light")
+    assert "box 1" in env.secrets()
+    assert not {"desk 1", "shelf 1"} & set(env.secrets())
+    for _ in range(2):
+        env.step(env.expert())
+    assert "box 1" not in env.secrets()
+    assert "box 1" in env.observation.text
 
 
 # ---- snapshots -------------------------------------------------------------------------------------------------------

@@ -353,6 +353,51 @@ def test_reflections_by_hand(shop):
     ]
 
 
+def test_the_file_s_name_is_said_only_where_the_text_shows_it(shop):
+    (shop / "people" / "zurich.md").write_text("# Swiss holidays\n")
+    env = AutoExplore(str(shop))
+    begin(env, "people/zurich.md")
+    said = [env.reflection()]
+    for action in ("cd people", "cd leave", "cd .."):
+        env.step(action)
+        said.append(env.reflection())
+    assert said == [
+        "The file is further down.",
+        "Good. zurich is in this folder.",
+        "Mistake. The file is not here.",
+        "Good. zurich is in this folder.",
+    ]
+    blind = AutoExplore(str(shop), listing=False)
+    begin(blind, "people/zurich.md")
+    blind.step("cd people")
+    assert blind.reflection() == "Good. The file is in this folder."
+    blind.step("cat zurich.md")
+    assert blind.reflection() == "Good. The file is in this folder."
+
+
+def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_reflection(shop):
+    env = AutoExplore(str(shop))
+    begin(env, "people/leave/cairo.md")
+    assert env.secrets() == ["people", "leave", "cairo"]
+    (shop / "people" / "folder").mkdir()
+    (shop / "people" / "folder" / "file.md").write_text("# Files\n")
+    env = AutoExplore(str(shop))
+    begin(env, "people/folder/file.md")
+    assert env.secrets() == ["people"]
+
+
+def test_the_expert_never_calls_its_own_commands_mistakes(shop):
+    env = AutoExplore(str(shop), page=2, horizon=40)
+    rng = random.Random(0)
+    for task in every_task(env):
+        env.reset(options={"task": task})
+        assert env.mistaken() is None
+        wander(env, rng, rng.randrange(9))
+        while env.expert() is not None:
+            env.step(env.expert())
+            assert env.mistaken() is False
+
+
 def test_reflections_on_ranges_by_hand(shop):
     env = AutoExplore(str(shop), page=2)
     begin(env, "cairo.md")

@@ -128,6 +128,18 @@ def test_the_games_own_policy_wins(game, make):
     assert "*** The End ***" in seen[-1][0]
 
 
+def test_a_command_that_does_not_shorten_the_way_to_win_is_a_mistake(game, make):
+    env = make(game)
+    env.reset(options={"task": env.tasks("train")[0]})
+    assert env.mistaken() is None
+    idle = next(action for action in env.observation.actions if action.startswith(("look", "inventory", "examine")))
+    env.step(idle)
+    assert env.mistaken() is True
+    while (action := env.expert()) is not None:
+        env.step(action)
+        assert env.mistaken() is False
+
+
 def test_a_state_shows_objective_room_and_belongings_but_no_banner(game, make):
     env = make(game)
     env.reset(options={"task": env.tasks("train")[0]})
@@ -297,6 +309,8 @@ def test_without_an_expert_nothing_is_planned(game, make):
     env = make(game, expert=False)
     env.reset(options={"task": env.tasks("train")[0]})
     assert env.expert() is None
+    env.step(env.observation.actions[0])
+    assert env.mistaken() is None
 
 
 def test_a_menu_is_never_cut(game, make):
