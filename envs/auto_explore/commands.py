@@ -87,15 +87,17 @@ def _is_binary(head: bytes) -> bool:
 class Shell:
     """A working directory in ``tree``, and the commands that are played there.
 
-    ``writable=False`` refuses to write; ``programs=False`` refuses python and pip.
+    ``writable=False`` refuses to write; ``programs=False`` refuses python and pip. ``entries`` is what the tree held
+    at first, files and folders.
     """
 
-    def __init__(self, tree: Tree, limits: Limits, *, writable: bool, programs: bool) -> None:
+    def __init__(self, tree: Tree, limits: Limits, *, writable: bool, programs: bool, entries: int) -> None:
         self.cwd = ROOT
         self._tree = tree
         self._limits = limits
         self._writable = writable
         self._programs = programs
+        self._entries = entries
         self._written = 0
         self._commands = {
             "cat": self._cat,
@@ -197,7 +199,13 @@ class Shell:
         if left <= 0:
             raise InvalidInput(self._used_up())
         done = run_program(
-            arguments, self._tree.root, self.cwd, limits=self._limits, writable=self._writable, write_bytes=left
+            arguments,
+            self._tree.root,
+            self.cwd,
+            limits=self._limits,
+            writable=self._writable,
+            write_bytes=left,
+            entries=self._entries + self._limits.write_files,
         )
         self._written += done.written
         notices = (done.notice, hint if done.failed else "")

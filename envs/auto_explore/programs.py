@@ -2,12 +2,11 @@
 
 Limits that the system keeps for each process are set before the program begins. What it and its children use together
 is read every few milliseconds from the sandbox's own ``/proc``, and the whole process namespace is killed when that is
-too much; system calls that take memory or disk space without leaving a trace there are refused.
+too much; it can make no other system calls than those that ``calls`` lists.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import platform
@@ -15,18 +14,19 @@ import resource
 import selectors
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.envs.auto_explore.calls import write_filter
+from reflectrl.envs.auto_explore.entries import Entries, used_inodes
 from reflectrl.envs.auto_explore.tree import Limits
 
 MOUNT = PurePosixPath("/repository")
@@ -40,29 +40,11 @@ DYING = 30.0
 OPEN_FILES = 256
 NICENESS = 10
 SHARED_MEMORY = 16 * 1024**2
+IN_MEMORY = ("tmp", "dev/shm")
+"""Where a program may write besides the copy; gone with it."""
 
-_REFUSED_CALLS = {
-    "x86_64": {
-        "shmget": 29,
-        "ptrace": 101,
-        "fallocate": 285,
-        "process_vm_writev": 311,
-        "memfd_create": 319,
-        "io_uring_setup": 425,
-        "memfd_secret": 447,
-    },
-    "aarch64": {
-        "fallocate": 47,
-        "ptrace": 117,
-        "shmget": 194,
-        "process_vm_writev": 271,
-        "memfd_create": 279,
-        "io_uring_setup": 425,
-        "memfd_secret": 447,
-    },
-}
-"""Calls whose memory or disk space no process is charged for, and those that change another process."""
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+MACHINES = ("x86_64", "aarch64")
+"""Where the numbers in the filter of system calls are right."""
 
 _ENVIRONMENT = {
     "HOME": "/tmp",
@@ -99,15 +81,26 @@ class _Use:
     processes: int = 0
     memory: int = 0
     written: int = 0
+    temporary: int = 0
+    """Files and folders in memory."""
 
 
 def run_program(
-    arguments: Sequence[str], root: Path, cwd: PurePosixPath, *, limits: Limits, writable: bool, write_bytes: int
+    arguments: Sequence[str],
+    root: Path,
+    cwd: PurePosixPath,
+    *,
+    limits: Limits,
+    writable: bool,
+    write_bytes: int,
+    entries: int,
 ) -> Finished:
-    """Run python with ``arguments`` on the copy at ``root``, where ``write_bytes`` may still be written.
+    """Run python with ``arguments`` on the copy at ``root``.
+
+    There, ``write_bytes`` may still be written; it may hold ``entries`` files and folders in the end.
 
     Raises:
-        InvalidInput: bubblewrap is missing, or cannot work here.
+        InvalidInput: bubblewrap or libseccomp is missing, or cannot work here.
         WorkFailed: the program could not be ended.
 
     """
@@ -115,11 +108,14 @@ def run_program(
     if bubblewrap is None:
         raise InvalidInput("python and pip need bubblewrap, which was not found: install the package 'bubblewrap'.")
     machine = platform.machine()
-    if machine not in _ARCHITECTURES:
-        raise InvalidInput(f"python and pip run on {' and '.join(_ARCHITECTURES)} only; this is {machine!r}.")
+    if machine not in MACHINES:
+        raise InvalidInput(f"python and pip run on {' and '.join(MACHINES)} only; this is {machine!r}.")
+    held = Entries(root, entries)
+    if held.full:
+        raise InvalidInput("the files and folders that may be made here are used up; nothing was done.")
     with ExitStack() as stack:
         (told, tell), (gate, release), (filters, fill) = (_pipe(stack) for _ in range(3))
-        fill.write(_filter(_ARCHITECTURES[machine], _REFUSED_CALLS[machine].values()))
+        write_filter(fill)
         fill.close()
         command = [bubblewrap, *_walls(root, cwd, writable=writable, scratch=write_bytes)]
         command += ["--json-status-fd", f"{tell.fileno()}", "--block-fd", f"{gate.fileno()}"]
@@ -138,11 +134,16 @@ def run_program(
         stack.callback(started.kill)
         for end in given:
             end.close()
-        return _watch(started, told, release, limits, write_bytes)
+        return _watch(started, told, release, limits, write_bytes, held)
 
 
 def _watch(
-    started: subprocess.Popen[bytes], told: IO[bytes], release: IO[bytes], limits: Limits, write_bytes: int
+    started: subprocess.Popen[bytes],
+    told: IO[bytes],
+    release: IO[bytes],
+    limits: Limits,
+    write_bytes: int,
+    held: Entries,
 ) -> Finished:
     """Let the program begin, and wait for its end or for a reason to end it."""
     assert started.stdout is not None  # it is a pipe
@@ -156,7 +157,7 @@ def _watch(
         with suppress(ProcessLookupError, BrokenPipeError):  # it may have failed already
             _limit(child, limits, write_bytes)
             release.write(b"1")
-        output, why, written = _follow(started.stdout.fileno(), handle, status, limits, write_bytes)
+        output, why, written = _follow(started.stdout.fileno(), handle, status, limits, write_bytes, held)
     finally:
         _end(handle)
         os.close(handle)
@@ -169,7 +170,9 @@ def _watch(
     return Finished(output.decode("utf-8", "replace"), bool(why), f"({why})" if why else "", written)
 
 
-def _follow(pipe: int, handle: int, status: dict[str, Any], limits: Limits, write_bytes: int) -> tuple[bytes, str, int]:
+def _follow(
+    pipe: int, handle: int, status: dict[str, Any], limits: Limits, write_bytes: int, held: Entries
+) -> tuple[bytes, str, int]:
     """Collect output until the program has ended, or until there is a reason to end it."""
     output, written, seen = bytearray(), 0, False
     begun = time.monotonic()
@@ -195,6 +198,8 @@ def _follow(pipe: int, handle: int, status: dict[str, Any], limits: Limits, writ
                 (f"ran more than {limits.processes:,} processes and threads", use.processes > limits.processes),
                 (f"used more than {limits.memory_bytes:,} bytes of memory", use.memory > limits.memory_bytes),
                 (f"wrote more than {write_bytes:,} bytes", written > write_bytes),
+                (f"made more than {limits.write_files:,} files and folders", use.temporary > limits.write_files),
+                ("made more files and folders than may be made here", held.too_many()),
                 ("could not be watched", not seen and took > BLIND),
             ):
                 if holds:
@@ -207,7 +212,7 @@ def _use(child: int, namespace: int | None, most: int) -> _Use:
     Of more than ``most`` processes only the number is read: each look at a fork bomb gives it time to grow.
     """
     proc = Path(f"/proc/{child}/root/proc")
-    threads = memory = written = 0
+    threads = memory = written = temporary = 0
     with suppress(OSError):  # not mounted yet, or over already
         if (proc / "1/ns/pid").stat().st_ino != namespace:
             return _Use()
@@ -221,7 +226,8 @@ def _use(child: int, namespace: int | None, most: int) -> _Use:
                 memory += 1024 * (status.get("RssAnon", 0) + status.get("RssShmem", 0))
                 # A parent's count takes over that of the children it has waited for.
                 written += max(io["wchar"], io["write_bytes"])
-    return _Use(threads, memory, written)
+        temporary = sum(used_inodes(proc.parent / place) or 0 for place in IN_MEMORY)
+    return _Use(threads, memory, written, temporary)
 
 
 def _fields(path: Path) -> dict[str, int]:
@@ -281,7 +287,8 @@ def _walls(root: Path, cwd: PurePosixPath, *, writable: bool, scratch: int) -> I
     yield from _packages(root)
     # Read-only, or a program that root starts could write settings of this machine's kernel in /proc/sys.
     yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
-    yield from ("--size", f"{SHARED_MEMORY}", "--tmpfs", "/dev/shm", "--size", f"{scratch}", "--tmpfs", "/tmp")
+    for place, size in zip(IN_MEMORY, (scratch, SHARED_MEMORY), strict=True):
+        yield from ("--size", f"{size}", "--tmpfs", f"/{place}")
     yield from ("--bind" if writable else "--ro-bind", str(root), str(MOUNT), "--remount-ro", "/")
     yield from ("--chdir", str(MOUNT / cwd))
 
@@ -310,21 +317,3 @@ def _packages(root: Path) -> Iterator[str]:
         outside.append(path)
         yield from ("--ro-bind", str(path), str(path))
     yield from ("--setenv", "PYTHONPATH", ":".join(dict.fromkeys(map(str, packages))))
-
-
-def _filter(architecture: int, calls: Iterable[int]) -> bytes:
-    """A seccomp program that refuses ``calls``, and every call made as another architecture."""
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    allowed, refused = 0x7FFF0000, 0x00050000 | errno.EOPNOTSUPP
-    numbers = sorted(calls)
-    end = len(numbers) + 5  # where the refusal stands
-    program = [
-        (load, 0, 0, 4),
-        (equal, 0, end - 2, architecture),
-        (load, 0, 0, 0),
-        (at_least, end - 4, 0, 0x40000000),
-        *((equal, end - 5 - place, 0, number) for place, number in enumerate(numbers)),
-        (give, 0, 0, allowed),
-        (give, 0, 0, refused),
-    ]
-    return b"".join(struct.pack("HBBI", *step) for step in program)

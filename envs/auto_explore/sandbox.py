@@ -45,7 +45,7 @@ class Sandbox:
         self._limits = limits
         self._programs = programs
         self._copy = _Copy(Path(repository), limits)
-        self._shell = Shell(self._copy.tree, limits, writable=True, programs=programs)
+        self._shell = self._new_shell(writable=True)
         self._owns = True
 
     @property
@@ -88,9 +88,13 @@ class Sandbox:
         """Another sandbox on the same copy, in a working directory of its own, for reading only."""
         self._copy.tree.check()
         other = copy.copy(self)
-        other._shell = Shell(self._copy.tree, self._limits, writable=False, programs=self._programs)
+        other._shell = self._new_shell(writable=False)
         other._owns = False
         return other
+
+    def _new_shell(self, *, writable: bool) -> Shell:
+        held = self._copy
+        return Shell(held.tree, self._limits, writable=writable, programs=self._programs, entries=held.entries)
 
     def changes(self) -> dict[str, bytes | None]:
         """Files that are not as they were copied: path and present content, or ``None`` for those removed.
@@ -139,7 +143,7 @@ class _Copy:
         self._repository = repository
         self._limits = limits
         self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}
-        self._bytes = self._entries = 0
+        self._bytes = self.entries = 0
         with _system_errors():
             self._scratch = Scratch()
         self.close = self._scratch.close
@@ -238,8 +242,8 @@ class _Copy:
         self._digests[path] = (size, digest.digest())
 
     def _count(self, path: PurePosixPath) -> None:
-        self._entries += 1
-        if self._entries > self._limits.copy_files:
+        self.entries += 1
+        if self.entries > self._limits.copy_files:
             raise InvalidInput(
                 f"repository {str(self._repository)!r} holds more than {self._limits.copy_files:,} files and folders "
                 f"(counted up to {shown(path)}); choose a smaller one, or raise Limits(copy_files=...)."

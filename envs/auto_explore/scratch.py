@@ -17,6 +17,8 @@ from pathlib import Path
 
 from reflectrl.envs.auto_explore.tree import FOLDER
 
+LEVELS = 40
+"""Folders inside each other that are removed where they lie."""
 PREFIX = "reflectrl-scratch-"
 """Folders that are called so, and that nobody holds, are removed: nothing else may be."""
 
@@ -70,32 +72,45 @@ def _close(folder: Path, lock: int, maker: int) -> None:
 
 
 def _empty(top: int) -> None:
-    """Remove what is in a folder, however deep it has become: folders are moved up before they are emptied."""
+    """Remove what is in a folder, however deep it has become."""
     left = [int(name[1:]) for name in os.listdir(top) if name[1:].isdecimal()]  # by a removal that was killed
     numbers = itertools.count(max(left, default=0) + 1)
-    pending = _take_up(top, top, numbers)
+    pending = _clear(top, top, numbers, LEVELS)
     while pending:
-        name = pending.pop()
         with suppress(FileNotFoundError):
-            with _opened(name, top) as folder:
-                pending += _take_up(folder, top, numbers)
-            os.rmdir(name, dir_fd=top)
+            pending += _remove(pending.pop(), top, top, numbers, LEVELS)
 
 
-def _take_up(folder: int, top: int, numbers: Iterator[int]) -> list[str]:
-    """Remove the files of a folder, and move its folders to the top; returns their names there."""
+def _clear(folder: int, top: int, numbers: Iterator[int], levels: int) -> list[str]:
+    """Remove the files and folders of a folder."""
     with os.scandir(folder) as found:
         items = list(found)
-    names = []
+    moved: list[str] = []
     for item in items:
-        if not item.is_dir(follow_symlinks=False):
+        if item.is_dir(follow_symlinks=False):
+            moved += _remove(item.name, folder, top, numbers, levels)
+        else:
             os.unlink(item.name, dir_fd=folder)
-            continue
-        os.chmod(item.name, 0o700, dir_fd=folder)
-        name = f".{next(numbers)}"
-        os.rename(item.name, name, src_dir_fd=folder, dst_dir_fd=top)
-        names.append(name)
-    return names
+    return moved
+
+
+def _remove(name: str, parent: int, top: int, numbers: Iterator[int], levels: int) -> list[str]:
+    """Remove a folder; those that lie ``levels`` below it are moved to the top, and their names there returned.
+
+    Each level takes an open file, and to move each folder up would take minutes where there are thousands.
+    """
+    with suppress(OSError):  # it is not empty
+        os.rmdir(name, dir_fd=parent)
+        return []
+    os.chmod(name, 0o700, dir_fd=parent)
+    if levels == 0:
+        higher = f".{next(numbers)}"
+        os.rename(name, higher, src_dir_fd=parent, dst_dir_fd=top)
+        return [higher]
+    with _opened(name, parent) as folder:
+        moved = _clear(folder, top, numbers, levels - 1)
+    os.rmdir(name, dir_fd=parent)
+    return moved
 
 
 @contextmanager

@@ -53,6 +53,8 @@ class Limits:
     """Bytes of the repository, and of what ``changes`` returns."""
     write_bytes: int = 64 * 1024**2
     """Bytes that all commands together may write."""
+    write_files: int = 10_000
+    """Files and folders that all programs together may add."""
     seconds: float = 10.0
     """Time of one program."""
     memory_bytes: int = 1024**3

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ PROGRAMS = {
     "git": "git addresses as repositories of AutoExplore: apt-get install git",
     "g++": "installing the extra alfworld, once: apt-get install build-essential",
 }
+SECCOMP = "python and pip in the sandbox of AutoExplore: apt-get install libseccomp2"
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ def _programs() -> Iterator[Finding]:
     for name, use in PROGRAMS.items():
         found = shutil.which(name) is not None
         yield Finding(name, "found" if found else "not found", "" if found else f"only for {use}")
+    library = find_library("seccomp")
+    yield Finding("libseccomp", library or "not found", "" if library else f"only for {SECCOMP}")
 
 
 def _keys() -> Iterator[Finding]:

@@ -46,6 +46,11 @@ def test_a_program_that_is_not_there_is_named_with_what_needs_it(tmp_path: Path)
     assert "not found  (only for python and pip in the sandbox" in line(done, "bwrap")
 
 
+def test_a_library_of_the_system_is_named_with_what_needs_it() -> None:
+    missing = doctor("import ctypes.util; ctypes.util.find_library = lambda name: None")
+    assert "not found  (only for python and pip in the sandbox" in line(missing, "libseccomp")
+
+
 def test_a_package_that_is_missing_or_too_old_is_told_with_the_command(tmp_path: Path) -> None:
     old = tmp_path / "openai-1.0.dist-info"
     old.mkdir()

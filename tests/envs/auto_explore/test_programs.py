@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import sys
 import tempfile
 
 import pytest
+from bubblewrap import NEEDED, programs_work
 
 from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox, quote
 
-
-def bubblewrap_works() -> bool:
-    command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--ro-bind", "/", "/", "true"]
-    return shutil.which("bwrap") is not None and subprocess.run(command, check=False).returncode == 0
-
-
-needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="python and pip need bubblewrap 0.8 or newer")
+needs_bubblewrap = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 
 
 @pytest.fixture
@@ -45,6 +39,20 @@ def test_without_bubblewrap_a_sentence_names_the_package(sandbox, tmp_path, monk
     done = sandbox.run(command)
     assert done.failed
     assert done.output == ("python and pip need bubblewrap, which was not found: install the package 'bubblewrap'.")
+
+
+@needs_bubblewrap
+def test_without_libseccomp_a_sentence_names_the_packages(sandbox, tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
+    monkeypatch.syspath_prepend(tmp_path / "broken")
+    monkeypatch.delitem(sys.modules, "pyseccomp", raising=False)
+    done = sandbox.run("python -c 1")
+    assert done.failed
+    assert done.output == (
+        "python and pip need libseccomp, which cannot be used (Unable to find libseccomp): install the package "
+        "'libseccomp2' of the system and 'pyseccomp' of the Python package index."
+    )
 
 
 def test_a_bubblewrap_that_does_not_work_is_quoted(sandbox, tmp_path, monkeypatch):

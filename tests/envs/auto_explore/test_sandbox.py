@@ -660,3 +660,28 @@ def test_a_scratch_folder_keeps_no_handle_once_it_is_closed():
     for _ in range(5):
         Scratch().close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+MOVES = """
+import os, sys
+from pathlib import Path
+from reflectrl.envs.auto_explore.scratch import Scratch
+
+scratch = Scratch()
+for number in range(100):
+    (scratch.folder / "wide" / str(number) / "inner").mkdir(parents=True)
+os.chdir(scratch.folder)
+for _ in range(100):
+    os.mkdir("deep")
+    os.chdir("deep")
+os.chdir("/")
+moves = []
+sys.addaudithook(lambda event, _: moves.append(event) if event == "os.rename" else None)
+scratch.close()
+print(len(moves), scratch.folder.exists())
+"""
+
+
+def test_folders_are_removed_where_they_lie_unless_they_lie_deep():
+    done = subprocess.run([sys.executable, "-c", MOVES], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("2 False\n", "")
