@@ -54,7 +54,7 @@ def test_repetitions_that_differ_as_much_as_tasks_count_in_full():
 
 
 def test_the_effective_number_of_trials_is_the_one_computed_by_hand():
-    # wins 4, 2 and 1 of 4, rate 7/12: (42/9 / 12^2) * 3/2 is the variance of the mean over tasks, (7/12 * 5/12) / it is 5
+    # wins 4, 2 and 1 of 4, rate 7/12: the mean over tasks has variance v = (42/9 / 12^2) * 3/2, (7/12 * 5/12) / v is 5
     outcomes = {"a": [True] * 4, "b": [True, True, False, False], "c": [True, False, False, False]}
     assert independent_trials(repeated(outcomes)) == pytest.approx(5.0)
 
