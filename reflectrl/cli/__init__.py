@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+from reflectrl.cli.quiet import hush_libraries
 from reflectrl.core import ReflectRLError
 
 TELEMETRY = {"HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False", "WANDB_ERROR_REPORTING": "false"}
@@ -16,6 +17,7 @@ def main() -> None:
     """Run the command line; errors that the library raises on purpose become one sentence and an exit code."""
     for name, off in TELEMETRY.items():
         os.environ.setdefault(name, off)
+    hush_libraries()
     # as an exception, so that temporary files are removed
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from reflectrl.cli.app import app

@@ -167,14 +167,25 @@ class Cast:
         self._clients.append(reflector.client)
         return reflector
 
+    def readers(self, policy: LanguageModel) -> dict[str, LanguageModel]:
+        """The local models that read prompts when ``policy`` acts, by role; the single player has both."""
+        kind = self.recipe.players.reflector
+        if kind not in ("local", "self"):
+            return {"policy": policy}
+        return {"policy": policy, "reflector": policy if kind == "self" else self._reflector_model}
+
     def _journal(self, role: str) -> Journal:
         """What this process paid for in the role; processes of a `torchrun` launch keep one each."""
         rank = process_rank()
         return Journal(self.run / CALLS / (f"{role}-{rank}" if rank else role))
 
     @cached_property
+    def _reflector_model(self) -> LanguageModel:
+        return self.load("reflector")
+
+    @cached_property
     def _local_reflector(self) -> LMReflector:
-        return self._lm_reflector(self.load("reflector"), self.section("reflector"))
+        return self._lm_reflector(self._reflector_model, self.section("reflector"))
 
     def _slots(self, lm: LanguageModel, section: ModelSection, role: str) -> Slots | None:
         return slots_for(lm.base, section.max_length, role) if section.prefix_reuse else None

@@ -38,8 +38,8 @@ class PromptFormat:
 
     def reflector(self, observation: Observation, past: Sequence[str], hints: Hints | None = None) -> Prompt:
         """``p(s)`` and the cue to analyse; the reflector never sees the menu."""
-        tail = f"{observation.text}\n{REFLECTION_CUE}"
-        return Prompt(self._head(observation), self._history(past), tail, hints=hints)
+        state = f"{observation.text}\n"
+        return Prompt(self._head(observation), self._history(past), REFLECTION_CUE, hints=hints, state=state)
 
     def policy(
         self,
@@ -51,8 +51,8 @@ class PromptFormat:
     ) -> Prompt:
         """``p(s)``, the reflection, the menu and the action cue; without a reflection its line is absent."""
         said = "" if reflection is None else f"{REFLECTION_CUE}{self.reflection_completion(reflection)}\n"
-        tail = f"{observation.text}\n{said}{menu.text}{ACTION_CUE}"
-        return Prompt(self._head(observation), self._history(past), tail, menu, hints)
+        head, history, tail = self._head(observation), self._history(past), f"{menu.text}{ACTION_CUE}"
+        return Prompt(head, history, tail, menu, hints, state=f"{observation.text}\n", said=said)
 
     @staticmethod
     def reflection_completion(reflection: str) -> str:

@@ -1,12 +1,15 @@
-"""``Prompt``: text for a local model, in the three parts that decide what may be cut when it is too long."""
+"""``Prompt``: text for a local model, in the parts that decide what is cut when it is too long."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from reflectrl.core import Hints, InvalidInput
 from reflectrl.prompts.menu import Menu
+
+CUT = "[...]"
+"""Stands in a prompt for what was cut out of it."""
 
 
 @dataclass(frozen=True)
@@ -14,35 +17,100 @@ class Prompt:
     """What one player reads at one step. Equal prompts are equal records, so a prompt is its own cache key."""
 
     head: str
-    """Instructions; never cut."""
+    """Instructions and task; never cut."""
     history: tuple[str, ...]
-    """Past actions, oldest first, one line each; the only part that is cut."""
+    """Past actions, oldest first, one line each; cut first."""
     tail: str
-    """State, reflection, menu and cue; never cut."""
+    """Menu and cue; the ends of actions are cut last, labels never."""
     menu: Menu | None = None
     """The policy's menu; ``None`` for a reflector, which does not see one."""
     hints: Hints | None = None
     """Only for players that declare ``wants_hints``; never part of the text."""
+    state: str = ""
+    """What the observation says, between history and tail; its middle is cut second."""
+    said: str = ""
+    """The line of the reflection, between state and tail; its end is cut third."""
 
     @property
     def text(self) -> str:
         """The prompt as the model reads it."""
-        return self.head + "".join(self.history) + self.tail
+        return "".join((self.head, *self.history, self.state, self.said, self.tail))
+
+    @property
+    def shortest(self) -> Prompt:
+        """The prompt without anything that may be cut."""
+        return self._cut()
 
     def fit(self, count: Callable[[str], int], limit: int) -> Prompt:
-        """Drop the oldest history lines until ``count(text)`` is at most ``limit`` tokens.
+        """Cut as little as possible until ``count(text)`` is at most ``limit`` tokens.
+
+        The oldest lines of the history go first, then the middle of the state, the end of the reflection and the ends
+        of the menu's actions. What is left depends on the prompt, the tokenizer and the limit alone, so sampling and
+        re-scoring read the same.
 
         Raises:
-            InvalidInput: the prompt without any history is still too long.
+            InvalidInput: what is never cut is too long already.
 
         """
-        prompt = self
-        while (length := count(prompt.text)) > limit:
-            if not prompt.history:
-                what = f"a menu of {len(self.menu.actions)} actions" if self.menu else "a state"
-                raise InvalidInput(
-                    f"a prompt with {what} has {length} tokens without any history, but the model takes {limit}; "
-                    "use a model with a longer context (model.max_length) or an environment with shorter texts."
-                )
-            prompt = replace(prompt, history=prompt.history[1:])
-        return prompt
+        lengths = []
+        for prompt in self._shorter(count, limit):
+            lengths.append(count(prompt.text))
+            if lengths[-1] <= limit:
+                return prompt
+        what = f"with a menu of {len(self.menu.actions)} actions " if self.menu else ""
+        raise InvalidInput(
+            f"a prompt {what}has {min(lengths)} tokens without anything that may be cut, but the model takes {limit}; "
+            "use a model with a longer context (model.max_length) or an environment with shorter texts."
+        )
+
+    def _shorter(self, count: Callable[[str], int], limit: int) -> Iterator[Prompt]:
+        """What to try, in the order in which parts are given up; the last is the shortest."""
+        yield self
+        for start in range(len(self.history)):
+            yield replace(self, history=self.history[start + 1 :])
+        longest = max(len(self.state), len(self.said), *map(len, self.menu.actions if self.menu else ()))
+        for cut in (
+            lambda kept: self._cut(state=kept, said=longest, action=longest),
+            lambda kept: self._cut(said=kept, action=longest),
+            lambda kept: self._cut(action=kept),
+        ):
+            yield _longest(cut, longest, count, limit)
+
+    def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
+        """Without history, and with so many characters of the other parts."""
+        cue, space, words = self.said.partition(" ")
+        menu, tail = self.menu, self.tail
+        if menu is not None and tail.startswith(menu.text):
+            actions = tuple(_end_cut(each, action) for each in menu.actions)
+            tail = replace(menu, actions=actions).text + tail.removeprefix(menu.text)
+        return replace(
+            self, history=(), state=_middle_cut(self.state, state), said=cue + space + _end_cut(words, said), tail=tail
+        )
+
+
+def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int], limit: int) -> Prompt:
+    """The prompt with the most characters kept that fits; with none, if none of those tried does."""
+    kept = 0
+    while most - kept > 1:
+        middle = (kept + most) // 2
+        if count(cut(middle).text) <= limit:
+            kept = middle
+        else:
+            most = middle
+    return cut(kept)
+
+
+def _middle_cut(text: str, kept: int) -> str:
+    """``kept`` characters of a text, half of them from its end; its last line still ends."""
+    return _with_mark(text, (kept + 1) // 2, kept // 2)
+
+
+def _end_cut(text: str, kept: int) -> str:
+    return _with_mark(text, kept, 0)
+
+
+def _with_mark(text: str, first: int, last: int) -> str:
+    body = text.removesuffix("\n")
+    if len(body) <= first + last + len(CUT):
+        return text
+    return f"{body[:first]}{CUT}{body[len(body) - last :]}{text[len(body) :]}"

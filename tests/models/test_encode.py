@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny import LABELS, encoder, language_model, policy_prompt, reflector_prompt, tokenizer
+from tiny import LABELS, LAYOUT, encoder, history, language_model, policy_prompt, reflector_prompt, tokenizer
 
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, Observation
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.tokenizer import label_ids
@@ -140,12 +141,21 @@ def test_a_reserve_leaves_room_for_what_is_to_be_written():
 
 
 def test_a_menu_that_does_not_fit_is_refused():
-    prompt = policy_prompt(actions=5, past=3)
-    needed = len(encoder().tokens(bare(prompt)))
-    with pytest.raises(
-        InvalidInput, match=rf"menu of 5 actions has {needed} tokens .* the model takes {needed - 1}; use"
-    ):
-        encoder(needed - 1).batch([prompt], CPU)
+    with pytest.raises(InvalidInput, match=r"menu of 5 actions has \d+ tokens .* the model takes 12; use"):
+        encoder(12).batch([policy_prompt(actions=5, past=3)], CPU)
+
+
+@pytest.mark.parametrize("missing", [1, 5, 20])
+def test_a_state_that_does_not_fit_is_cut_to_the_length_in_the_middle(missing):
+    observation = Observation("Number 1. " + "The path so far: 1, 2, 3. " * 3 + "Target 7.", ("add one", "wait"))
+    prompt = LAYOUT.policy(observation, history(3), "Higher.", LAYOUT.menu(observation, random.Random(0)))
+    limit = len(encoder(4096).tokens(bare(prompt))) - missing
+    kept = encoder(limit).tokens(prompt)
+    assert limit - 3 <= len(kept) <= limit
+    text = tokenizer().decode(kept)
+    assert text.startswith("Number 1. The path")
+    assert text.endswith("Target 7.\nReflection: Higher.\nA. add one\nB. wait\nAction:\n")
+    assert "[...]" in text
 
 
 def test_shortened_prompts_that_become_equal_share_a_row():

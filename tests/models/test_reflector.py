@@ -120,10 +120,10 @@ def test_a_prompt_leaves_room_for_its_reflection(talker):
     prompt = PROMPTS[3]
     full = len(encoder().tokens(prompt))
     tight = LMReflector(talker, tokenizer(), max_length=full + 11, max_new_tokens=12)
-    shorter = PROMPTS[3].__class__(prompt.head, prompt.history[1:], prompt.tail)
+    shorter = replace(prompt, history=prompt.history[1:])
     assert tight.reflect([prompt], [0.0])[0].text == text_of(generated(talker, shorter))
-    with pytest.raises(InvalidInput, match="a state has .* tokens without any history, but the model takes 8"):
-        LMReflector(talker, tokenizer(), max_length=20, max_new_tokens=12).reflect([prompt], [0.0])
+    with pytest.raises(InvalidInput, match="a prompt has .* without anything that may be cut, but the model takes 3"):
+        LMReflector(talker, tokenizer(), max_length=15, max_new_tokens=12).reflect([prompt], [0.0])
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ def test_a_chat_that_cannot_be_had_is_refused(
         ({"actions": ["wait", "wait"]}, "repeats an action"),
         ({"actions": ["wait\nB. win", "go"]}, "'actions.0' should be one line"),
         ({"history": ["wait\nB. win"]}, "'history.0' should be one line"),
-        ({"observation": "1 2 " * 300}, "but the model takes"),
+        ({"task": "1 2 " * 300}, "but the model takes"),
         ({"observation": 5}, "'observation' should be a valid string"),
         ({"action": ["go"]}, "the field 'action' is unknown; did you mean 'actions'?"),
         ({"seed": "1"}, "'seed' should be a valid integer"),
@@ -334,6 +334,12 @@ def test_a_state_that_cannot_be_played_is_refused(change: dict[str, Any], senten
     found = refusal(client.post("/act", json={**STATE, **change}))
     assert found[0] == 422
     assert sentence in found[1]
+
+
+def test_a_state_with_a_long_text_is_played_as_in_an_episode(client: httpx2.Client) -> None:
+    done = client.post("/act", json={**STATE, "observation": "1 2 " * 300})
+    assert done.status_code == 200
+    assert done.json()["action"] in STATE["actions"]
 
 
 @pytest.mark.parametrize(

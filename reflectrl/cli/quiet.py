@@ -1,0 +1,30 @@
+"""What other libraries say of themselves stays off the screen, which shows what this program says and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+LIBRARIES = (
+    "accelerate",
+    "bitsandbytes",  # which peft and transformers' Trainer import wherever it is installed
+    "datasets",
+    "huggingface_hub",
+    "matplotlib",  # a new home has no font cache yet
+    "peft",
+    "torch",
+    "transformers",
+    "trl",
+)
+"""Whose warnings are advice to programmers; their errors are shown."""
+
+
+def hush_libraries() -> None:
+    """Hide the warnings of ``LIBRARIES``, and Python's own unless the user asks for them (``PYTHONWARNINGS``)."""
+    for name in LIBRARIES:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it sets its level when it is imported
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")

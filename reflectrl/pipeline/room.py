@@ -1,0 +1,125 @@
+"""Whether the prompts of a recipe fit its models, asked before a stage starts and not found out hours later."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reflectrl.config.environment import RecipeEnvs
+from reflectrl.core import InvalidInput, Trajectory, WorkFailed
+from reflectrl.core.seeds import derive_seed
+from reflectrl.models.load import LanguageModel
+from reflectrl.models.plain_text import PlainText
+from reflectrl.pipeline.cast import Cast
+from reflectrl.players import RandomPolicy
+from reflectrl.prompts import Prompt
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.record import prompts_of, read_trajectories
+
+TASKS = 4
+"""Tasks that are played at random, one episode each, for each of the environment's option sets."""
+LONGEST = 16
+"""Prompts that are tokenized, those with the most characters."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a player's prompts may hold."""
+
+    player: str
+    """``policy`` or ``reflector``."""
+    lm: LanguageModel
+    max_length: int
+    """Of the model, in tokens."""
+    reflection: int
+    """Tokens that a reflection may take."""
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Look at the longest of ``prompts``; of the policy's, reflections are still to come.
+
+        Raises:
+            InvalidInput: one that does not fit even when everything is cut that may be.
+
+        """
+        plain = PlainText(self.lm.tokenizer)
+
+        def count(prompt: Prompt) -> int:
+            return len(plain.prompt(prompt.text, prompt.menu.labels if prompt.menu else ()))
+
+        longest = sorted((replace(prompt, history=()) for prompt in prompts), key=lambda prompt: -len(prompt.text))
+        cure = "raise model.max_length, lower players.max_new_tokens, or have the environment show less"
+        limit = self.max_length - (self.reflection if self.player == "reflector" else 0)
+        for prompt in longest[:LONGEST]:
+            least = min(count(prompt.shortest), count(prompt))
+            if least > limit:
+                raise InvalidInput(
+                    f"the {self.player}'s prompt of a state has {least} tokens without anything that may be cut, but "
+                    f"model.max_length={self.max_length} leaves it {limit}; {cure}."
+                )
+        most = max(map(count, longest[:LONGEST]), default=0) + self.reflection
+        if most > self.max_length:
+            _log.warning(
+                "the %s's longest prompt that was found takes %d tokens without history, %d of them for the "
+                "reflection, but model.max_length=%d: longer texts will be cut in the middle. To show all, %s.",
+                self.player,
+                most,
+                self.reflection,
+                self.max_length,
+                cure,
+            )
+
+
+def check_room(
+    cast: Cast, models: Mapping[str, LanguageModel], split: str, options: Sequence[Mapping[str, Any]]
+) -> None:
+    """Warn of prompts that will be cut, and refuse those that cannot be.
+
+    States are those of the teacher's episodes, and of episodes that are played at random to their ends.
+
+    Args:
+        cast: the players of a run.
+        models: who reads: ``policy``, ``reflector`` or both.
+        split: of the tasks that will be played.
+        options: of the environments that will be played, over the recipe's.
+
+    Raises:
+        InvalidInput: a prompt that cannot be made to fit.
+
+    """
+    players = cast.recipe.players
+    played = [*_taught(cast), *_at_random(cast, split, options)]
+    pairs = [pair for trajectory in played for pair in prompts_of(_unsaid(trajectory, players.reflector), cast.layout)]
+    speaks = 0 if players.reflector in ("none", "expert") else players.max_new_tokens
+    for player, lm in models.items():
+        prompts = [policy if player == "policy" else reflector for reflector, policy in pairs]
+        Room(player, lm, cast.section(player).max_length, speaks).check(prompts)
+
+
+def _taught(cast: Cast) -> list[Trajectory]:
+    if not (cast.run / "data" / "teacher.jsonl").is_file():
+        return []
+    return read_trajectories(cast.run.verified("data/teacher.jsonl", "gen-data"))[1]
+
+
+def _at_random(cast: Cast, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:
+    distinct = [each for number, each in enumerate(options) if each not in options[:number]]
+    with RecipeEnvs(cast.recipe, cast.run.path, on_failure="drop") as envs:
+        for each in distinct:
+            (env,) = envs.make(each, 1)
+            tasks = env.split_tasks(split)
+            chosen = tasks[:: max(1, len(tasks) // TASKS)][:TASKS]
+            episodes = [Episode(task, derive_seed(cast.recipe.seed, "room", task.id)) for task in chosen]
+            with contextlib.suppress(WorkFailed):  # to be met, and counted, where it matters
+                yield from rollout([env], episodes, policy=RandomPolicy(), reflector=None, layout=cast.layout)
+            env.close()
+
+
+def _unsaid(trajectory: Trajectory, reflector: str) -> Trajectory:
+    """The episode with empty reflections, or without any where nobody reflects."""
+    said = None if reflector == "none" else ""
+    return replace(trajectory, turns=tuple(replace(turn, reflection=said) for turn in trajectory.turns))
