@@ -184,7 +184,7 @@ def registered():
     registry._TARGETS.update(before)
 
 
-def wait_until(condition, seconds=10):
+def wait_until(condition, seconds=120):
     """Wait for another process."""
     end = time.monotonic() + seconds
     while not condition():

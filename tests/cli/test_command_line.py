@@ -16,7 +16,7 @@ from reflectrl.config import load_recipe, recipe_names
 def reflectrl(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     code = "from reflectrl.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
 
 
 def refused(*arguments: str, cwd: Path | None = None) -> str:
@@ -145,7 +145,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     while not rows.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
     assert "The same command goes on from there." in said
     assert "Traceback" not in said

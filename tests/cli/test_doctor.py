@@ -16,7 +16,7 @@ def doctor(code: str = "", **environment: str) -> subprocess.CompletedProcess[st
     run = f"{code}\nfrom reflectrl.cli import main; main()"
     command = [sys.executable, "-c", run, "doctor"]
     given = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=given)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=given)
 
 
 def line(done: subprocess.CompletedProcess[str], what: str) -> str:

@@ -150,7 +150,7 @@ def test_a_signal_leaves_nothing_behind(
             assert playing.poll() is None
         assert list((tmp_path / "tmp").iterdir())
         playing.send_signal(stopped_by)
-        _, said = playing.communicate(timeout=30)
+        _, said = playing.communicate(timeout=300)
     assert (playing.returncode, said) == expected
     assert list((tmp_path / "tmp").iterdir()) == []
 

@@ -31,7 +31,7 @@ def command(endpoint: ScriptedEndpoint, runs: Path, *more: str) -> list[str]:
 def gen_data(endpoint: ScriptedEndpoint, runs: Path, *more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OPENAI_API_KEY": KEY}
     told = command(endpoint, runs, *more)
-    done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert "Traceback" not in done.stderr
     return done
 
@@ -84,7 +84,7 @@ def test_a_stopped_run_keeps_what_is_paid_for_and_says_how_to_go_on(endpoint: Sc
         while len(endpoint.requests) < 3:
             time.sleep(0.02)
         child.send_signal(signal.SIGTERM)
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=300)
     assert child.returncode == 143
     assert "The same command goes on from there." in said
     assert "Traceback" not in said

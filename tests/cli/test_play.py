@@ -105,7 +105,7 @@ class Terminal:
 
     def until(self, text: str) -> str:
         """Everything on the screen so far, once ``text`` came after what was waited for before."""
-        began, time_limit_s = len(self._seen), time.monotonic() + 60
+        began, time_limit_s = len(self._seen), time.monotonic() + 300
         while text not in self._seen[began:]:
             assert time.monotonic() < time_limit_s, self._seen
             assert self._read(), f"{text!r} never came: {self._seen}"
@@ -115,7 +115,7 @@ class Terminal:
         """Exit code, and everything that was on the screen."""
         while self._read():
             pass
-        return self._playing.wait(timeout=60), self._seen.replace("\r\n", "\n")
+        return self._playing.wait(timeout=300), self._seen.replace("\r\n", "\n")
 
     def _read(self) -> bool:
         if not select.select([self._keyboard], [], [], 60)[0]:

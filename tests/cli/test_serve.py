@@ -71,7 +71,7 @@ def test_a_key_that_is_none_is_refused(key: str, tmp_path: Path, monkeypatch: py
 def test_without_the_extra_a_sentence_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['uvicorn'] = None\nfrom reflectrl.cli import main; main()"
     command = [sys.executable, "-c", code, "serve", str(run_of(tmp_path / "run"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "error: serving needs packages that are not installed (uvicorn); run pip install 'reflectrl[serve]'.\n"
@@ -80,5 +80,5 @@ def test_without_the_extra_a_sentence_says_what_to_install(tmp_path: Path) -> No
 
 def test_the_help_of_the_command_line_needs_no_server_library() -> None:
     code = "import sys; from reflectrl.cli import app; print([m for m in ('fastapi', 'torch') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "[]\n"

@@ -15,6 +15,7 @@ def spend(seconds):
 
 def test_parts_add_up_to_an_iteration_and_exclude_what_is_within_them():
     with profiling() as profile:
+        before = time.perf_counter()
         profile.begin_iteration()
         began = time.perf_counter()
         with part("outer"):
@@ -25,12 +26,13 @@ def test_parts_add_up_to_an_iteration_and_exclude_what_is_within_them():
         spend(0.01)
         whole = time.perf_counter() - began
         profile.begin_iteration()
+        around = time.perf_counter() - before
     parts = profile.iterations[0]
     assert {name: each.calls for name, each in parts.items()} == {"outer": 1, "inner": 2, REST: 0}
     assert parts["inner"].seconds >= 0.04
-    assert 0.02 <= parts["outer"].seconds <= whole - 0.05
+    assert 0.02 <= parts["outer"].seconds <= around - 0.05
     assert parts[REST].seconds >= 0.01
-    assert sum(each.seconds for each in parts.values()) == pytest.approx(whole, abs=0.005)
+    assert whole <= sum(each.seconds for each in parts.values()) <= around
 
 
 def test_a_part_counts_for_the_iteration_it_is_in_and_nothing_before_the_first():

@@ -130,7 +130,7 @@ def test_a_process_ends_as_it_would_have_without(number):
     ) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        said, told = process.communicate(timeout=30)
+        said, told = process.communicate(timeout=300)
     assert process.returncode == -number
     assert said == "finished\n"
     assert told.startswith(f"{number.name}: finishing the step")

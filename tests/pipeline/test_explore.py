@@ -99,12 +99,18 @@ def test_the_command_shows_a_run_s_reflections_and_probabilities(run: Path, repo
     assert chances == sorted(chances, key=int, reverse=True)
 
 
-def test_a_state_that_is_too_long_for_the_model_names_the_remedy(run: Path, repository: Path) -> None:
-    for number in range(2):
-        (repository / f"{number}{'xyz' * 28}.md").write_text("x")
+def test_names_that_are_too_long_for_the_model_are_cut_in_its_menu_only(run: Path, repository: Path) -> None:
+    names = [f"{number}{'xyz' * 28}.md" for number in range(2)]
+    for name in names:
+        (repository / name).write_text("x")
+    turns = watch(repository, run)
+    assert {f"cat {name}" for name in names} <= set(turns[0].menu)
+    assert turns[0].decision.action in turns[0].menu
+
+
+def test_a_question_that_is_too_long_for_the_model_is_refused_with_a_remedy(run: Path, repository: Path) -> None:
     with pytest.raises(InvalidInput, match=r"step 1 cannot be played: .* tokens .* A smaller --page may help"):
-        watch(repository, run)
-    assert watch(repository, run, page=2, horizon=1)
+        explore(str(repository), "xyz?" * 200, trained(run), options={}, seed=0)
 
 
 def test_a_run_that_goes_on_to_rlft_plays_with_its_last_policy(run: Path, tmp_path: Path) -> None:

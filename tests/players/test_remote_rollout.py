@@ -61,7 +61,7 @@ def test_a_call_goes_out_as_soon_as_one_comes_back(endpoint: ScriptedEndpoint) -
         nonlocal answered
         with turn:  # one at a time, and only when all calls that may be in flight are
             due = min(EPISODES, answered + IN_FLIGHT)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 120
             while len(endpoint.requests) < due and not late:
                 if time.monotonic() > deadline:
                     late.append(answered)
@@ -95,7 +95,7 @@ def test_connections_are_closed_once_the_reflector_is_gone(endpoint: ScriptedEnd
     assert endpoint.open == endpoint.connections
     del reflector
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while endpoint.open and time.monotonic() < deadline:
         time.sleep(0.01)
     assert endpoint.open == 0

@@ -244,7 +244,7 @@ def test_the_same_runs_give_the_same_bytes_in_any_process_whatever_the_user_set(
             "from pathlib import Path; from reflectrl.report.plots import write_plot\n"
             f"write_plot([Path(p) for p in {list(map(str, seeds))}], Path('b.svg'))"
         )
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=tmp_path)
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=tmp_path)
     else:
         write_plot(seeds, tmp_path / f"b.{suffix}")
     a, b = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in "ab")

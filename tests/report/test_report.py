@@ -412,7 +412,7 @@ def test_a_report_that_cannot_be_written_is_refused_and_leaves_nothing(run, out)
 def test_the_command_prints_the_table_and_says_where_the_page_is(run):
     code = "from reflectrl.cli import main; main()"
     command = [sys.executable, "-c", code, "report", "."]
-    done = subprocess.run(command, cwd=run, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=run, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "report: report.html"
     assert "nano  rlft" in done.stdout

@@ -72,7 +72,7 @@ class Server:
     def stop(self, by: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
         """Exit code, and what else it said."""
         self.process.send_signal(by)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=300)
         return self.process.returncode, out, err
 
 
@@ -101,7 +101,7 @@ def server(run: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[httpx2.Client]:
     headers = {"authorization": f"Bearer {KEY}"}
-    with httpx2.Client(base_url=server.url, timeout=60, trust_env=False, headers=headers) as client:
+    with httpx2.Client(base_url=server.url, timeout=300, trust_env=False, headers=headers) as client:
         yield client
 
 
@@ -195,9 +195,9 @@ def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> No
     assert (lower["reflection"], higher["reflection"]) == said
     assert lower["probabilities"] != higher["probabilities"]
     own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"reflection": None})]
-    chances = [reply["probabilities"] for reply in own]
-    assert chances[0] == pytest.approx(chances[1], abs=1e-5)
-    assert own[0]["reflection"] == own[1]["reflection"] not in said
+    assert own[0] | {"probabilities": []} == own[1] | {"probabilities": []}
+    # the second is read with what was kept of the first: as another batch, it may be rounded differently
+    assert own[0]["probabilities"] == pytest.approx(own[1]["probabilities"], abs=1e-5)
 
 
 def test_thirty_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> None:
@@ -434,7 +434,7 @@ def test_a_server_goes_by_the_names_that_it_is_given(service: Service) -> None:
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", f"Basic {KEY}", KEY])
 def test_without_the_key_nothing_is_told(given: str, server: Server) -> None:
     headers = {"authorization": given} if given else {}
-    with httpx2.Client(base_url=server.url, timeout=60, trust_env=False, headers=headers) as stranger:
+    with httpx2.Client(base_url=server.url, timeout=300, trust_env=False, headers=headers) as stranger:
         for answer in (stranger.get("/health"), stranger.post("/act", json=STATE), stranger.get("/openapi.json")):
             status, sentence = refusal(answer)
             assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -668,14 +668,14 @@ def test_a_signal_ends_it_once_what_is_under_way_is_answered(server: Server) -> 
     address = server.url.removeprefix("http://").rsplit(":", 1)
     body = json.dumps(STATE)
     head = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((address[0], int(address[1])), timeout=30) as line:
+    with socket.create_connection((address[0], int(address[1])), timeout=300) as line:
         line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
         time.sleep(0.2)
         server.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         line.sendall(body[5:].encode())
         answer = b"".join(iter(lambda: line.recv(65536), b""))
-    out, err = server.process.communicate(timeout=60)
+    out, err = server.process.communicate(timeout=300)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert (server.process.returncode, out, err) == (0, "", "")
 

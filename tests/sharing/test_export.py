@@ -300,7 +300,7 @@ def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     given = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     given |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", **env}
     arguments = (sys.executable, "-m", "reflectrl", "export", *arguments)
-    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, env=given, timeout=120)
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, env=given, timeout=300)
 
 
 @pytest.mark.slow
@@ -365,7 +365,7 @@ def test_what_the_hub_refuses_is_a_sentence(tmp_path):
     def ask(endpoint: str, *names: str) -> list[tuple[int, str]]:
         script = [sys.executable, "-c", REFUSED, str(tmp_path), *names]
         done = subprocess.run(
-            script, capture_output=True, text=True, check=True, timeout=120, env={**env, "HF_ENDPOINT": endpoint}
+            script, capture_output=True, text=True, check=True, timeout=300, env={**env, "HF_ENDPOINT": endpoint}
         )
         assert TOKEN not in done.stdout + done.stderr
         return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

@@ -161,7 +161,7 @@ def test_the_command_line_stops_at_signals_and_goes_on_to_the_same_bytes(tmp_pat
             while process.poll() is None and not when(stopped):
                 time.sleep(0.002)
             process.send_signal(number)
-            _, said = process.communicate(timeout=120)
+            _, said = process.communicate(timeout=300)
         assert process.returncode == status, said
         assert f"{number.name}: finishing the step that is under way" in said
         assert "Traceback" not in said
@@ -195,7 +195,7 @@ def train_until(folder, name, delay_s, strike):
             time.sleep(0.01)
         time.sleep(delay_s)
         strike(launcher, [int((folder / f"{name}_{rank}.pid").read_text()) for rank in range(2)])
-        launcher.communicate(timeout=120)
+        launcher.communicate(timeout=300)
     assert launcher.returncode != 0, "the run ended before its time"
 
 

@@ -644,7 +644,7 @@ def run_elsewhere(code, shop, folder, before=()):
     folder.mkdir()
     command = [*before, sys.executable, "-c", code, str(shop)]
     environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.skipif(bool(ROOT_READS_ALL) and not shutil.which("setpriv"), reason="root reads everything")

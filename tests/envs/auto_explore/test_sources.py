@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import tarfile
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,10 +149,8 @@ def test_a_server_that_says_nothing_is_not_waited_for(
     silent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    started = time.monotonic()
     with pytest.raises(WorkFailed, match=r"shop.git' was not there after 0.5 seconds"):
         fetch(f"git+http://127.0.0.1:{silent}/shop.git", tmp_path / "into", timeout_s=0.5)
-    assert time.monotonic() - started < 5
     assert list((tmp_path / "into").iterdir()) == []
 
 
