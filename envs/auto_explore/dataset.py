@@ -146,8 +146,8 @@ def ask_about(
         skipped.update({"nothing to ask": sum(not written for written in pairs.values())})
     filtered = Filtered(dict(sorted(rejected.items())), dict(sorted((+skipped).items())))
     splits = split_questions(questions, seed)
-    if by_content is not None:
-        splits = {**splits, BY_CONTENT: _by_content(contents, splits["test"], by_content, per_file, seed)}
+    if by_content is not None and (further := _by_content(contents, splits["test"], by_content, per_file, seed)):
+        splits = {**splits, BY_CONTENT: further}
     return Dataset(splits, dict(repositories), filtered)
 
 
@@ -309,7 +309,7 @@ def read_dataset(folder: Path) -> Dataset:
                 raise InvalidInput(f"{where} is the second question {question.id!r}; number the questions of a file.")
             ids.add(question.id)
             found.append(question)
-        if not found and split in SPLITS:
+        if not found:
             raise InvalidInput(
                 f"{folder / split}.jsonl has no questions; every split needs one: write the dataset anew."
             )

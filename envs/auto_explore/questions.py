@@ -86,7 +86,8 @@ def write_questions(file: str, text: str) -> list[Pair]:
     if _is_document(path):
         return _ask(file, _headings(text.splitlines()), ABOUT_TEXT)
     if delimiter := _DELIMITERS.get(path.suffix.lower()):
-        return _ask(file, ((name, f"{name}: {value}") for name, value, _ in _columns(text, delimiter)), ABOUT_TABLE)
+        columns = _columns(text, delimiter)
+        return _ask(file, ((name.replace("_", " "), f"{name}: {value}") for name, value, _ in columns), ABOUT_TABLE)
     return _ask(file, _sentences(_documented(path, text)), ABOUT_CODE)
 
 
@@ -224,7 +225,7 @@ def _columns(text: str, delimiter: str) -> Iterator[tuple[str, str, str]]:
         return
     for name, value in zip(header, first, strict=False):
         if value.strip():
-            yield name.replace("_", " "), value, first[0]
+            yield name, value, first[0]
 
 
 def _sentences(documented: Iterator[Pair]) -> Iterator[Pair]:

@@ -48,6 +48,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
     render_mode = "ansi"
+    action_space: TextSpace
 
     name: ClassVar[str] = ""
     """The registered name."""

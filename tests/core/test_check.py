@@ -22,6 +22,14 @@ def test_an_environment_with_tasks_for_training_only_passes(corridor):
     check_env(corridor(tasks=lambda _, split: [Task("a", {"room": 0})] if split == "train" else []))
 
 
+def test_further_splits_are_played_as_well(corridor):
+    def tasks(_, split):
+        return [Task(split, {"room": 0 if split != "far" else "nowhere"})]
+
+    with pytest.raises(InvalidInput, match="failed in task 'far'"):
+        check_env(corridor(tasks=tasks, further_splits=("far",)))
+
+
 def tasks_that_differ(self, split):
     self.asked = getattr(self, "asked", 0) + 1
     return [Task(f"{split}-{self.asked}", {"room": 0})]
@@ -67,6 +75,12 @@ FAULTS = {
         {"tasks": lambda *_: [Task("a", {"room": 0})]},
         "task 'a' is in train and in validation; splits must be disjoint",
     ),
+    "a further split that shares tasks": (
+        {"tasks": lambda _, split: [Task(split.removeprefix("my"), {"room": 0})], "further_splits": ("mytest",)},
+        "task 'test' is in test and in mytest; splits must be disjoint",
+    ),
+    "a further split that is a usual one": ({"further_splits": ("test",)}, "further_splits are ('test',)"),
+    "further splits that are a text": ({"further_splits": "far"}, "expected a tuple of different names"),
     "repeated tasks": ({"tasks": lambda _, split: [Task(split, {"room": 0})] * 2}, "repeats an id"),
     "changing tasks": ({"tasks": tasks_that_differ}, "differs when asked twice"),
     "no observation": ({"observe": lambda _: Observation(None, ("right",))}, "texts and actions must be str"),

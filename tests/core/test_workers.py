@@ -76,6 +76,12 @@ def test_one_process_plays_as_two_do(pool):
         assert play(one.make("faulty", {}, 3)) == play(pool.make("faulty", {}, 3)) == play([make_env("faulty")])
 
 
+def test_a_worker_env_has_the_further_splits(pool):
+    (remote,) = pool.make("dangerous_taxi", {}, 1)
+    assert remote.splits == ("train", "validation", "test", "unseen_destination")
+    assert remote.split_tasks("unseen_destination") == make_env("dangerous_taxi").tasks("unseen_destination")
+
+
 def test_a_worker_env_keeps_the_promises_of_an_environment(pool):
     check_env(*pool.make("number_line", {"size": 5}, 1), episodes=1)
 

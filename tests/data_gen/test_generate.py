@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe
-from reflectrl.core import InvalidInput, WorkFailed, make_env
+from reflectrl.core import InvalidInput, Task, WorkFailed, make_env, register_env
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.samples import Sample, read_samples
 from reflectrl.data_gen.terms import Terms
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.record import prompts_of, read_trajectories
 
 
@@ -146,6 +148,24 @@ def test_no_sample_shows_the_start_of_a_held_out_task(tmp_path: Path) -> None:
     tasks = [task for split in ("validation", "test") for task in env.split_tasks(split)]
     starts = [env.reset(seed=0, options={"task": task})[0] for task in tasks]
     assert summary.held_out > 0
+    for row in read_rows(tmp_path / "sft" / "reflector.jsonl"):
+        assert not any(start in row.prompt for start in starts)
+
+
+class FarLine(NumberLine):
+    """Has one held-out split, and no task in the usual ones."""
+
+    further_splits = ("far",)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [] if split in ("validation", "test") else super().tasks("test" if split == "far" else "train")
+
+
+def test_no_sample_shows_the_start_of_a_task_of_a_further_split(tmp_path: Path) -> None:
+    register_env("far_line", FarLine)
+    assert generate(recipe({"samples": 60}, env={"name": "far_line"}), tmp_path).held_out > 0
+    env = FarLine()
+    starts = [env.reset(seed=0, options={"task": task})[0] for task in env.tasks("far")]
     for row in read_rows(tmp_path / "sft" / "reflector.jsonl"):
         assert not any(start in row.prompt for start in starts)
 

@@ -168,6 +168,15 @@ def test_a_task_is_found_in_any_split() -> None:
         assert [one.task for one in choose_episodes(env, task=task.id, count=2)] == [task, task]
 
 
+def test_tasks_of_a_further_split_are_found_and_drawn() -> None:
+    env = make_env("dangerous_taxi")
+    task = env.split_tasks("unseen_destination")[0]
+    assert [one.task for one in choose_episodes(env, task=task.id)] == [task]
+    assert choose_episodes(env, split="unseen_destination")[0].task in env.split_tasks("unseen_destination")
+    with pytest.raises(InvalidInput, match=r"split 'unseen' is unknown; did you mean 'unseen_destination'\?"):
+        choose_episodes(env, task=task.id, split="unseen")
+
+
 def test_the_expert_plays_every_environment_that_has_one() -> None:
     assert played(expert("number_line", {"size": 8})).success
 

@@ -33,6 +33,11 @@ def test_a_row_is_a_conversation_and_a_task_of_the_split():
         assert "the tool act" in message["content"]
 
 
+def test_a_row_may_be_of_a_further_split():
+    row = task_rows("dangerous_taxi", "unseen_destination")[0]
+    assert environment_factory("dangerous_taxi")().reset(**row).startswith("\n\n")
+
+
 def test_reset_shows_the_state_and_what_can_be_done():
     game = environment_factory("number_line")()
     assert game.reset(task="3-to-5") == f"\n\nNumber 3, target 5.\nActions:\n- {UP}\n- {DOWN}"

@@ -268,8 +268,8 @@ def test_odd_text_takes_no_longer_than_other_text(text: str) -> None:
         ("pay/mocha.csv", "month,pay of Mocha: hourly wage\n2017-01,519.6\n", "Hourly wage: 519.6 in 2017-01."),
         (
             "web/menu.js",
-            "// Sort the menu of drinks.\n// Nils keeps it since 2021.\nfunction a() {\n}\n",
-            "Sort the drinks",
+            "// Sort drinks for the menu.\n// Nils keeps it since 2021.\nfunction a() {\n}\n",
+            "Sort drinks: Nils keeps it since 2021.",
         ),
         (
             "web/menu.py",
