@@ -222,3 +222,10 @@ def test_the_root_itself_is_not_reached_through_a_link(tmp_path):
     (tmp_path / "link").symlink_to("folder")
     with pytest.raises(OSError, match="Not a directory"):
         Tree(Path(tmp_path / "link"))
+
+
+def test_a_folder_is_listed_whole_while_somebody_else_lists_it(tree):
+    """Forked processes share the root's descriptor, and with it how far it was read."""
+    with tree.folder(at(".")) as (fd, _), os.scandir(fd) as listing:
+        next(listing)
+        assert tree.entries(at(".")) == (Entry("docs", folder=True), Entry("read me.txt", folder=False))
