@@ -7,7 +7,6 @@ of its steps will be imitated.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core.files import check_output
 from reflectrl.core.jsonl import dump_line, mend_tail
 from reflectrl.core.promises import wrong_observation
 from reflectrl.data_gen.samples import FORMAT, Sample, read_samples
@@ -48,12 +48,8 @@ def check_place(path: Path, header: Header) -> None:
         InvalidInput: they cannot.
 
     """
-    there = path if path.exists() else next(folder for folder in path.absolute().parents if folder.exists())
-    if not (path.is_file() or (there is not path and there.is_dir())):
-        raise InvalidInput(f"{there} is given as a place for episodes; expected a file: choose another one.")
-    if not os.access(there, os.W_OK):
-        raise InvalidInput(f"{there} cannot be written; choose another file for the episodes.")
-    if there is not path or path.stat().st_size == 0:
+    check_output(path)
+    if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb") as file:
         ours = file.read(100).startswith(f'{{"format": "{FORMAT}"'.encode())

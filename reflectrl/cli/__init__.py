@@ -21,9 +21,11 @@ def main() -> None:
     # as an exception, so that temporary files are removed
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from reflectrl.cli.app import app
+    from reflectrl.cli.terminal import any_text, warn
 
+    any_text()
     try:
         app(prog_name="reflectrl")
     except ReflectRLError as error:
-        print(f"error: {error}", file=sys.stderr)
+        warn(f"error: {error}")
         sys.exit(error.exit_code)

@@ -8,6 +8,7 @@ import typer
 
 import reflectrl
 from reflectrl.cli import doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
+from reflectrl.cli.terminal import say
 
 # A traceback means a bug in this library, so it is shown as Python shows it.
 app = typer.Typer(
@@ -37,7 +38,7 @@ app.command("doctor")(doctor.doctor)
 @app.command()
 def version() -> None:
     """Print the version."""
-    print(f"reflectrl {reflectrl.__version__}")
+    say(f"reflectrl {reflectrl.__version__}")
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 import typer
 from packaging.requirements import Requirement
 
+from reflectrl.cli.terminal import say
+
 KEYS = {
     "OPENAI_API_KEY": "chat models of OpenAI and of compatible servers",
     "AZURE_OPENAI_API_KEY": "dangerous_taxi/azure_teacher",
@@ -47,12 +49,12 @@ def doctor() -> None:
     findings = [*_system(), *_packages(), *_extras(), *_programs(), *_keys()]
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        print(f"{finding.what:{width}}  {finding.state}{f'  ({finding.advice})' if finding.advice else ''}")
+        say(f"{finding.what:{width}}  {finding.state}{f'  ({finding.advice})' if finding.advice else ''}")
     broken = [finding.what for finding in findings if finding.needed and finding.advice]
     if broken:
-        print(f"\nNothing works without {', '.join(broken)}.")
+        say(f"\nNothing works without {', '.join(broken)}.")
         raise typer.Exit(1)
-    print("\nWhat every recipe needs is here.")
+    say("\nWhat every recipe needs is here.")
 
 
 def _system() -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput, check_env, env_names, make_env
 
 
@@ -19,7 +20,7 @@ def check(
 ) -> None:
     """Play an environment and check every promise that training relies on."""
     if show_names:
-        print("\n".join(env_names()))
+        say("\n".join(env_names()))
         return
     if name is None:
         raise InvalidInput("no environment was given; expected a name, or --list to see them.")
@@ -27,9 +28,9 @@ def check(
     check_env(env)
     sizes = {split: len(env.any_tasks(split)) for split in env.splits}
     told = ", ".join(f"{size} {split}" for split, size in sizes.items())
-    print(f"{name}: every check passed ({told} tasks; horizon {env.horizon}).")
+    say(f"{name}: every check passed ({told} tasks; horizon {env.horizon}).")
     if missing := [split for split, size in sizes.items() if not size]:
-        print(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
+        say(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput, WorkFailed
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ def explore(
     for option, (value, owner, given) in belonging.items():
         if value is not None and given is None:
             raise InvalidInput(f"{option} was given without {owner}, to which it belongs; give both or none.")
-    from reflectrl.cli.screen import Screen, any_text
+    from reflectrl.cli.screen import Screen
     from reflectrl.players.human import PlayerLeft
 
-    any_text()
     # a folder's entries are in the menu too
     screen = Screen(action="Command", most=SHOWN, skip="Here: ", longest=LENGTH)
 
@@ -74,7 +73,7 @@ def explore(
         options = {name: value for name, value in given_options.items() if value is not None}
         answer = play(source, question, players, options=options, seed=seed or 0, show=watcher.step)
     except (KeyboardInterrupt, PlayerLeft):
-        print("\nstopped; no file was named.", file=sys.stderr)
+        warn("\nstopped; no file was named.")
         raise typer.Exit(130) from None
     if answer is None:
         plural = "s" * (watcher.steps != 1)

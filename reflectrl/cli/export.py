@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 
 
@@ -36,7 +36,7 @@ def export(
         check_push(push_to_hub)
     from reflectrl.sharing.export import export_run
 
-    folder = export_run(run, out, merge=merge, tell=lambda line: print(line, file=sys.stderr))
-    print(f"export: {folder}")
+    folder = export_run(run, out, merge=merge, tell=warn)
+    say(f"export: {folder}")
     if push_to_hub is not None:
-        print(f"hub: {push(folder, push_to_hub, private=private)}")
+        say(f"hub: {push(folder, push_to_hub, private=private)}")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say
+
 
 def new_env(
     name: Annotated[str, typer.Argument(help="Small letters, digits and underscores, e.g. treasure_map.")],
@@ -18,10 +20,10 @@ def new_env(
 
     folder = out or Path(name)
     for path in write_package(name, folder):
-        print(path)
+        say(str(path))
     # with the dot, a mistyped command cannot mean a stranger's package of the same name
     place = shlex.quote(str(folder if folder.is_absolute() else f"./{folder}"))
-    print("\nNext:")
-    print(f"  pip install -e {place}")
-    print(f"  reflectrl check-env {name}")
-    print(f"  reflectrl run --recipe {shlex.quote(str(folder / 'recipes' / 'nano.yaml'))}")
+    say("\nNext:")
+    say(f"  pip install -e {place}")
+    say(f"  reflectrl check-env {name}")
+    say(f"  reflectrl run --recipe {shlex.quote(str(folder / 'recipes' / 'nano.yaml'))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
 
 if TYPE_CHECKING:
@@ -52,10 +52,9 @@ def play(
     _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
     _check_run({"--policy": policy is not None, "--sample": sample}, run)
     _check_numbers(watch, episodes)
-    from reflectrl.cli.screen import Screen, any_text
+    from reflectrl.cli.screen import Screen
     from reflectrl.players.human import PlayerLeft
 
-    any_text()
     session = None
     try:
         from reflectrl.pipeline import play as stage
@@ -81,7 +80,7 @@ def play(
         session.play(_pause(watch, step=step), menus=any(others.values()))
     except (KeyboardInterrupt, PlayerLeft) as left:
         why = "this episode is not finished." if isinstance(left, KeyboardInterrupt) else str(left)
-        print(f"\nstopped: {why}{'' if session is None else session.saved()}", file=sys.stderr)
+        warn(f"\nstopped: {why}{'' if session is None else session.saved()}")
         raise typer.Exit(130) from None
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say
+
 
 class What(StrEnum):
     """What is drawn."""
@@ -64,4 +66,4 @@ def plot(
         given = ", ".join(map(repr, labels.values()))
         raise InvalidInput(f"--figure names the lines itself, but {given} was given; leave out one of the two.")
     write_plot(paths, out, labels=labels, what=what.value, x=x.value, stage=stage, smooth=smooth, figure=figure)
-    print(f"plot: {out}")
+    say(f"plot: {out}")

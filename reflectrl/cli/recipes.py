@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
 app = typer.Typer(help="List, show and copy the shipped recipes.", no_args_is_help=True)
@@ -21,7 +22,7 @@ def ls() -> None:
     names = recipe_names()
     width = max(map(len, names), default=0)
     for name in names:
-        print(f"{name:{width}}  {load_recipe(name).description}".rstrip())
+        say(f"{name:{width}}  {load_recipe(name).description}".rstrip())
 
 
 @app.command()
@@ -32,7 +33,7 @@ def show(
     """The whole recipe: what it extends, overrides and defaults filled in."""
     from reflectrl.config import dump_recipe, load_recipe
 
-    print(dump_recipe(load_recipe(name, overrides or ())), end="")
+    say(dump_recipe(load_recipe(name, overrides or ())), end="")
 
 
 @app.command()
@@ -52,4 +53,4 @@ def cp(
         raise InvalidInput(f"{path} exists already; choose another name or remove it.") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place.") from error
-    print(path)
+    say(str(path))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
 
@@ -22,6 +23,7 @@ def report(
         raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
     from reflectrl.report import print_table, write_report
 
-    print_table(runs)
     folder = runs[0] if len(runs) == 1 else Path()
-    print(f"report: {write_report(runs, out or folder / 'report.html')}")
+    written = write_report(runs, out or folder / "report.html")
+    print_table(runs)
+    say(f"report: {written}")

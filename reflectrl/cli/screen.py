@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
+from reflectrl.core.text import visible_line
+
 if TYPE_CHECKING:
     from reflectrl.core import Turn
 
 WIDEST_BAR = 20
 """Characters of a probability of 1."""
-
-
-def any_text() -> None:
-    """Let the terminal show and the keyboard type any text: what it cannot is replaced, and no reason to stop."""
-    for stream in (sys.stdin, sys.stdout):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 class Screen:
@@ -46,8 +39,7 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """One line, without characters that a terminal would obey."""
-        harmless = "".join(char if char.isprintable() else "\ufffd" for char in text.expandtabs(4))
-        self._console.print(Text(harmless, style), soft_wrap=True)
+        self._console.print(Text(visible_line(text), style), soft_wrap=True)
 
     def step(self, number: int, turn: Turn, labels: Sequence[str] = ()) -> None:
         """One step: the state, what was said about it, the menu, and the action."""

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
 
@@ -58,7 +59,7 @@ def serve(
         key=key,
         bounds=bounds,
         hosts=allow_host or (),
-        ready=lambda s: print(s, flush=True),
+        ready=say,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.profile import profiling
 
@@ -116,7 +116,7 @@ def run(
     from reflectrl.report import print_table, write_report
 
     print_table([folder])
-    print(f"report: {write_report([folder], folder / 'report.html')}")
+    say(f"report: {write_report([folder], folder / 'report.html')}")
 
 
 def _stages(
@@ -144,7 +144,7 @@ def _stages(
         terms = Terms(max_cost, dry_run, None if batch is None else batch.value)
         run_stages(checked, folder, stages, sft_players=sft_players, terms=terms)
     except (KeyboardInterrupt, SystemExit) as stopped:  # by SIGINT, by SIGTERM
-        print(f"\nstopped; what is done is in {folder}. The same command goes on from there.", file=sys.stderr)
+        warn(f"\nstopped; what is done is in {folder}. The same command goes on from there.")
         code = stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130
         raise typer.Exit(code) from None
     return folder

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from reflectrl.core.errors import InvalidInput
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
 def fresh_place(path: Path) -> Path:
@@ -39,8 +44,38 @@ def in_one_move(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """All of ``text``, in UTF-8, or what was there before."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """All of ``data``, or what was there before."""
     with in_one_move(path) as fresh:
-        fresh.write_text(text, encoding="utf-8", newline="\n")
+        fresh.write_bytes(data)
+
+
+def check_output(path: Path) -> None:
+    """See whether a file that a user named as an output can be written: a new one, or a regular one.
+
+    Links are refused like folders and devices: one would be replaced, or what it leads to overwritten.
+
+    Raises:
+        InvalidInput: it cannot.
+
+    """
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise InvalidInput(f"{path} cannot be written ({error.strerror}); choose another file.") from error
+        kind = None
+    if kind not in (None, stat.S_IFREG):
+        what = _KINDS.get(kind, "a device")
+        raise InvalidInput(f"{path} is {what}; expected a new file, or a regular one: choose another name.")
+    there = path if kind else next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not kind and not there.is_dir():
+        raise InvalidInput(f"{path} cannot be written: {there} is not a folder; choose another file.")
+    if not os.access(there, os.W_OK):
+        raise InvalidInput(f"{path} cannot be written: {there} is read-only; choose another file.")
 
 
 def append_text(path: Path, text: str) -> None:

@@ -16,6 +16,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from reflectrl.core.text import visible, visible_line
+
 Advance = Callable[[int, int, str], None]
 """(done, total, note): how far a stage is, and what it would like to say."""
 
@@ -38,7 +40,7 @@ class _Board(Progress):
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             if task.fields["note"]:
-                yield Text(f"  {task.fields['note']}", no_wrap=True, overflow="ellipsis")
+                yield Text(visible_line(f"  {task.fields['note']}"), no_wrap=True, overflow="ellipsis")
 
 
 class _Log:
@@ -82,7 +84,7 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """One plain line."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Advance]:

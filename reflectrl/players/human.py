@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from reflectrl.core import Decision, InvalidInput, ReflectRLError, Utterance, nearest
+from reflectrl.core.text import visible
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.prompts.format import REFLECTION_CUE
 
@@ -36,7 +37,7 @@ class _Desk:
 
     def show(self, text: str) -> None:
         # a state may quote a file, whose control characters are not meant for the player's terminal
-        self._out.write("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
+        self._out.write(visible(text))
         self._out.flush()
 
     def line(self) -> str:

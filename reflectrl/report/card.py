@@ -13,7 +13,7 @@ import yaml
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
-from reflectrl.report.escape import visible
+from reflectrl.core.text import visible
 from reflectrl.report.markdown import markdown, table
 from reflectrl.report.provenance import curriculum_lines, data_lines, recipe_lines
 from reflectrl.report.runs import Run

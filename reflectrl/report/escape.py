@@ -1,21 +1,13 @@
-"""Text that came from environments and models, made safe to show: it may hold anything."""
+"""Foreign text in a report: cut, and as HTML."""
 
 from __future__ import annotations
 
 import html
 
+from reflectrl.core.text import visible
+
 LONGEST = 4000
 """Characters that are shown of one text."""
-
-_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
-_WITHOUT_PICTURE = (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))
-"""Delete and the C1 controls, changes of direction, lone surrogates."""
-_TABLE = {**_PICTURES, **dict.fromkeys(_WITHOUT_PICTURE, 0xFFFD)}
-
-
-def visible(text: str) -> str:
-    """``text`` without any character that a terminal or a browser would obey; newlines and tabs stay."""
-    return text.translate(_TABLE)
 
 
 def shortened(text: str, limit: int = LONGEST) -> str:

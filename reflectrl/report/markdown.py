@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from reflectrl.report.escape import visible
+from reflectrl.core.text import visible
 
 _LONGEST = 2000
 """Characters shown of a text."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.files import write_text
+from reflectrl.core.files import check_output, write_text
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.effort import cost, curriculum
 from reflectrl.report.escape import escaped
@@ -69,9 +69,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         InvalidInput: no run, a folder that is none, a damaged file in it, or an ``out`` that cannot be written.
 
     """
+    check_output(out)
     page = report_page(read_runs(runs))
-    if out.is_dir():
-        raise InvalidInput(f"{out} was given for the report and is a folder; expected the name of a file in it.")
     try:
         write_text(out, page)
     except OSError as error:

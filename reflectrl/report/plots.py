@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.files import check_output, write_bytes
+from reflectrl.core.text import visible
 from reflectrl.report.arms import FIGURES, WHATS, XS, Line, arms_by_label, arms_of, last_stage, lines, stage_starts
-from reflectrl.report.escape import visible
 from reflectrl.report.runs import read_runs
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def write_plot(
     kind = out.suffix.removeprefix(".").lower()
     if kind not in _METADATA:
         raise InvalidInput(f"{out} has the suffix {out.suffix!r}; {nearest(kind, _METADATA)}")
+    check_output(out)
     read = read_runs(runs)
     if figure is None:
         named = {path.resolve(): label for path, label in (labels or {}).items()}
@@ -93,7 +95,7 @@ def write_plot(
     title = FIGURES[figure].title if figure else WHATS[what].title
     data = _draw(drawn, what, x, starts, kind, title if stage is None else f"{title}, stage {visible(stage)}")
     try:
-        out.write_bytes(data)
+        write_bytes(out, data)
     except OSError as error:
         raise InvalidInput(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
 

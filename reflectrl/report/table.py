@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from reflectrl.report.escape import visible
+from reflectrl.core.text import visible
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.rollout.results import EvalRow
 

@@ -50,12 +50,12 @@ def export_run(
         WorkFailed: the disk refused to write.
 
     """
+    out = run / "export" if out is None else out
+    _check_place(out)
     recipe = read_recipe(run)
     if read_agent_file(run) is not None:
         raise InvalidInput(f"{run} is an exported agent already; give the run folder that it came from, or copy it.")
     policy = last_policy(recipe, run)
-    out = run / "export" if out is None else out
-    _check_place(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with in_one_move(out) as fresh:

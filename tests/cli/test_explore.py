@@ -179,7 +179,7 @@ def test_a_chat_model_reflects_and_answers_in_its_own_ways(
     done = explore(repository, QUESTION, "--model", "scripted", "--base-url", endpoint.url, "--api-key-env", "MY_KEY")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(f"Question: {QUESTION}\nPlayers: model 'scripted' at {endpoint.url}\n")
-    assert done.stdout.count("  Reflection: I would \ufffd[2Jlook further.\n") == 4
+    assert done.stdout.count("  Reflection: I would \u241b[2Jlook further.\n") == 4
     assert "  Folder: /\n  Result: The office. \ufffd[2JAsk people.\n" in done.stdout
     assert "  Menu:\n    id README.md\n    cd people\n    cat README.md\n  Command: cat README.md\n" in done.stdout
     assert done.stdout.endswith("answer: people/berlin/who is who.md\n")

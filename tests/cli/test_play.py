@@ -28,7 +28,7 @@ from reflectrl.envs.number_line import NumberLine
 
 CODE = "from reflectrl.cli import main; main()"
 HOSTILE = "\x1b[2J[bold red]boo[/] :smile: \x07\u202e\ttab"
-SHOWN = "\ufffd[2J[bold red]boo[/] :smile: \ufffd\ufffd"
+SHOWN = "\u241b[2J[bold red]boo[/] :smile: \u2407\ufffd"
 
 
 class Hostile(NatLangEnv):
@@ -397,7 +397,7 @@ def test_a_person_leaves_a_terminal_and_what_is_saved_stays(keys: str, tmp_path:
         (["number_line", "--episodes", "0"], "--episodes 0 was given; expected 1 or more"),
         (["number_line", "--random", "--save", "x"], "the player (random) does not reflect"),
         (["number_line", "--expert", "--split", "test", "--save", "x"], "is held out to judge them"),
-        (["number_line", "--save", "."], "is given as a place for episodes; expected a file"),
+        (["number_line", "--save", "."], ". is a folder; expected a new file, or a regular one"),
     ],
 )
 def test_mistakes_are_sentences(arguments: list[Any], sentence: str) -> None:

@@ -122,7 +122,7 @@ def test_a_folder_is_no_place_for_episodes(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     check_place(tmp_path / "file", HEADER)
     for path in (tmp_path, tmp_path / "file" / "below"):
-        with pytest.raises(InvalidInput, match="expected a file: choose another"):
+        with pytest.raises(InvalidInput, match="is a folder; expected|is not a folder; choose another file"):
             check_place(path, HEADER)
 
 

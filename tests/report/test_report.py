@@ -361,7 +361,7 @@ def test_no_run_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "report", [lambda path: print_table([path]), lambda path: write_report([path], path / "r.html")]
+    "report", [lambda path: print_table([path]), lambda path: write_report([path], path.with_name("r.html"))]
 )
 @pytest.mark.parametrize("name", ["empty", "gone", "file"])
 def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
