@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -20,12 +21,18 @@ def main() -> None:
     hush_libraries()
     # as an exception, so that temporary files are removed
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    from reflectrl.cli.app import app
+    from reflectrl.cli.app import UsageError, app
     from reflectrl.cli.terminal import any_text, warn
 
     any_text()
     try:
-        app(prog_name="reflectrl")
+        code = app(prog_name="reflectrl", standalone_mode=False)
     except ReflectRLError as error:
         warn(f"error: {error}")
         sys.exit(error.exit_code)
+    except UsageError as error:  # which quotes what was typed
+        said = io.StringIO()
+        error.show(said)
+        warn(said.getvalue(), end="")
+        sys.exit(error.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 import reflectrl
 from reflectrl.cli import doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
 from reflectrl.cli.terminal import say
+
+UsageError = cast(
+    type[typer.BadParameter], next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+)
+"""What is raised for a command, option or argument that cannot be understood; typer has no name for it."""
 
 # A traceback means a bug in this library, so it is shown as Python shows it.
 app = typer.Typer(

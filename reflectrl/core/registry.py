@@ -8,15 +8,20 @@ An entry point of the group ``reflectrl.envs`` maps a name to ``module:Class``; 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import signal
+import threading
+from collections.abc import Iterator
 from importlib.metadata import entry_points
+from types import FrameType
 from typing import Any
 
 import gymnasium
 
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import InvalidInput, ReflectRLError, nearest, raised
+from reflectrl.core.errors import InvalidInput, ReflectRLError, is_signal, nearest, raised
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "alfworld": "reflectrl.envs.alfworld:AlfWorld",
@@ -60,15 +65,48 @@ def env_class(name: str) -> type[NatLangEnv]:
         raise InvalidInput(f"environment {name!r} is unknown; {nearest(name, env_names())}")
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
-        try:
+        with _foreign_code(f"environment {name!r} points at {target!r}, which cannot be imported"):
             target = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise InvalidInput(
-                f"environment {name!r} points at {target!r}, which cannot be imported: {error}"
-            ) from error
     if not (inspect.isclass(target) and issubclass(target, NatLangEnv)):
         raise InvalidInput(f"environment {name!r} is {target!r}; expected a subclass of reflectrl.NatLangEnv.")
     return target
+
+
+@contextlib.contextmanager
+def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
+    """Turn whatever code of somebody else raises into a sentence; Ctrl-C and SIGTERM still end the whole process."""
+    with _interrupts() as interrupts:
+        try:
+            yield
+        except ReflectRLError:
+            raise
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(f"{what}: {error}{advice}") from error
+        except BaseException as error:
+            if is_signal(error) or interrupts:
+                raise
+            raise InvalidInput(f"{what}: it {raised(error)}{advice}") from error
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The interrupts (Ctrl-C) that come meanwhile, to tell one from a ``KeyboardInterrupt`` that code raises itself."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield came
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # the code may have set one of its own
+            signal.signal(signal.SIGINT, before)
 
 
 def env_path(name: str) -> str | None:
@@ -121,14 +159,8 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
         signature.bind(**options)
     except TypeError as error:
         raise InvalidInput(f"environment {name!r} cannot be made: {error}; give it as an option.") from error
-    try:
+    with _foreign_code(f"environment {name!r} cannot be made", "; correct it, or its options."):
         env = cls(**options)
-    except ReflectRLError:
-        raise
-    except Exception as error:
-        raise InvalidInput(
-            f"environment {name!r} cannot be made: it {raised(error)}; mend it, or its options."
-        ) from error
     if not env.name:
         raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {plain!r}.")
     return env

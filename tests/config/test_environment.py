@@ -56,6 +56,6 @@ def test_a_recipe_says_how_failures_are_met(tmp_path: Path) -> None:
 def test_an_environment_that_cannot_be_made_is_a_sentence(tmp_path: Path, workers: int) -> None:
     env = EnvSection(name="faulty", options={"fault": "unmade"}, workers=workers)
     recipe = load_recipe("number_line/nano").model_copy(update={"env": env})
-    said = "'faulty' cannot be made: it raised ZeroDivisionError: nothing was made; mend it, or its options"
+    said = "'faulty' cannot be made: it raised ZeroDivisionError: nothing was made; correct it, or its options"
     with faulty.registered(), RecipeEnvs(recipe, tmp_path) as source, pytest.raises(InvalidInput, match=said):
         source.make({}, 1)

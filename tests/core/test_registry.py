@@ -165,14 +165,64 @@ print("checked")
 """
 
 
-def test_an_installed_package_brings_an_environment_by_entry_point(tmp_path):
-    (tmp_path / "elsewhere_pkg.py").write_text(PLUGIN)
-    info = tmp_path / "elsewhere_pkg-1.0.dist-info"
+def with_plugin(folder, code, program):
+    """Run ``program`` where a package is installed that brings the environment ``elsewhere`` from ``code``."""
+    (folder / "elsewhere_pkg.py").write_text(code)
+    info = folder / "elsewhere_pkg-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere-pkg\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[reflectrl.envs]\nelsewhere = elsewhere_pkg:Elsewhere\n")
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     env = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", USER], env=env, capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+
+
+def test_an_installed_package_brings_an_environment_by_entry_point(tmp_path):
+    done = with_plugin(tmp_path, PLUGIN, USER)
     assert done.stderr == ""
     assert done.stdout.split("\n")[:3] == ["listed", "plugin imported", "checked"]  # imported only when made
+
+
+COMMANDS = """
+import sys
+from reflectrl.cli import main
+for arguments in (["check-env", "--list"], ["check-env", "number_line"], ["check-env", "elsewhere"]):
+    sys.argv = ["reflectrl", *arguments]
+    try:
+        main()
+    except SystemExit as left:
+        print("exit", left.code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("raise ValueError('no luck')", "cannot be imported: it raised ValueError: no luck."),
+        ("import sys; sys.exit(3)", "cannot be imported: it called sys.exit(3)."),
+        ("raise KeyboardInterrupt", "cannot be imported: it raised KeyboardInterrupt."),
+        ("class Odd(BaseException): pass\nraise Odd('x')", "cannot be imported: it raised Odd: x."),
+        ("def f(", "cannot be imported: it raised SyntaxError: "),
+        ("import nothing_such", "cannot be imported: No module named 'nothing_such'."),
+        ("def __getattr__(name): raise RuntimeError(name)", "cannot be imported: it raised RuntimeError: Elsewhere."),
+        (f"{PLUGIN}    def __init__(self): raise SystemExit", "cannot be made: it called sys.exit(None); correct it"),
+        (f"{PLUGIN}    def __init__(self): raise KeyboardInterrupt", "cannot be made: it raised KeyboardInterrupt;"),
+    ],
+)
+def test_a_package_that_breaks_is_named_in_a_sentence_and_breaks_nothing_else(tmp_path, code, sentence):
+    done = with_plugin(tmp_path, code, COMMANDS)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: environment 'elsewhere' ")
+    assert sentence in done.stderr
+    said = done.stdout.splitlines()
+    assert {"elsewhere", "number_line"} <= set(said)
+    assert any(line.startswith("number_line: every check passed") for line in said)
+    assert [line for line in said if line.startswith("exit")] == ["exit 0", "exit 0", "exit 2"]
+
+
+def test_ctrl_c_while_a_package_is_imported_is_no_fault_of_the_package(tmp_path):
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(10**8): pass"
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{COMMANDS}"
+    done = with_plugin(tmp_path, code, program)
+    assert done.stdout.splitlines()[-1] == "exit 130"
+    assert "elsewhere" not in done.stderr
