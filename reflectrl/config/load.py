@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from reflectrl.config.environment import DATASET
-from reflectrl.config.prices import drop_foreign_prices, section_at
+from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
 from reflectrl.config.problems import recipe_or_problems
 from reflectrl.config.schema import Recipe
 from reflectrl.config.yaml_text import DEEPEST, LARGEST, read_yaml
@@ -81,7 +81,11 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, tell: Calla
     before = copy.deepcopy(source.values)
     for override in overrides:
         _override(source, override)
-    source.notes += drop_foreign_prices(before, source.values, lambda where: _sets(overrides, f"{where}.price"))
+    source.notes += drop_foreign_prices(
+        before,
+        source.values,
+        lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
+    )
     recipe = _checked(name_or_path, source)
     for note in source.notes:
         tell(note)
@@ -169,7 +173,9 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
         return source
     base = _read(parent, folder, (*above, identity))
     merged = _merge(base.values, source.values)
-    notes = drop_foreign_prices(base.values, merged, lambda where: "price" in section_at(source.values, where))
+    notes = drop_foreign_prices(
+        base.values, merged, lambda where: section_at(source.values, where).get("price", ABSENT)
+    )
     return _Source(merged, base.problems + source.problems, base.notes + notes)
 
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from reflectrl.config.schema import EndpointSection
 from reflectrl.core.addresses import is_loopback, without_credentials
 
 _ENDPOINTS = ("dataset.endpoint", "players.endpoint", "data.endpoint")
 _SERVER = ("model", "base_url", "azure_api_version")
+_DEFAULTS = EndpointSection()
 _FREE = {"prompt": 0.0, "completion": 0.0}
 
 
-def drop_foreign_prices(before: Any, after: Any, is_given: Callable[[str], bool]) -> list[str]:
+ABSENT = object()
+"""Stands for a price that a change does not give."""
+
+
+def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) -> list[str]:
     """Take prices out of ``after`` that were written for other endpoints; returns a sentence about each.
 
     Args:
         before: values of a recipe.
         after: the same after a change (a recipe that extends it, or overrides); a server on this machine becomes free.
-        is_given: whether the change has a price for the endpoint at these keys.
+        given: the price that the change gives the endpoint at these keys, or ``ABSENT``.
 
     """
     said = []
     for where in _ENDPOINTS:
         then, now = section_at(before, where), section_at(after, where)
-        if then.get("price") is None or is_given(where) or _server(then) == _server(now):
+        if then.get("price") is None or not now or _server(then) == _server(now):
+            continue
+        if (price := given(where)) is not ABSENT:
+            now["price"] = price  # and no part of the other
             continue
         url = now.get("base_url")
         free = isinstance(url, str) and _is_free(url)
@@ -44,7 +53,11 @@ def section_at(values: Any, where: str) -> dict[str, Any]:
 
 
 def _server(section: dict[str, Any]) -> list[Any]:
-    return [section.get(key) for key in _SERVER]
+    return [_value(section, key) for key in _SERVER]
+
+
+def _value(section: dict[str, Any], key: str) -> Any:
+    return section.get(key, getattr(_DEFAULTS, key))
 
 
 def _is_free(url: str) -> bool:
@@ -55,4 +68,5 @@ def _is_free(url: str) -> bool:
 
 
 def _words(section: dict[str, Any]) -> str:
-    return f"model {section.get('model')!r} at {without_credentials(section.get('base_url')) or 'OpenAI'}"
+    url = without_credentials(_value(section, "base_url"))
+    return f"model {_value(section, 'model')!r} at {url or 'OpenAI'}"

@@ -299,3 +299,81 @@ def test_check_tells_a_wrong_option_once_however_many_stages_inherit_it() -> Non
     with pytest.raises(InvalidInput) as caught:
         check_recipe(recipe)
     assert str(caught.value).count("pikup") == 1
+
+
+@pytest.mark.parametrize("section", ["data", "players", "dataset"])
+@pytest.mark.parametrize("address", ["http://me:secret@host/v1", "https://host/v1?api_key=secret"])
+def test_an_address_with_credentials_is_refused_and_they_are_not_shown(section: str, address: str) -> None:
+    overrides = ["dataset={repositories: [a]}", f"{section}.endpoint.base_url={address}"]
+    with pytest.raises(InvalidInput, match=rf"{section}\.endpoint\.base_url: .* in api_key_env") as caught:
+        load_recipe("number_line/nano", overrides)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_repository_with_a_login_is_refused_and_it_is_not_shown() -> None:
+    given = ["git+https://me:secret@host/x.git", "https://secret@host/x.git", "ssh://git@host/x", "git@host:x", "a@b"]
+    with pytest.raises(InvalidInput, match="2 mistakes") as caught:
+        load_recipe("number_line/nano", [f"dataset={{repositories: {given}}}"])
+    assert "let git's credential helper or ssh log in" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+TEACHER = "dangerous_taxi/openai_teacher"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "price", "said"),
+    [
+        (["base_url=http://localhost:8000/v1"], 0.0, "at http://localhost:8000/v1, whose calls count as free"),
+        (["base_url=http://127.0.0.1:8000/v1"], 0.0, "whose calls count as free; set data.endpoint.price"),
+        (
+            ["base_url=http://gpu-box:8000/v1"],
+            None,
+            "of model 'gpt-4o' at OpenAI, not of model 'gpt-4o' at http://gpu-",
+        ),
+        (["model=gpt-5"], None, "not of model 'gpt-5' at OpenAI, whose price is not known"),
+        (["base_url=http://localhost:8000/v1", "price={prompt: 1, completion: 2}"], 1.0, None),
+        (["price={prompt: 1, completion: 2}", "base_url=http://localhost:8000/v1"], 1.0, None),
+        (["base_url=http://localhost:8000/v1", "price=null"], None, None),
+        (["base_url=null", "model=gpt-4o", "max_tokens=300"], 2.5, None),
+        (["max_tokens=300"], 2.5, None),
+    ],
+)
+def test_a_price_is_not_applied_to_another_model_or_server(
+    overrides: list[str], price: float | None, said: str | None, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    endpoint = load_recipe(TEACHER, [f"data.endpoint.{o}" for o in overrides], tell=told.append).data.endpoint
+    assert (endpoint.price and endpoint.price.prompt) == price
+    # and so where a recipe extends the other
+    changes = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in overrides)}
+    own = write(tmp_path, yaml.safe_dump({"extends": TEACHER, "data": {"endpoint": changes}}))
+    assert load_recipe(own, tell=told.append).data.endpoint.price == endpoint.price
+    assert [str(said) in line for line in told] == [True, True] * bool(said)
+    # the whole recipe, as a run folder keeps it, is taken as it stands
+    whole = write(tmp_path, dump_recipe(load_recipe(own, tell=lambda _: None)), "whole.yaml")
+    told.clear()
+    assert load_recipe(whole, tell=told.append).data.endpoint.price == endpoint.price
+    assert told == []
+
+
+def test_a_part_of_a_price_that_is_given_is_a_price() -> None:
+    overrides = ["data.endpoint.price.prompt=1", "data.endpoint.base_url=http://localhost:8000/v1"]
+    price = load_recipe(TEACHER, overrides).data.endpoint.price
+    assert price is not None
+    assert (price.prompt, price.completion) == (1.0, 10.0)
+
+
+def test_a_model_that_is_named_as_the_default_is_no_other_one(tmp_path: Path) -> None:
+    priced = write(tmp_path, f"{MINIMAL}data: {{endpoint: {{price: {{prompt: 1, completion: 2}}}}}}\n")
+    told: list[str] = []
+    for same in (["data.endpoint.model=gpt-4o"], ["data.endpoint.base_url=null"]):
+        assert load_recipe(priced, same, tell=told.append).data.endpoint.price is not None
+    assert told == []
+
+
+def test_no_shipped_recipe_inherits_a_price_that_is_dropped() -> None:
+    told: list[str] = []
+    for name in recipe_names():
+        load_recipe(name, tell=told.append)
+    assert told == []
