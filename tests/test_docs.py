@@ -14,7 +14,8 @@ from torch.distributed.run import parse_args as torchrun
 
 from reflectrl.cli.app import app
 from reflectrl.config import check_recipe, load_recipe
-from reflectrl.config.schema import Recipe, Section
+from reflectrl.config.schema import Recipe
+from reflectrl.config.sections import Section
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from reflectrl.config import load_recipe, recipe_names, recipe_text
-from reflectrl.config.schema import Recipe, Section
+from reflectrl.config.schema import Recipe
+from reflectrl.config.sections import Section
 
 KEYS = """# Recipe keys
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reflectrl.config.schema import EndpointSection, Recipe, ReflectorSection
+from reflectrl.config.evaluation import ReflectorSection
+from reflectrl.config.schema import Recipe
+from reflectrl.config.sections import EndpointSection
 from reflectrl.players.account import Account, Price
 from reflectrl.players.endpoint import Endpoint
 from reflectrl.players.journal import Journal

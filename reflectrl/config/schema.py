@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from reflectrl.core.addresses import public_address, public_source
-
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-Count = Annotated[int, Field(ge=1)]
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
-"""What may be part of a file's name."""
-_REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
-"""Who else reflects in an evaluation."""
-Address = Annotated[str, AfterValidator(public_address)]
-Source = Annotated[str, AfterValidator(public_source)]
-
-
-class Section(BaseModel):
-    """Base of every section: frozen, no unknown keys, no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+from reflectrl.config.evaluation import EvalSection
+from reflectrl.config.sections import Count, EndpointSection, Fraction, Positive, Section, Source
 
 
 class EnvSection(Section):
@@ -43,45 +27,6 @@ class EnvSection(Section):
     """Crashes and stalls in a stage that are put up with."""
     max_memory_mb: Count | None = None
     """Resident memory of a worker process above which an episode begins in a fresh one; twice as much is a failure."""
-
-
-class PriceSection(Section):
-    """What an endpoint asks, in US dollars for a million tokens."""
-
-    prompt: Annotated[float, Field(ge=0.0)]
-    """Of what is sent."""
-    completion: Annotated[float, Field(ge=0.0)]
-    """Of what is answered."""
-    cached: Annotated[float, Field(ge=0.0)] | None = None
-    """Of what is sent and is in the endpoint's own cache; absent: as ``prompt``."""
-
-
-class EndpointSection(Section):
-    """An OpenAI-compatible chat endpoint. The key comes from the environment only."""
-
-    model: str = "gpt-4o"
-    """Model (or Azure deployment) name."""
-    base_url: Address | None = None
-    """Any compatible server, without login or query; OpenAI when absent."""
-    azure_api_version: str | None = None
-    """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key."""
-    concurrency: Count = 8
-    """Calls in flight."""
-    timeout_s: Positive | None = None
-    """Seconds one attempt may take; absent: 60, or 600 where ``base_url`` is on this machine or its own network."""
-    max_attempts: Count = 5
-    """Attempts a call, the first included."""
-    max_rejected: Annotated[int, Field(ge=0)] = 20
-    """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
-    max_tokens: Count = 200
-    """Longest reply; one that is cut off there is asked for again, shorter."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.0
-    """Sampling temperature asked for."""
-    price: PriceSection | None = None
-    """For the estimate, the summary and ``--max-cost``; absent: tokens are counted, money is not. It belongs to the
-    ``model`` and ``base_url`` that it was written for: change one of them, and it is dropped unless given again."""
 
 
 class DatasetSection(Section):
@@ -343,67 +288,6 @@ class RLFTSection(Section):
             )
         if bool(self.replay_size) != bool(self.replay_episodes):
             raise ValueError("replay_size and replay_episodes go together: set both or neither")
-        return self
-
-
-class ReflectorSection(Section):
-    """Another reflector for the RLFT policy at evaluation (section 6): that of a run, or one behind an endpoint."""
-
-    name: Annotated[str, Field(pattern=NAME)]
-    """What the table and the files of its episodes call it."""
-    run: str | None = None
-    """Folder of a run or of an exported agent whose fine-tuned reflector is taken; a path from the working folder."""
-    endpoint: EndpointSection | None = None
-    """Chat endpoint to ask instead."""
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> ReflectorSection:
-        if self.name in _REFLECTIONS:
-            raise ValueError(f"a reflector may not be called {self.name!r}, which means another one; rename it")
-        if (self.run is None) == (self.endpoint is None):
-            raise ValueError("a reflector is taken from a run or asked through an endpoint; set one of the two")
-        return self
-
-
-class EvalSection(Section):
-    """Evaluation on a fixed task list."""
-
-    split: str | list[str] = "test"
-    """Task split to play, or a list of them; each is played by itself."""
-    tasks: list[str] = []
-    """Only tasks whose id starts with one of these; empty for all."""
-    groups: list[str] = []
-    """Beginnings of task ids: the tasks of each get rows of their own, from the same episodes."""
-    env: dict[str, Any] = {}
-    """Environment options that differ from ``env.options``."""
-    max_tasks: Count | None = None
-    """The first so many tasks of the split; absent: all."""
-    episodes: Count = 300
-    """Sampled episodes of a split; the tasks are played in turn."""
-    batch_size: Count = 64
-    """Episodes played side by side; it does not change the result."""
-    policies: list[Literal["random", "base", "sft", "rlft", "expert", "remote"]] = ["random", "sft", "rlft", "expert"]
-    """Rows of the table; ``base`` is the model before any training, ``remote`` the endpoint of ``players``."""
-    greedy: bool = True
-    """Also play each task once with the most probable action."""
-    controls: list[Literal["blank", "shuffled", "expert"]] = []
-    """Play the RLFT policy with blank, shuffled or the expert's reflections as well."""
-    reflectors: list[ReflectorSection] = []
-    """Play the RLFT policy with other reflectors as well."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits to play."""
-        return (self.split,) if isinstance(self.split, str) else tuple(self.split)
-
-    @model_validator(mode="after")
-    def _each_once(self) -> EvalSection:
-        if not self.splits or not all(re.fullmatch(NAME, split) for split in self.splits):
-            raise ValueError(f"split is {self.split!r}; expected the name of one or several splits, such as test")
-        names = [reflector.name for reflector in self.reflectors]
-        for key, values in (("split", self.splits), ("groups", self.groups), ("reflectors", names)):
-            if twice := [value for value in dict.fromkeys(values) if list(values).count(value) > 1]:
-                raise ValueError(f"{key} has {twice[0]!r} more than once; name each once")
         return self
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -121,7 +121,7 @@ class Artefacts:
             cure = f", or run `reflectrl {stage}` for this run, which makes it again" if _is_made_again(name) else ""
             raise InvalidInput(f"{path}, which the stage {stage!r} wrote, is gone; put it back{cure}.")
         for known, (stage, then) in recorded.items():
-            self._compare(self._run / known, then, f"the stage {stage!r} wrote", lambda k=known, s=stage: _cure(k, s))
+            self._compare(known, stage, then)
         if recorded and name not in recorded:
             self._refuse_strangers(path, {known.removeprefix(f"{name}/").partition("/")[0] for known in recorded})
         return path
@@ -149,18 +149,19 @@ class Artefacts:
             if known == name or known.startswith(f"{name}/"):
                 yield known, recorded
 
-    def _compare(self, path: Path, then: Digest, made: str, cure: Callable[[], str]) -> None:
+    def _compare(self, name: str, stage: str, then: Digest) -> None:
+        path, cure = self._run / name, _cure(name, stage)
         try:
             now = digest(path)
         except OSError as error:
             raise InvalidInput(
-                f"{path}, which {made}, cannot be read ({error.strerror}); put it back, or {cure()}."
+                f"{path}, which the stage {stage!r} wrote, cannot be read ({error.strerror}); put it back, or {cure}."
             ) from error
         if now != then:
             what = f"has {now.size:,} bytes instead of {then.size:,}" if now.size != then.size else "has other bytes"
             raise InvalidInput(
-                f"{path} is not what {made}: it {what}, so it was damaged or exchanged. Put back the file that was "
-                f"there, or {cure()}."
+                f"{path} is not what the stage {stage!r} wrote: it {what}, so it was damaged or exchanged. Put back "
+                f"the file that was there, or {cure}."
             )
 
     def _refuse_strangers(self, folder: Path, written: Collection[str]) -> None:

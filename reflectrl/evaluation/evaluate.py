@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, WorkFailed
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.seeds import derive_seed
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import PromptFormat
@@ -28,21 +28,16 @@ def fixed_episodes(
     """
     tasks = list(env.split_tasks(split))
     if prefixes:
-        chosen = [task for task in tasks if task.id.startswith(tuple(prefixes))]
-        if not chosen:
-            raise no_such_tasks(prefixes, split, tasks)
-        tasks = chosen
+        examples = ", ".join(repr(task.id) for task in tasks[:3])
+        tasks = [task for task in tasks if task.id.startswith(tuple(prefixes))]
+        if not tasks:
+            raise InvalidInput(
+                f"no task of split {split} has an id that starts with {' or '.join(map(repr, prefixes))}; they are "
+                f"called {examples}, ..."
+            )
     tasks = tasks[:max_tasks]
     count = len(tasks) if episodes is None else episodes
     return [Episode(tasks[i % len(tasks)], derive_seed(seed, "eval", split, i)) for i in range(count)]
-
-
-def no_such_tasks(prefixes: Sequence[str], where: str, tasks: Sequence[Task]) -> InvalidInput:
-    """The refusal of beginnings of task ids with which none begins."""
-    return InvalidInput(
-        f"no task of split {where} has an id that starts with {' or '.join(map(repr, prefixes))}; they are called "
-        f"{', '.join(repr(task.id) for task in tasks[:3])}, ..."
-    )
 
 
 def evaluate(

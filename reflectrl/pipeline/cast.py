@@ -12,8 +12,10 @@ from transformers.utils import logging as transformers_logging
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, eval_role, recipe_endpoint
 from reflectrl.config.environment import DATASET, recipe_env
+from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.prompts import prompt_format
-from reflectrl.config.schema import EndpointSection, ModelSection, ReflectorSection
+from reflectrl.config.schema import ModelSection
+from reflectrl.config.sections import EndpointSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows

@@ -264,7 +264,14 @@ class RunFolder:
         return {name: value for name, value in given if not name.startswith("base") and (self.path / name).exists()}
 
     def record(self, stage: str) -> None:
-        """Note the digests of what ``stage`` has left here so far, where no stage has recorded it."""
+        """Note the digests of what ``stage`` has left here so far, where no stage has recorded it.
+
+        Raises:
+            WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
+
+        """
+        if not (self.path / LOCK).exists():
+            raise _gone(self.path)
         known = self._artefacts
         fresh = {name: encode(digest(path)) for name, path in products(self.path, stage) if name not in known}
         before = self._read().get(stage, {}).get("artefacts", {})
@@ -277,8 +284,6 @@ class RunFolder:
             WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
 
         """
-        if not (self.path / LOCK).exists():
-            raise _gone(self.path)
         self.record(stage)
         took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
         self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})

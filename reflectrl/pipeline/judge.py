@@ -9,7 +9,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import append_jsonl, mend_tail
-from reflectrl.evaluation import evaluate, fixed_episodes, no_such_tasks
+from reflectrl.evaluation import evaluate, fixed_episodes
 from reflectrl.models.load import LanguageModel
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
@@ -47,10 +47,6 @@ class _Judge:
     def _fixed_episodes(self) -> Mapping[tuple[str, str], Sequence[Episode]]:
         """By split and mode."""
         section = self.recipe.eval
-        all_tasks = [task for split in section.splits for task in self._env.split_tasks(split)]
-        for group in section.groups:
-            if not any(task.id.startswith(group) for task in all_tasks):
-                raise no_such_tasks([group], " or ".join(section.splits), all_tasks)
         return {
             (split, mode): fixed_episodes(
                 self._env,
@@ -63,6 +59,11 @@ class _Judge:
             for split in section.splits
             for mode, count in (("sampled", section.episodes), ("greedy", None))
         }
+
+    def empty_groups(self) -> list[str]:
+        """The groups of tasks of which no task is played."""
+        played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
+        return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
 
     def _finished(self) -> list[EvalRow]:
         if not self._unfinished.exists():
@@ -158,8 +159,8 @@ def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
     return ShuffledReflector([turn.reflection or "" for episode in sampled for turn in episode.turns])
 
 
-def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
-    """Write ``eval.jsonl`` and the trajectories of every row.
+def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance, tell: Callable[[str], None]) -> Usage:
+    """Write ``eval.jsonl`` and the trajectories of every row; ``tell`` is told what is left out.
 
     Returns:
         What the calls to chat endpoints came to in this process.
@@ -171,6 +172,8 @@ def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) ->
     """
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
         work = _Judge(recipe, run, account, envs, advance)
+        for group in work.empty_groups():
+            tell(f"eval               no task that is played has an id that starts with {group!r} (eval.groups)")
         for name in recipe.eval.policies:
             if name in _FOLDERS:
                 work.model_rows(name)

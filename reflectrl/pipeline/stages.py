@@ -145,7 +145,7 @@ def _eval(job: _Job) -> bool:
 
     with job.reporter.stage("eval") as advance:
         account = open_account(job.recipe, job.run.path, job.terms.max_cost)
-        usage = judge(job.recipe, job.run, account, advance)
+        usage = judge(job.recipe, job.run, account, advance, job.reporter.line)
     _tell_calls(job, usage, account.spent)
     return True
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from reflectrl.config import Recipe
-from reflectrl.config.schema import EndpointSection, ModelSection
+from reflectrl.config.schema import ModelSection
+from reflectrl.config.sections import EndpointSection
 from reflectrl.report.markdown import markdown, table
 from reflectrl.report.runs import Run
 

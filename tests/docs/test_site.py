@@ -20,7 +20,8 @@ import typer.main
 
 from reflectrl.cli.app import app
 from reflectrl.config import recipe_names
-from reflectrl.config.schema import Recipe, Section
+from reflectrl.config.schema import Recipe
+from reflectrl.config.sections import Section
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"

@@ -157,13 +157,15 @@ def test_tasks_can_be_chosen_by_the_beginning_of_their_ids(run, capsys):
     assert capsys.readouterr().out.count("0-, 2-") == 2
 
 
-@pytest.mark.parametrize("key", ["tasks", "groups"])
-def test_beginnings_that_no_task_has_are_refused_before_anything_is_played(key, run):
-    with pytest.raises(
-        InvalidInput, match=r"no task of split test has an id that starts with 'd9/'; they are called '"
-    ):
-        go_on(run, f"eval.{key}=[d9/]")
+def test_tasks_that_there_are_not_are_refused_before_anything_is_played(run):
+    with pytest.raises(InvalidInput, match=r"no task of split test has an id that starts with 'd9/'; they are called"):
+        go_on(run, "eval.tasks=[d9/]")
     assert not (run / "eval.partial.jsonl").exists()
+
+
+def test_a_group_that_no_task_is_in_has_no_row_and_a_line_says_so(run, finished):
+    assert "no task that is played has an id that starts with 'd9/'" in go_on(run, "eval.groups=[d9/]")
+    assert rows_of(run) == rows_of(finished)
 
 
 # ---- reflectors ------------------------------------------------------------------------------------------------------
