@@ -32,9 +32,23 @@ OBJECTS = {
     *("recv_object_list", "ProcessPoolExecutor"),
 }
 """What does so inside of other libraries, whatever it is called on."""
-NETWORK = {"aiohttp", "ftplib", "http", "httpx", "openai", "requests", "socket", "socketserver", "urllib", "xmlrpc"}
+NETWORK = {
+    "aiohttp",
+    "ftplib",
+    "http",
+    "httpx",
+    "httpx2",
+    "openai",
+    "requests",
+    "socket",
+    "socketserver",
+    "urllib",
+    "xmlrpc",
+}
 MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/players/chat.py": {"openai": "the chat endpoint that a recipe names"},
+    "reflectrl/players/transport.py": {"httpx2": "the connections to that endpoint"},
+    "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
     "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
     "reflectrl/core/worker_process.py": {"subprocess": "python, for worker processes of our own"},
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},

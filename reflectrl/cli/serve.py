@@ -25,9 +25,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-host", metavar="NAME", help="Name that clients may call it by, besides its own; several."
-        ),
+        typer.Option("--allow-host", metavar="NAME", help="A further name that clients may call it by; repeatable."),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 for any that is free.")] = 8000,
     api_key_env: Annotated[

@@ -36,7 +36,7 @@ def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) ->
             now["price"] = price  # and no part of the other
             continue
         url = now.get("base_url")
-        free = isinstance(url, str) and _is_free(url)
+        free = isinstance(url, str) and is_loopback(url)
         now["price"] = dict(_FREE) if free else None
         said.append(
             f"note: the price in {where} is that of {_words(then)}, not of {_words(now)}, "
@@ -58,13 +58,6 @@ def _server(section: dict[str, Any]) -> list[Any]:
 
 def _value(section: dict[str, Any], key: str) -> Any:
     return section.get(key, getattr(_DEFAULTS, key))
-
-
-def _is_free(url: str) -> bool:
-    try:
-        return is_loopback(url)
-    except ValueError:  # no address, which the schema refuses
-        return False
 
 
 def _words(section: dict[str, Any]) -> str:

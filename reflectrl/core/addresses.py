@@ -28,8 +28,8 @@ def public_address(url: str) -> str:
         raise InvalidInput(f"base_url is no address; {expected}.") from None
     if "@" in (parts.netloc or url) or parts.query or parts.fragment:
         raise InvalidInput(
-            f"base_url holds a login or a query, and recipes are copied into run folders and reports; {expected}: leave "
-            "the login or query out, and name the environment variable that holds the key in api_key_env."
+            f"base_url holds a login or a query, and recipes are copied into run folders and reports; {expected}: "
+            "leave the login or query out, and name the environment variable that holds the key in api_key_env."
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput(f"base_url={url!r} is no address; {expected}.")
@@ -61,21 +61,30 @@ def without_credentials(value: Any) -> Any:
     return _QUERY.sub(r"\1", _LOGIN.sub(r"\1", value)) if isinstance(value, str) else value
 
 
+def host_of(url: str) -> str:
+    """The host of an address, in small letters; empty where there is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
 def is_loopback(url: str) -> bool:
     """Whether ``url`` is an address of this machine."""
-    host = urlsplit(url).hostname or ""
-    address = _ip_address(host)
+    host = host_of(url)
+    address = ip_address(host)
     return address.is_loopback if address else host == "localhost" or host.endswith(".localhost")
 
 
 def is_private(url: str) -> bool:
     """Whether ``url`` is an address of this machine or of its own network: a private IP address or a bare name."""
-    host = urlsplit(url).hostname or ""
-    address = _ip_address(host)
+    host = host_of(url)
+    address = ip_address(host)
     return address.is_private if address else is_loopback(url) or "." not in host
 
 
-def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that ``host`` is; ``None`` for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -117,8 +117,8 @@ class Account:
         if self.max_cost is not None and price is None:
             raise InvalidInput(
                 f"at most {self.max_cost:g} dollars were allowed, but the price of {who} is not known; set the price "
-                "of the endpoint, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, in dollars a million tokens; 0 "
-                "for a server of your own."
+                "of the endpoint, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, in dollars a million tokens, "
+                "or 0 for a server of your own."
             )
 
     def tight(self, most: float) -> bool:

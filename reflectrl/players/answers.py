@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from reflectrl.core import WorkFailed
-from reflectrl.core.addresses import without_credentials
+from reflectrl.core.addresses import host_of
 from reflectrl.players.account import Tokens
 from reflectrl.players.endpoint import Endpoint
 
@@ -73,8 +72,8 @@ def words_of(completion: Any, safe: Callable[[str], str]) -> Words:
 def judge(endpoint: Endpoint, status: int, code: str | None, headers: Mapping[str, str], said: str) -> Exception:
     """Whether to try again after an error status (``Unusable``), or to stop (``WorkFailed``, with what to do)."""
     if 300 <= status < 400:
-        to = urlsplit(without_credentials(headers.get("location", ""))).netloc or "another path of that server"
-        advice = f"it redirects to {to[:100]}, where no prompt is sent; set base_url to the address that answers"
+        to = host_of(headers.get("location", ""))[:100] or "another path of that server"
+        advice = f"it redirects to {to}, where no prompt is sent; set base_url to the address that answers"
         return WorkFailed(f"{endpoint} answered with status {status}: {advice}.")
     if code in OF_THE_CALL:
         return Unusable(f"it answered with status {status}: {said}.", answered=True, final=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reflectrl.core.addresses import host_of, ip_address
 from reflectrl.core.stop import tell_user
 from reflectrl.serving.wire import Failure, Fault
 
@@ -90,11 +89,8 @@ class Gate:
 
     def _misdirected(self, headers: Headers) -> JSONResponse | None:
         """Refuse a name that somebody else may have led here, such as the owner of a web page (DNS rebinding)."""
-        try:
-            host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        except ValueError:
-            host = ""
-        if host in self._hosts or _is_ip_address(host):
+        host = host_of(f"//{headers.get('host', '')}")
+        if host in self._hosts or ip_address(host):
             return None
         said = f"the header Host names {host[:60]!r}, and this server goes by {', '.join(sorted(self._hosts))} and IP "
         return error_reply(421, f"{said}addresses; call it by one of them, or start it with --allow-host NAME.")
@@ -141,14 +137,6 @@ class Gate:
             tell_user(f"error: a request failed with {type(error).__name__}\n{_frames(error)}")
             if not begun:
                 await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _frames(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 KEY = "sk-not-for-any-file"
@@ -65,6 +66,33 @@ def test_a_limit_without_a_price_is_refused_before_work(endpoint: ScriptedEndpoi
     done = gen_data(endpoint, tmp_path, "--max-cost", "1", "data.endpoint.price=null")
     assert (done.returncode, endpoint.requests) == (2, [])
     assert "is not known; set the price" in done.stderr
+
+
+def test_a_server_of_one_s_own_costs_nothing_whatever_the_recipe_was_priced_for(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    dear = tmp_path / "dear.yaml"
+    dear.write_text(
+        "extends: number_line/nano\nname: run\ndata:\n  teacher: openai\n  samples: 4\n"
+        "  endpoint: {model: theirs, price: {prompt: 1000000, completion: 1000000}}\n"
+    )
+    told = [sys.executable, "-m", "reflectrl", "gen-data", "--recipe", str(dear), "--runs", str(tmp_path)]
+    told += ["--max-cost", "0.01", f"data.endpoint.base_url={endpoint.url}"]
+    done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    note = f"the price in data.endpoint is that of model 'theirs' at OpenAI, not of model 'theirs' at {endpoint.url}"
+    assert done.stderr.startswith(f"note: {note}, whose calls count as free")
+    assert "about 0.00 dollars" in done.stderr
+    assert endpoint.requests
+
+
+def test_certificates_that_are_not_there_are_refused_before_work(
+    endpoint: ScriptedEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "missing.pem")
+    done = gen_data(endpoint, tmp_path)
+    assert (done.returncode, endpoint.requests) == (2, [])
+    assert done.stderr.startswith("error: no connection can be set up with the environment variables ")
 
 
 def test_a_stopped_run_keeps_what_is_paid_for_and_says_how_to_go_on(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from reflectrl.config import Recipe, load_recipe
@@ -21,7 +22,8 @@ from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.finetune import training_rows, wanted_players
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.report import write_report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
 
@@ -157,6 +159,25 @@ def test_a_ledger_that_counted_such_settings_as_inputs_is_still_good(finished, t
         entry["inputs"] |= {"data.concurrency": 8, "data.endpoint.timeout_s": 60.0}
     (run / "stages.json").write_text(json.dumps(ledger))
     run_stages(recipe(), run, STAGES, reporter=Reporter(Console(file=said)))
+    assert said.getvalue().count("skipped") == 4
+
+
+def test_credentials_in_addresses_of_earlier_versions_are_left_out_of_what_is_made_of_a_run(finished, tmp_path):
+    run, address = shutil.copytree(finished, tmp_path / "run"), "http://me:secret@host/v1?key=secret"
+    ledger = json.loads((run / "stages.json").read_text())
+    for entry in ledger.values():
+        entry["inputs"]["data.endpoint.base_url"] = address
+    (run / "stages.json").write_text(json.dumps(ledger))
+    values = yaml.safe_load((run / "recipe.yaml").read_text())
+    values["data"]["endpoint"]["base_url"] = address
+    (run / "recipe.yaml").write_text(yaml.safe_dump(values))
+    assert read_recipe(run).data.endpoint.base_url == "http://host/v1"
+    assert "secret" not in write_report([run], tmp_path / "report.html").read_text()
+    with pytest.raises(InvalidInput, match=r"base_url: 'http://host/v1' -> 'http://other/v1'") as caught:
+        run_stages(recipe("data.endpoint.base_url=http://other/v1"), run, STAGES)
+    assert "secret" not in str(caught.value)
+    said = io.StringIO()
+    run_stages(recipe("data.endpoint.base_url=http://host/v1"), run, STAGES, reporter=Reporter(Console(file=said)))
     assert said.getvalue().count("skipped") == 4
 
 
