@@ -9,15 +9,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from reflectrl.core.profile import part
-from reflectrl.models.head import bent
-from reflectrl.models.sequences import Inputs, Tokens
+from reflectrl.models.head import next_logits
+from reflectrl.models.sequences import Tokens
 from reflectrl.models.slots import Slots
 
 
@@ -78,7 +77,7 @@ class Decoder:
             return []
         with part("reflector: write"):
             inputs = self._slots.extend([said[sequence][-1] for sequence in active])
-            return list(zip(active, sampler.choose(self._logits(inputs), active), strict=True))
+            return list(zip(active, sampler.choose(next_logits(self._model, inputs), active), strict=True))
 
     def _begin(
         self, fresh: Sequence[int], rows: Sequence[Tokens], sampler: Sampler, first: int
@@ -89,7 +88,7 @@ class Decoder:
             return chosen
         with part("reflector: read"):
             for indices, inputs in self._slots.read([rows[sequence] for sequence in fresh], first):
-                logits = self._logits(inputs)
+                logits = next_logits(self._model, inputs)
                 sequences = [fresh[index] for index in indices]
                 if sequences:
                     chosen += zip(sequences, sampler.choose(logits, sequences), strict=True)
@@ -104,9 +103,3 @@ class Decoder:
                 if len(said[sequence]) < self._limit:
                     on.append(slot)
         return [chosen[slot][0] for slot in self._slots.keep(on)]
-
-    def _logits(self, inputs: Inputs) -> Tensor:
-        """(N, V) logits of what follows each sequence."""
-        hidden = self._model.base_model(input_ids=inputs.input_ids, use_cache=True, **inputs.extra).last_hidden_state
-        head: Any = self._model.get_output_embeddings()
-        return bent(self._model.config, head(hidden.flatten(0, 1)[inputs.last]))

@@ -1,13 +1,20 @@
-"""The masked action head: ``lm_head`` restricted to the label rows, inside ``forward`` (section 4.3).
+"""The head of a language model, asked for no more than what is needed: where sequences end, and the rows of labels.
 
-It sits inside ``forward`` because only calls through the outermost wrapper (DDP, FSDP, PEFT) keep gradients
-synchronised; calling the unwrapped module would train each rank on its own, silently.
+Everything else, before and after the output matrix (a transform, a scale, a cap), is computed by the model's own
+``forward``, so no architecture is known by name here. Whether an architecture puts up with it is tried on a few tokens;
+one that does not computes the logits of its whole vocabulary at every position.
+
+The masked action head sits inside ``forward`` because only calls through the outermost wrapper (DDP, FSDP, PEFT) keep
+gradients synchronised; calling the unwrapped module would train each rank on its own, silently.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,41 +23,160 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from reflectrl.core import InvalidInput
+from reflectrl.models.seeding import seeded
+from reflectrl.models.sequences import Inputs, Tokens, padded
+
+_log = logging.getLogger(__name__)
+_LENGTHS = (6, 4, 2)
+"""Of the rows that are read to try a head; those that are shorter are padded."""
+_CLOSE = 0.01
+"""Logits that are off by less are right but for rounding, which in bfloat16 is 0.004 a number."""
+_UNSEEN = 0.05
+"""Logits that are off by less do not depend on later tokens; quantised layers round them a little by these, too."""
+_BARRED = 1e4
+"""Larger logits stand for tokens that an architecture never says."""
 
 
-def _logit_scale(config: Any) -> float:
-    """The factor some architectures (Cohere, Granite, Falcon-H1) put on their logits."""
-    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
-        if getattr(config, name, None) is not None:
-            return float(getattr(config, name))
-    scaling = getattr(config, "logits_scaling", None)
-    if scaling is None:
-        return 1.0
-    return float(scaling) if config.model_type == "hyperclovax" else 1.0 / float(scaling)
+def next_logits(model: PreTrainedModel, inputs: Inputs) -> Tensor:
+    """(N, V) logits of what follows each of N sequences, as the model's own ``forward`` gives them."""
+    if not hasattr(model, "_narrow_head"):
+        try_head(model)
+    return _read(model, model, inputs.last, None, input_ids=inputs.input_ids, **inputs.extra)[0]
 
 
-def _softcap(config: Any) -> float | None:
-    """Where some architectures (Gemma 2, RecurrentGemma, xLSTM) bend their logits with a tanh."""
-    names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-    return next((cap for name in names if (cap := getattr(config, name, None)) is not None), None)
+def _read(
+    model: Any, forward: Callable[..., Any], last: Tensor, choice_ids: Tensor | None, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Logits at the positions ``last`` of all rows (N, V), or of ``choice_ids`` (N, A) in float32, and (N, D) states.
+
+    The states are those that the output matrix takes, or, where the whole head has to be asked, those that the trunk
+    ends in, if the model gives them.
+    """
+    kwargs["use_cache"] = "past_key_values" in kwargs
+    if model._narrow_head:
+        states: list[Tensor] = []
+        with _narrowed(model.get_output_embeddings(), last, choice_ids, states):
+            logits = forward(*args, **kwargs).logits.flatten(0, -2)
+        (state,) = states
+        return logits, state
+    output = forward(*args, **kwargs, output_hidden_states=choice_ids is not None)
+    logits, hidden = output.logits.flatten(0, 1)[last], output.hidden_states
+    if choice_ids is not None:
+        logits = logits[:, choice_ids].float()
+    return logits, hidden[-1].flatten(0, 1)[last] if hidden else None
 
 
-def bent(config: Any, logits: Tensor) -> Tensor:
-    """Logits as the model's own ``forward`` gives them: scaled and capped where its architecture does so."""
-    config = config.get_text_config()
-    logits = logits * _logit_scale(config)
-    softcap = _softcap(config)
-    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+@contextmanager
+def _narrowed(head: nn.Module, last: Tensor, choice_ids: Tensor | None, states: list[Tensor]) -> Iterator[None]:
+    """Have ``head`` compute nothing but the positions ``last`` and the rows ``choice_ids``; notes what it was given."""
+    whole, own = head.forward, vars(head).get("forward")
+
+    def forward(hidden: Tensor) -> Tensor:
+        states.append(hidden.flatten(0, 1)[last])
+        logits = whole(states[-1]) if choice_ids is None else _choice_logits(head, whole, states[-1], choice_ids)
+        return logits[None]
+
+    head.forward = forward
+    try:
+        yield
+    finally:
+        del head.forward
+        if own is not None:
+            head.forward = own
 
 
-def _choice_logits(head: nn.Module, hidden: Tensor, choice_ids: Tensor) -> Tensor:
+def _choice_logits(head: nn.Module, whole: Callable[[Tensor], Tensor], hidden: Tensor, choice_ids: Tensor) -> Tensor:
     """(N, D) hidden states to (N, A) float32 logits of the label rows."""
     if type(head) is not nn.Linear:  # e.g. peft's trainable tokens: only the module itself knows its true rows
-        return head(hidden)[:, choice_ids].float()
+        return whole(hidden)[:, choice_ids].float()
     weight = head.weight.full_tensor() if hasattr(head.weight, "full_tensor") else head.weight  # FSDP2 shards
     bias = None if head.bias is None else head.bias[choice_ids].float()
     with torch.autocast(hidden.device.type, enabled=False):  # autocast would bring the product down to bfloat16
         return F.linear(hidden.float(), weight[choice_ids].float(), bias)
+
+
+@contextmanager
+def trying(model: PreTrainedModel) -> Iterator[None]:
+    """Read with ``model`` as at play, and leave it and all random numbers as they were."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), seeded(0):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def known_tokens(model: PreTrainedModel, count: int) -> Tokens:
+    """At most ``count`` token ids of ``model``, none of which stands for padding."""
+    config = model.config.get_text_config()
+    return tuple(token for token in range(1, min(count + 2, config.vocab_size)) if token != config.pad_token_id)[:count]
+
+
+def try_head(model: PreTrainedModel) -> int | None:
+    """Note whether the head of ``model`` can be asked for single positions and rows, and warn where it cannot.
+
+    The choice logits of a few short rows are compared with the logits of the model's own ``forward``.
+
+    Returns:
+        How wide the states are that come with choice logits, if there are any.
+
+    Raises:
+        InvalidInput: a model that does not read token ids alone, or not from left to right.
+
+    """
+    tokens = known_tokens(model, max(_LENGTHS) + 1)
+    inputs = padded([tokens[:length] for length in _LENGTHS], model.device)
+    with trying(model):
+        own = _own_logits(model, inputs, tokens[-1])
+        # not from the first on, and backwards, so that a head that goes by places in its vocabulary shows
+        choice_ids = torch.arange(1, own.size(1), -(-own.size(1) // 16), device=model.device).flip(0)
+        own = own[:, choice_ids]
+        model._narrow_head = True
+        try:
+            logits, states = _read(model, model, inputs.last, choice_ids, input_ids=inputs.input_ids)
+            model._narrow_head = logits.shape == own.shape and not off(logits, own) > _CLOSE
+        except Exception:  # noqa: BLE001 - an architecture may answer with an error of any kind
+            model._narrow_head = False
+        if not model._narrow_head:
+            _, states = _read(model, model, inputs.last, choice_ids, input_ids=inputs.input_ids)
+    if not model._narrow_head:
+        _log.warning(
+            "%s computes the logits of its whole vocabulary at every position, which takes time and memory: its "
+            "output matrix cannot be asked for single positions and rows.",
+            type(model).__name__,
+        )
+    return None if states is None else states.size(-1)
+
+
+def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
+    """(N, V) logits of the model's own ``forward``; raises as ``try_head`` if padding with ``other`` changes them."""
+    width = inputs.input_ids.size(1)
+    behind = torch.arange(width, device=model.device) > (inputs.last % width)[:, None]
+    try:
+        own, changed = (
+            model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[inputs.last].float()
+            for ids in (inputs.input_ids, inputs.input_ids.masked_fill(behind, other))
+        )
+    except Exception as error:
+        raise InvalidInput(
+            f"{type(model).__name__} does not read token ids alone ({type(error).__name__}: {str(error)[:200]}); set "
+            "model.name to a causal language model."
+        ) from error
+    if off(changed, own) > _UNSEEN:
+        raise InvalidInput(
+            f"{type(model).__name__} attends to tokens that come later, so prompts of different lengths cannot be read "
+            "side by side; set model.name to a causal language model, or, for one that was made from an encoder, set "
+            "is_decoder (XLM: causal) to true in its config.json."
+        )
+    return own
+
+
+def off(logits: Tensor, own: Tensor) -> float:
+    """How much (N, V) logits are off, relative to the norm of what they should be, in the worst of N rows."""
+    barred = own.abs() >= _BARRED
+    error, size = ((values.masked_fill(barred, 0)).norm(dim=-1) for values in (logits - own, own))
+    return float((error / size.clamp_min(torch.finfo(size.dtype).tiny)).max())
 
 
 def check_choice_head(model: nn.Module) -> None:
@@ -83,19 +209,17 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     Args:
         model: any causal language model of transformers.
-        value_head: add a linear value head on the last hidden state, whose error also trains the trunk; it is left
-            out of what ``save_pretrained`` writes.
+        value_head: add a linear value head on the states that the output matrix takes, whose error also trains the
+            trunk; it is left out of what ``save_pretrained`` writes.
 
     Raises:
-        InvalidInput: see ``check_choice_head``.
+        InvalidInput: see ``check_choice_head`` and ``try_head``.
 
     """
     check_choice_head(model)
+    width = try_head(model)
     if value_head:
-        model.value_head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=model.device)
-        nn.init.zeros_(model.value_head.weight)
-        nn.init.zeros_(model.value_head.bias)
-        model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
+        _add_value_head(model, width)
     bound = model.forward
     # unbound, because there may be copies of this model; behind accelerate's hooks there is no method to unbind
     original = getattr(bound, "__func__", lambda _, *args, **kwargs: bound(*args, **kwargs))
@@ -106,11 +230,20 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
     ) -> Any:
         if choice_ids is None or last is None:
             return original(self, *args, **kwargs)
-        hidden = self.base_model(*args, use_cache="past_key_values" in kwargs, **kwargs).last_hidden_state
-        hidden = hidden.flatten(0, 1)[last]
-        logits = bent(self.config, _choice_logits(self.get_output_embeddings(), hidden, choice_ids))
-        if not hasattr(self, "value_head"):
+        logits, states = _read(self, functools.partial(original, self), last, choice_ids, *args, **kwargs)
+        if states is None or not hasattr(self, "value_head"):
             return logits, logits.new_zeros(logits.size(0))
-        return logits, self.value_head(hidden.float()).squeeze(-1)
+        return logits, self.value_head(states.float()).squeeze(-1)
 
     model.forward = types.MethodType(forward, model)
+
+
+def _add_value_head(model: PreTrainedModel, width: int | None) -> None:
+    if width is None:
+        raise InvalidInput(
+            f"{type(model).__name__} gives no hidden states, which a value head reads; set rlft.baseline to batch."
+        )
+    model.value_head = nn.Linear(width, 1, device=model.device)
+    nn.init.zeros_(model.value_head.weight)
+    nn.init.zeros_(model.value_head.bias)
+    model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput
 
 
 def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
@@ -16,10 +17,19 @@ def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
 
     Compiled code reads prompts and updates; passes over kept key-value states, whose shapes change with each step, stay
     as they are. Under autocast the trunk still ends in the type of the weights.
+
+    Raises:
+        InvalidInput: the architecture does not tell its trunk from its head.
+
     """
     if not (section.autocast or section.compile):
         return
     trunk = model.base_model
+    if trunk is model:
+        raise InvalidInput(
+            f"{type(model).__name__} has no trunk that transformers knows by name, so neither autocast nor compile can "
+            "be applied to it; set model.autocast=false and model.compile=false."
+        )
     plain = trunk.forward.__func__
     compiled = torch.compile(plain, dynamic=True) if section.compile else plain
 

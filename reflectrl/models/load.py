@@ -246,6 +246,12 @@ def _loading(name: str, what: str) -> Iterator[None]:
                 f"the {what} {name!r} comes with Python code of its own, which was not run; read that code, then set "
                 "model.trust_remote_code=true, or choose another model."
             ) from error
+        if "attn_implementation=" in str(error) or "FlashAttention" in str(error):
+            others = "sdpa or eager" if "FlashAttention" in str(error) else "eager"
+            raise InvalidInput(
+                f"the {what} {name!r} does not go with this model.attn_implementation: "
+                f"{_first_line(error).split('. ')[0]}; set model.attn_implementation to {others}."
+            ) from error
         where = "that folder" if Path(name).is_dir() else "a folder, then the Hugging Face hub and its cache"
         cure = f"set model.name to {BUILTIN!r}, or to the name or folder of a causal language model"
         raise InvalidInput(

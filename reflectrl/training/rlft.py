@@ -153,7 +153,9 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             callbacks=[_AfterStep(self)],
         )
         self.remove_callback(PrinterCallback)
-        slots = slots_for(base, encoder.max_length, "policy") if args.prefix_reuse else None
+        slots = None
+        if args.prefix_reuse:
+            slots = slots_for(base, encoder.max_length, "policy", args.micro_batch_tokens)
         self._square = None if slots is None else square_of(base)
         self.policy = LMPolicy(model, encoder, slots=slots)
 

@@ -101,11 +101,11 @@ class Passes:
     """Shapes of what a model reads while it is watched."""
 
     def __init__(self, model):
-        self._base = model.base_model
+        self._model = model
         self.shapes = []
 
     def __enter__(self):
-        self._hook = self._base.register_forward_pre_hook(
+        self._hook = self._model.register_forward_pre_hook(
             lambda _, __, given: self.shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
         )
         return self

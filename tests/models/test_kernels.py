@@ -5,9 +5,11 @@ import copy
 import pytest
 import torch
 from tiny import encoder, language_model, policy_prompt
+from transformers import GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.head import add_choice_head
 from reflectrl.models.kernels import adopt_kernels
@@ -79,3 +81,13 @@ def test_a_compiled_model_says_the_same_and_plays_over_slots():
     assert [decision.index for decision in slots] == [
         decision.index for decision in LMPolicy(copy.deepcopy(plain), encoder()).act(PROMPTS, draws)
     ]
+
+
+def test_a_model_that_does_not_name_its_trunk_is_refused():
+    class Nameless(GPT2LMHeadModel):
+        base_model_prefix = "nothing"
+
+    model = Nameless(language_model("gpt2").config)
+    with pytest.raises(InvalidInput, match="Nameless has no trunk .*model.autocast=false"):
+        adopt_kernels(model, ModelSection(autocast=True))
+    adopt_kernels(model, ModelSection())

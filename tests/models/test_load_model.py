@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from tiny_models import CORPUS, LABELS, MAX_LENGTH, logits, save_tiny
-from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel, BloomConfig
 
 from reflectrl.config.schema import BuiltinSection, LoraSection, ModelSection
 from reflectrl.core import InvalidInput
@@ -274,6 +274,18 @@ def test_an_adapter_of_another_base_is_refused(tmp_path):
     sections = {kind: save_tiny(kind, tmp_path / kind).model_copy(update=LORA) for kind in ("gpt2", "llama")}
     save_model(new_model(sections["llama"], labels=LABELS, seed=0), tmp_path / "policy")
     refused(lambda: load_model(tmp_path / "policy", sections["gpt2"], trainable=True), "does not fit the base")
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel", "cure"), [("gpt2", "flash_attention_2", "sdpa or eager."), ("bloom", "sdpa", "to eager.")]
+)
+def test_an_attention_kernel_that_the_model_lacks_is_refused_with_one_that_it_has(tmp_path, kind, kernel, cure):
+    section = save_tiny("gpt2", tmp_path).model_copy(update={"attn_implementation": kernel})
+    if kind == "bloom":
+        AutoModelForCausalLM.from_config(
+            BloomConfig(vocab_size=400, hidden_size=8, n_layer=1, n_head=1)
+        ).save_pretrained(tmp_path)
+    refused(lambda: new_model(section, labels=LABELS, seed=0), "set model.attn_implementation to " + cure)
 
 
 def test_the_builtin_name_needs_its_base_first():
