@@ -277,7 +277,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "kernel", "cure"), [("gpt2", "flash_attention_2", "sdpa or eager."), ("bloom", "sdpa", "to eager.")]
+    ("kind", "kernel", "cure"), [("gpt2", "flash_attention_2", "sdpa or eager."), ("bloom", "sdpa", "eager.")]
 )
 def test_an_attention_kernel_that_the_model_lacks_is_refused_with_one_that_it_has(tmp_path, kind, kernel, cure):
     section = save_tiny("gpt2", tmp_path).model_copy(update={"attn_implementation": kernel})
