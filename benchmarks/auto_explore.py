@@ -241,7 +241,7 @@ def without_learning(seeds: Sequence[int], folder: Path, overrides: Sequence[str
             Line("expert", [play(env, some, seed, ExpertPolicy())[0] for env, some, seed in played]),
         ]
         sizes = ", ".join(str(len(some)) for some in tasks)
-        parts.append(f"### {title} ({sizes})\n\n{overview(lines, seeds, costs=False)}\n")
+        parts.append(f"#### {title} ({sizes})\n\n{overview(lines, seeds, costs=False)}\n")
     return f"""{made_by("python benchmarks/auto_explore.py --walkers")}
 at commit {commit()}. Each seed splits the files anew, as for the agents, and every question is played once; in
 brackets: the questions of each seed. The walker by BM25 has read all files before it starts, the others read as

@@ -217,8 +217,8 @@ def test_names_answer_test_questions_but_none_by_content(tmp_path):
             f"# Leave in {place}: sick notes\n\nSick notes go to extension {len(place)}{place[1:].encode().hex()}."
         )
     text = auto_explore.without_learning([0, 1], tmp_path / "runs", [f"dataset.repositories=[{tmp_path / 'shop'}]"])
-    first, second = (cells(part) for part in text.split("### ")[1:])
-    assert "### Questions by content (1, 1)" in text
+    first, second = (cells(part) for part in text.split("#### ")[1:])
+    assert "#### Questions by content (1, 1)" in text
     assert first["names that stand in the question"][:2] == ["100", "100"]
     assert second["names that stand in the question"][:2] == ["0", "0"]
     for rows in (first, second):
