@@ -104,7 +104,7 @@ def test_gen_data_that_is_killed_pays_for_no_reply_twice(straight, tmp_path):
 def half_judged(straight: Straight, run: Path) -> dict[str, int]:
     """Leave an evaluation as one that was killed after two rows would; when their episodes were written."""
     shutil.copytree(straight.after("eval"), run)
-    rows = (run / "eval.jsonl").read_bytes().splitlines(keepends=True)
+    rows = [line for line in (run / "eval.jsonl").read_bytes().splitlines(keepends=True) if b'"group": ""' in line]
     (run / "eval.jsonl").unlink()
     (run / "eval.partial.jsonl").write_bytes(b"".join(rows[:2]) + rows[2][:20])
     ledger = run / "stages.json"
@@ -118,7 +118,7 @@ def test_rows_of_an_evaluation_that_are_there_are_not_played_again(straight, tmp
     straight.go_on(run, "eval")
     assert differing(run, straight.after("eval")) == []
     kept = {name for name, written in before.items() if (run / "trajectories" / name).stat().st_mtime_ns == written}
-    rows = read_results(run / "eval.jsonl")
+    rows = [row for row in read_results(run / "eval.jsonl") if not row.group]
     assert len(rows) > 3
     assert kept == {f"eval-{row.policy}-{row.reflections}-{row.mode}.jsonl" for row in rows[:2]}
 
