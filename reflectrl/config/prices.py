@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reflectrl.config.schema import EndpointSection
+from reflectrl.config.sections import EndpointSection
 from reflectrl.core.addresses import is_loopback, without_credentials
 
 _ENDPOINTS = ("dataset.endpoint", "players.endpoint", "data.endpoint")

@@ -57,7 +57,7 @@ def prepare_quantized(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def check_4bit(base: str, layers: Mapping[str, nn.Module]) -> None:
+def check_4bit(base: str, layers: Mapping[str, nn.Linear]) -> None:
     """Compute one row with a layer of each shape, as playing will: only the layer itself knows whether it can.
 
     Raises:
