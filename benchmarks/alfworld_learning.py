@@ -35,8 +35,6 @@ from arms import (
 
 from reflectrl.config import load_recipe
 
-READMES = (HERE / "README.md", HERE.parent / "README.md")
-
 REFLECT = Arm("alfworld-reflect_rl", "alfworld/nano")
 PLAIN = Arm("alfworld-no_reflection", "alfworld/nano_no_reflection")
 UNTAUGHT = Arm("alfworld-rlft_only", "alfworld/nano_rlft_only")
@@ -108,8 +106,7 @@ def main() -> None:
     text = report(arguments.seeds, RUNS, arguments.arms)
     print(text)
     if len(arguments.seeds) == 5:
-        for readme in READMES:
-            publish(readme, "alfworld", text)
+        publish(HERE / "README.md", "alfworld", text)
 
 
 if __name__ == "__main__":

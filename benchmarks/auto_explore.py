@@ -379,7 +379,6 @@ def main() -> None:
     print(text, more, sep="\n")
     if len(seeds) == 5:
         publish(HERE / "README.md", "auto_explore", f"{text}\n{more}")
-        publish(HERE.parent / "README.md", "auto_explore", text)
 
 
 if __name__ == "__main__":

@@ -33,24 +33,26 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put what README has between ``<!-- NAME -->`` and ``<!-- end -->`` where a page says ``<!-- readme NAME -->``."""
+    """Put what a README has between ``<!-- NAME -->`` and ``<!-- end -->`` where a page says ``<!-- readme NAME -->``."""
     return README.sub(lambda found: from_readme(found[1]), markdown)
 
 
 def from_readme(name: str) -> str:
-    """A marked part of README, or its ``bibtex`` block; numbers and words then stand in one place.
+    """A marked part of README or of the benchmarks' README, or the ``bibtex`` block: numbers stand in one place.
 
     Raises:
-        PluginError: README has no such part.
+        PluginError: neither has such a part.
 
     """
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "benchmarks/README.md"))
     if name == "bibtex":
         part = re.search(r"^```bibtex\n.*?^```", text, re.MULTILINE | re.DOTALL)
     else:
         part = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end -->)", text, re.DOTALL)
     if part is None:
-        raise PluginError(f"README.md has no part {name!r}; mark it with <!-- {name} --> and <!-- end -->.")
+        raise PluginError(
+            f"README.md and benchmarks/README.md have no part {name!r}; mark it with <!-- {name} --> and <!-- end -->."
+        )
     return part[0]
 
 
