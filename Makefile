@@ -5,17 +5,21 @@ INSTALLED := $(VENV)/installed
 TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
 JOBS ?= 2
+# Tests that compare numbers which models compute.
+NUMERICAL := $(patsubst %,tests/models/test_%.py,decode encode head kernels policy quantized reflector reuse sequences slots) \
+	$(patsubst %,tests/training/test_%.py,advantage batch objective rlft rlft_reuse) tests/serving/test_server.py
 DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test lint engine docs clean
+.PHONY: help install demo test test-other-rounding lint engine docs clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
 	@echo "make test      lint, types and tests; compiles ALFWorld's engine first (g++, minutes)"
+	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
 	@echo "make lint      ruff and mypy only"
 	@echo "make docs      the documentation as a site, in build/site/"
 	@echo "make clean     remove $(VENV) and caches, not runs/"
@@ -58,6 +62,14 @@ test: export HF_HUB_OFFLINE := 1
 test: export OMP_NUM_THREADS := 1
 test: lint $(ENGINE)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+# Kernels without vector instructions add up in another order: no test may depend on the last bits.
+test-other-rounding: export ATEN_CPU_CAPABILITY := default
+test-other-rounding: export MKL_ENABLE_INSTRUCTIONS := SSE4_2
+test-other-rounding: export HF_HUB_OFFLINE := 1
+test-other-rounding: export OMP_NUM_THREADS := 1
+test-other-rounding: $(TOOLS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(NUMERICAL)
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
