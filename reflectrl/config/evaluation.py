@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from reflectrl.config.sections import Count, EndpointSection, Section
 
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 """What may be part of a file's name."""
 _REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
 """Who else reflects in an evaluation."""
@@ -18,7 +18,7 @@ _REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled"
 class ReflectorSection(Section):
     """Another reflector for the RLFT policy at evaluation (section 6): that of a run, or one behind an endpoint."""
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: str
     """What the table and the files of its episodes call it."""
     run: str | None = None
     """Folder of a run or of an exported agent whose fine-tuned reflector is taken; a path from the working folder."""
@@ -27,6 +27,8 @@ class ReflectorSection(Section):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> ReflectorSection:
+        if not re.fullmatch(NAME, self.name):
+            raise ValueError(f"a reflector is called {self.name!r}; expected letters, digits, '.', '_' and '-' only")
         if self.name in _REFLECTIONS:
             raise ValueError(f"a reflector may not be called {self.name!r}, which means another one; rename it")
         if (self.run is None) == (self.endpoint is None):

@@ -268,7 +268,7 @@ def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(given, w
         ("eval.reflectors=[{name: x}]", "set one of the two"),
         ("eval.reflectors=[{name: x, run: a, endpoint: {model: b}}]", "set one of the two"),
         ("eval.reflectors=[{name: blank, run: a}]", "may not be called 'blank'"),
-        ("eval.reflectors=[{name: a/b, run: a}]", "eval.reflectors.0.name"),
+        ("eval.reflectors=[{name: a/b, run: a}]", "is called 'a/b'; expected letters, digits"),
         ("eval.reflectors=[{name: x, run: a}, {name: x, run: b}]", "reflectors has 'x' more than once"),
     ],
 )
