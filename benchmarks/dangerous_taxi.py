@@ -129,14 +129,8 @@ def short_line(title: str, arm: Arm, seeds: Sequence[int], policy: str, split: s
     sampled, greedy = (
         [find(arm, seed, policy, None, mode, split).metrics.success for seed in seeds] for mode in ("sampled", "greedy")
     )
-    worst, most_probable = 100 * min(sampled), 100 * statistics.fmean(greedy)
-    return [
-        title,
-        *(f"{100 * value:.0f}" for value in sampled),
-        spread(sampled),
-        f"{worst:.0f}",
-        f"{most_probable:.0f}",
-    ]
+    *each, worst, most_probable = (f"{100 * value:.0f}" for value in (*sampled, min(sampled), statistics.fmean(greedy)))
+    return [title, *each, spread(sampled), worst, most_probable]
 
 
 def short_report(seeds: Sequence[int]) -> str:
@@ -154,10 +148,11 @@ def short_report(seeds: Sequence[int]) -> str:
     heads = ["", *(f"s{seed}" for seed in seeds), "success %", "worst %", "greedy %"]
     tested, unseen = (find(REFLECT, seeds[0], "rlft", None, "sampled", split) for split in ("test", UNSEEN))
     return f"""{made_by("python benchmarks/dangerous_taxi.py --short")}, one thread a run.
-{tested.metrics.episodes} sampled episodes a seed over the {tested.tasks} test starts, which training begins no episode from but passes through, and
-as many over the {unseen.tasks} starts of rides to {LANDMARKS[UNSEEN_DESTINATION]}, of which training visits no state. Columns s0.. are success in per cent
-for each seed; "success %" is the mean over seeds with a 95 % t interval; "greedy" plays each start once with the most
-probable action. {objectives(load_recipe(REFLECT.recipe))}
+{tested.metrics.episodes} sampled episodes a seed over the {tested.tasks} test starts, from which no training episode begins but through which
+some pass, and as many over the {unseen.tasks} starts of rides to {LANDMARKS[UNSEEN_DESTINATION]}, of which training visits no state.
+Columns s0.. are success in per cent for each seed; "success %" is the mean over seeds with a 95 % t interval;
+"greedy" plays each start once with the most probable action.
+{objectives(load_recipe(REFLECT.recipe))}
 
 {table(heads, lines)}
 """

@@ -33,7 +33,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put what a README has between ``<!-- NAME -->`` and ``<!-- end -->`` where a page says ``<!-- readme NAME -->``."""
+    """Put what README has between ``<!-- NAME -->`` and ``<!-- end -->`` where a page says ``<!-- readme NAME -->``."""
     return README.sub(lambda found: from_readme(found[1]), markdown)
 
 
