@@ -149,8 +149,8 @@ def short_report(seeds: Sequence[int]) -> str:
     tested, unseen = (find(REFLECT, seeds[0], "rlft", None, "sampled", split) for split in ("test", UNSEEN))
     return f"""{made_by("python benchmarks/dangerous_taxi.py --short")}, one thread a run.
 {tested.metrics.episodes} sampled episodes a seed over the {tested.tasks} test starts, from which no training episode
-begins but through which some pass, and as many over the {unseen.tasks} starts of rides to {LANDMARKS[UNSEEN_DESTINATION]},
-of which training visits no state.
+begins but through which some pass, and as many over the {unseen.tasks} starts of rides to
+{LANDMARKS[UNSEEN_DESTINATION]}, of which training visits no state.
 Columns s0.. are success in per cent for each seed; "success %" is the mean over seeds with a 95 % t interval;
 "greedy" plays each start once with the most probable action.
 {objectives(load_recipe(REFLECT.recipe))}
