@@ -8,7 +8,6 @@ libraries fall back on an older call, as on a kernel that does not have the newe
 from __future__ import annotations
 
 import errno
-import socket
 from typing import IO
 
 from reflectrl.core import InvalidInput
@@ -40,6 +39,7 @@ _LOCAL_SOCKETS = """
 ALLOWED = frozenset(f"{_FILES} {_MEMORY} {_PROCESSES} {_TIME} {_WAITING} {_LOCAL_SOCKETS}".split())
 """Calls that are allowed whatever their arguments."""
 
+AF_UNIX = 1
 MAKERS_OF_SOCKETS = ("socket", "socketpair")
 """Calls that are allowed for sockets of this machine (AF_UNIX) only: others may reach the network or a hypervisor."""
 CLONE = "clone"
@@ -68,7 +68,7 @@ def write_filter(file: IO[bytes]) -> None:
     for name in sorted(ALLOWED):  # a call that this architecture does not have is passed over
         rules.add_rule(seccomp.ALLOW, name)
     for name in MAKERS_OF_SOCKETS:
-        rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, socket.AF_UNIX))
+        rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, AF_UNIX))
     rules.add_rule(seccomp.ALLOW, CLONE, seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES, 0))
     for request in IOCTLS:
         rules.add_rule(seccomp.ALLOW, IOCTL, seccomp.Arg(1, seccomp.EQ, request))

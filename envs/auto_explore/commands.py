@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.envs.auto_explore.edits import FORM, apply_edits
 from reflectrl.envs.auto_explore.programs import MOUNT, run_program
 from reflectrl.envs.auto_explore.tree import ROOT, WRITE, Limits, Tree, shown
 
@@ -19,7 +20,18 @@ LINES = 10
 """Lines that head and tail show when they are not told how many."""
 SNIFF = 8192
 """Bytes from which a file is known to be text."""
-PROGRAMS = ("pip", "python")
+PROGRAMS = ("edit", "pip", "python", "write")
+"""Commands that are known only where programs may run."""
+HELP = f"""\
+ls [FOLDER], cd FOLDER, cat FILE..., head -n N FILE, tail -n N FILE: look around and read
+write FILE, and on the lines after it the whole new text of the file
+edit FILE, and on the lines after it one or more blocks that replace lines of the file:
+{FORM}
+python FILE [WORD...]: run a file of the repository; python -, and on the lines after it code: run that; no network
+pip WORD...: pip, without network
+id FILE: name the file that answers the question, which ends the work
+exit: end the work"""
+"""What can be typed where programs may run; one command at a time."""
 
 _PIECE = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|(?P<operator>>>|[>;|&<()`\n])|.""", re.DOTALL)
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -70,6 +82,12 @@ def parse(command: str) -> tuple[list[str], str, str]:
     return words, first["operator"], target[0]
 
 
+def has_body(command: str) -> bool:
+    """Whether the lines after the first belong to ``command``: what to write, how to edit, code to run."""
+    words = command.partition("\n")[0].split()
+    return words[:1] in (["write"], ["edit"]) or words == ["python", "-"]
+
+
 def presentable(text: str, most: int) -> str:
     """``text`` without control characters but newline and tab, cut after ``most`` characters."""
     text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
@@ -87,8 +105,8 @@ def _is_binary(head: bytes) -> bool:
 class Shell:
     """A working directory in ``tree``, and the commands that are played there.
 
-    ``writable=False`` refuses to write; ``programs=False`` refuses python and pip. ``entries`` is what the tree held
-    at first, files and folders.
+    ``writable=False`` refuses to write; ``programs=False`` refuses python, pip, write and edit. ``entries`` is
+    what the tree held at first, files and folders.
     """
 
     def __init__(self, tree: Tree, limits: Limits, *, writable: bool, programs: bool, entries: int) -> None:
@@ -111,19 +129,23 @@ class Shell:
             "python": self._python,
             "tail": self._tail,
         }
+        self._bodied = {"edit": self._edit, "python": self._code, "write": self._fill}
 
     def run(self, command: str) -> Result:
         """Play one command; whatever was wrong with it is said in the result."""
         try:
-            words, sign, target = parse(command)
+            line, _, body = command.partition("\n") if has_body(command) else (command.rstrip("\n"), "", "")
+            words, sign, target = parse(line)
             verb, *arguments = words or [""]
-            known = [name for name in self._commands if self._programs or name not in PROGRAMS]
+            known = [name for name in {**self._commands, **self._bodied} if self._programs or name not in PROGRAMS]
             if verb not in known:
                 raise InvalidInput(f"command {shown(verb)!r} is not known; {nearest(verb[:40], known)}")
             if sign and verb != "echo":
                 raise InvalidInput(f"{verb} cannot write to a file; only echo can.")
             if sign:
-                return self._write(" ".join(arguments), target, append=sign == ">>")
+                return self._write(f"{' '.join(arguments)}\n", target, append=sign == ">>")
+            if has_body(command):
+                return self._bodied[verb](arguments, body)
             return self._commands[verb](arguments)
         except InvalidInput as error:
             return self._say(str(error), failed=True)
@@ -191,6 +213,21 @@ class Shell:
             return self._start(words)
         return self._start([str(MOUNT / self._tree.named(self._at(words[0]))), *words[1:]])
 
+    def _code(self, _: Sequence[str], body: str) -> Result:
+        return self._start(["-c", body])
+
+    def _fill(self, words: Sequence[str], body: str) -> Result:
+        return self._write(body, _only(words, "write takes one file"), append=False)
+
+    def _edit(self, words: Sequence[str], body: str) -> Result:
+        name = _only(words, "edit takes one file")
+        with self._tree.file(self._at(name)) as fd:
+            data = os.pread(fd, self._limits.write_bytes, 0)
+        try:
+            return self._write(apply_edits(data.decode(), body), name, append=False)
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{shown(name)} is no text; nothing was changed.") from error
+
     def _pip(self, words: Sequence[str]) -> Result:
         return self._start(["-m", "pip", *words], "(pip has no network here.)")
 
@@ -214,7 +251,7 @@ class Shell:
     def _write(self, text: str, name: str, *, append: bool) -> Result:
         if not self._writable:
             raise InvalidInput("this view of the repository is for reading only; nothing was written.")
-        data = f"{text}\n".encode("utf-8", "replace")
+        data = text.encode("utf-8", "replace")
         if self._written + len(data) > self._limits.write_bytes:
             raise InvalidInput(self._used_up())
         with self._tree.file(self._at(name), WRITE) as fd, os.fdopen(fd, "wb", closefd=False) as file:

@@ -106,6 +106,15 @@ class Sandbox:
         with _system_errors():
             return self._copy.changes()
 
+    def original(self, path: str) -> bytes | None:
+        """What the repository holds at ``path``, which must be as it was copied; ``None`` if no file was copied.
+
+        Raises:
+            WorkFailed: it has changed since, so what was changed in the copy does not fit.
+
+        """
+        return self._copy.original(PurePosixPath(path))
+
     def close(self) -> None:
         """Remove the copy, for all its views too; closing a view does nothing."""
         if self._owns:
@@ -178,6 +187,23 @@ class _Copy:
                 changed[str(path)] = file.read(size)
         changed |= {str(path): None for path in self._digests if path not in present}
         return dict(sorted(changed.items()))
+
+    def original(self, path: PurePosixPath) -> bytes | None:
+        """Content of the repository's file, if it is as it was copied."""
+        place, known = self._repository / path, self._digests.get(path)
+        try:
+            if known is None and not os.path.lexists(place):
+                return None
+            with Tree(self._repository.resolve()).file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                data = file.read()
+            if known == (len(data), _digest(data).digest()):
+                return data
+        except (OSError, InvalidInput):  # it is gone, or something else
+            pass
+        raise WorkFailed(
+            f"{shown(path)} is no longer as it was when {self._repository} was copied, or has other names (hard "
+            "links); nothing is written there."
+        )
 
     def _fill(self, source: Tree) -> None:
         """Copy folders and files, then the links that lead to something inside."""
@@ -262,8 +288,8 @@ class _Copy:
             self.left_out.append(shown(path))
 
 
-def _digest() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=16)
+def _digest(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=16)
 
 
 @contextmanager

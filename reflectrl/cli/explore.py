@@ -1,4 +1,4 @@
-"""The explore command: a question about any repository, and players who look for the file that answers it."""
+"""The explore command: a question about any repository, and players who look for its file or do the whole task."""
 
 from __future__ import annotations
 
@@ -47,6 +47,16 @@ def explore(
         bool | None, typer.Option("--greedy/--sample", help="A run's most probable command (default), or a draw.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of a run's draws; 0 if absent.")] = None,
+    programs: Annotated[
+        bool,
+        typer.Option("--programs", help="A whole task: you or --model type commands that read, edit and run python."),
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.1, help="With --programs: most seconds of one program; 10.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="With --programs: write what was changed to REPO; else it is only shown.")
+    ] = False,
 ) -> None:
     """Look for the file that answers a question; without --run, --model or --expert, you play yourself."""
     belonging = {
@@ -54,10 +64,19 @@ def explore(
         "--api-key-env": (api_key_env, "--model", model),
         "--greedy/--sample": (greedy, "--run", run),
         "--seed": (seed, "--run", run),
+        "--seconds": (seconds, "--programs", programs or None),
+        "--apply": (apply or None, "--programs", programs or None),
     }
     for option, (value, owner, given) in belonging.items():
         if value is not None and given is None:
             raise InvalidInput(f"{option} was given without {owner}, to which it belongs; give both or none.")
+    if programs:
+        others = {"--run": run is not None, "--expert": expert is not None, "--page": page is not None}
+        for option, is_given in others.items():
+            if is_given:
+                raise InvalidInput(f"{option} and --programs were given; expected one of them.")
+        _work(source, question, model, base_url, api_key_env, steps=steps, seconds=seconds, apply=apply)
+        return
     from reflectrl.cli.screen import Screen
     from reflectrl.players.human import PlayerLeft
 
@@ -79,6 +98,47 @@ def explore(
         plural = "s" * (watcher.steps != 1)
         raise WorkFailed(f"no file was named within {watcher.steps} step{plural}; allow more with --steps.")
     screen.say(f"answer: {answer}")
+
+
+def _work(
+    source: str,
+    task: str,
+    model: str | None,
+    base_url: str | None,
+    api_key_env: str | None,
+    *,
+    steps: int | None,
+    seconds: float | None,
+    apply: bool,
+) -> None:
+    """Let a person or a model work in a copy of the repository, and show what was changed."""
+    from reflectrl.cli.screen import Screen
+    from reflectrl.players.human import PlayerLeft
+
+    screen = Screen(longest=LENGTH)
+    try:
+        from reflectrl.pipeline.copilot import STEPS, Keyboard, chat_model, work_on
+
+        typist = Keyboard() if model is None else chat_model(model, base_url, api_key_env)
+        given = {} if seconds is None else {"seconds": seconds}
+
+        def show(command: str, output: str) -> None:
+            if model is not None:  # a person has typed it
+                screen.say("")
+                screen.state(f"> {command.rstrip()}")
+            if output:
+                screen.state(output.rstrip("\n"))
+
+        work = work_on(source, task, typist, steps=STEPS if steps is None else steps, apply=apply, show=show, **given)
+    except (KeyboardInterrupt, PlayerLeft):
+        warn("\nstopped; nothing was kept.")
+        raise typer.Exit(130) from None
+    for line in work.diff:
+        screen.say(line)
+    if work.answer is not None:
+        screen.say(f"answer: {work.answer}")
+    files = f"{len(work.after)} file{'s' * (len(work.after) != 1)}"
+    screen.say(f"changed: {files}{'' if apply or not work.after else '; nothing is written, add --apply for that'}")
 
 
 def _players(

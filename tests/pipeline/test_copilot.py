@@ -1,0 +1,240 @@
+"""A whole task on a repository: typed by a person or a chat model, played in a copy, and written back if asked to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from bubblewrap import NEEDED, programs_work
+from scripted_endpoint import Chat, ScriptedEndpoint
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.pipeline.copilot import ChatModel, Work, read_command, work_on
+from reflectrl.prompts.chat import BadReply
+
+pytestmark = pytest.mark.skipif(not programs_work(), reason=NEEDED)
+EDIT = "edit shop.py\n<<<<<<< OLD\n    return 3\n=======\n    return 4\n>>>>>>> NEW\n"
+CHECK = "python -\nimport shop\nprint('it is', shop.price())\n"
+NOTES = "write notes.md\nThe price\n\x1b[2Jis `4`.\n"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = tmp_path / "shop"
+    (folder / "docs").mkdir(parents=True)
+    (folder / "shop.py").write_text("def price():\n    return 3\n")
+    (folder / "shop.py").chmod(0o750)
+    (folder / "docs" / "old.md").write_text("old\n")
+    (folder / "link").symlink_to("docs")
+    return folder
+
+
+class Typed:
+    """Types what it was given, and keeps what it was shown."""
+
+    who = "a list"
+
+    def __init__(self, *commands: str | Callable[[], str]) -> None:
+        self._commands = list(commands)
+        self.shown: list[str] = []
+
+    def command(self, state: str) -> str:
+        self.shown.append(state)
+        command = self._commands.pop(0)
+        return command if isinstance(command, str) else command()
+
+
+def work(folder: Path, *commands: str | Callable[[], str], apply: bool = True, steps: int = 9) -> Work:
+    return work_on(str(folder), "Raise the price.", Typed(*commands), steps=steps, apply=apply)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def command_line(*arguments: object, typed: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "reflectrl", "explore", *map(str, arguments), "--programs"]
+    return subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
+
+
+def test_a_person_edits_runs_and_keeps_what_was_changed(shop: Path) -> None:
+    typed = f"{EDIT}END\n{CHECK}END\n{NOTES}END\npython -c \"import os; os.remove('docs/old.md')\"\nexit\n"
+    before = bytes_of(shop)
+    shown = command_line(shop, "Raise the price.", typed=typed)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert bytes_of(shop) == before
+    done = command_line(shop, "Raise the price.", "--apply", typed=typed)
+    assert (done.returncode, done.stderr) == (0, "")
+    changes = (
+        "--- a/docs/old.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n"
+        "--- /dev/null\n+++ b/notes.md\n@@ -0,0 +1,2 @@\n+The price\n+\u241b[2Jis `4`.\n"
+        "--- a/shop.py\n+++ b/shop.py\n@@ -1,2 +1,2 @@\n def price():\n-    return 3\n+    return 4\n"
+        "changed: 3 files"
+    )
+    assert shown.stdout.endswith(f"{changes}; nothing is written, add --apply for that\n")
+    assert done.stdout.endswith(f"{changes}\n")
+    assert "  it is 4\n" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert (shop / "shop.py").read_text() == "def price():\n    return 4\n"
+    assert (shop / "shop.py").stat().st_mode & 0o777 == 0o750
+    assert (shop / "notes.md").read_text() == "The price\n\x1b[2Jis `4`.\n"
+    assert sorted(path.name for path in shop.rglob("*")) == ["docs", "link", "notes.md", "shop.py"]
+
+
+def test_a_chat_model_does_the_task_in_its_own_words(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    replies = iter(
+        [
+            "Let me look.\n```\ncat shop.py\n```",
+            "I forgot the block: cat shop.py",
+            f"Now I change it.\n```text\n{EDIT}```\n",
+            f"And check:\n\n```\n{CHECK}```",
+            "A file with a fence:\n```\nwrite a.md\n```\ncode\n```\n```",
+            "Done.\n```\nid shop.py\n```",
+        ]
+    )
+
+    def reply(chat: Chat) -> str:
+        assert len([message for message in chat if message["role"] == "system"]) == 1
+        return next(replies)
+
+    with ScriptedEndpoint() as endpoint:
+        endpoint.reply = reply
+        where = ("--model", "scripted", "--base-url", endpoint.url, "--api-key-env", "MY_KEY")
+        done = command_line(shop, "Raise the price.", *where, "--apply")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  > cat shop.py\n  def price():\n      return 3\n" in done.stdout
+    assert "\n  it is 4\n" in done.stdout
+    assert done.stdout.endswith("answer: shop.py\nchanged: 2 files\n")
+    assert (shop / "shop.py").read_text().endswith("return 4\n")
+    assert (shop / "a.md").read_text() == "```\ncode\n```\n"
+    assert "sk-very-secret" not in done.stdout
+    last = "\n".join(message["content"] for message in endpoint.requests[-1].chat)
+    for part in (
+        "Task: Raise the price.",
+        "Here: docs/, link/, shop.py",
+        "    return 3",
+        "it is 4",
+        "There is no comm",
+    ):
+        assert part in last
+    assert any("There is no command in that" in request.chat[-1]["content"] for request in endpoint.requests)
+
+
+def test_a_model_that_never_gives_a_command_ends_the_work(shop: Path) -> None:
+    with ScriptedEndpoint() as endpoint, pytest.raises(WorkFailed, match="There is no command in that"):
+        work_on(str(shop), "Raise the price.", ChatModel(endpoint.at(max_attempts=2)))
+
+
+def test_mistakes_are_told_and_the_work_goes_on(shop: Path) -> None:
+    typist = Typed("write ../out\nx\n", "edit shop.py\nno block\n", "edit gone.py\nx\n", "nonsense", "ls\nls", "exit")
+    done = work_on(str(shop), "Try.", typist, apply=True)
+    assert done.after == {}
+    for said, part in zip(
+        typist.shown[1:],
+        (
+            "leads out of the",
+            "edit needs one or more",
+            "gone.py does not exist",
+            "'nonsense' is not known",
+            "not understood",
+        ),
+        strict=True,
+    ):
+        assert part in said
+    assert "5 commands are left" not in typist.shown[0]
+    assert "35 commands are left." in typist.shown[-1]
+
+
+def test_work_that_is_not_ended_changes_nothing(shop: Path) -> None:
+    before = bytes_of(shop)
+    with pytest.raises(WorkFailed, match="not ended within 2 commands, so nothing is kept"):
+        work(shop, EDIT, CHECK, "exit", steps=2)
+    assert bytes_of(shop) == before
+
+
+@pytest.mark.parametrize("name", ["shop.py", "notes.md"])
+def test_a_repository_that_has_changed_meanwhile_is_left_alone(shop: Path, name: str) -> None:
+    def meanwhile() -> str:
+        (shop / name).write_text("somebody's work\n")
+        return "exit"
+
+    with pytest.raises(WorkFailed, match=f"{name} is no longer as it was when"):
+        work(shop, EDIT, NOTES, meanwhile)
+    assert (shop / name).read_text() == "somebody's work\n"
+    assert name == "shop.py" or (shop / "shop.py").read_text().endswith("return 3\n")
+
+
+def test_nothing_is_written_through_a_link(shop: Path) -> None:
+    (shop / "link").unlink()
+    (shop / "link").symlink_to("../outside")
+    (shop.parent / "outside").mkdir()
+    with pytest.raises(WorkFailed, match="link/x cannot be written to "):
+        work(shop, "python -\nimport os\nos.mkdir('link')\nopen('link/x', 'w').write('x')\n", "exit")
+    assert list((shop.parent / "outside").iterdir()) == []
+
+
+def test_new_folders_are_made_and_modes_are_those_of_new_files(shop: Path) -> None:
+    umask = os.umask(0o027)
+    try:
+        work(shop, "python -\nimport os\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('c')\n", "exit")
+    finally:
+        os.umask(umask)
+    assert (shop / "a" / "b" / "c").read_text() == "c"
+    assert (shop / "a" / "b" / "c").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_program_that_takes_long_is_stopped(shop: Path) -> None:
+    typist = Typed("python -\nwhile True: pass\n", "exit")
+    work_on(str(shop), "Wait.", typist, seconds=0.5)
+    assert "took longer than 0.5 seconds" in typist.shown[1]
+
+
+@pytest.mark.parametrize("reply", ["", "exit", "```\n```", "```exit```", "```\n\n```"])
+def test_a_reply_without_a_block_holds_no_command(reply: str) -> None:
+    with pytest.raises(BadReply, match="exactly one command"):
+        read_command(reply)
+
+
+def test_where_programs_cannot_run_nothing_begins(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidInput, match="need bubblewrap, which was not found"):
+        work(shop)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["", "--programs"], "the task is empty"),
+        (["Do it.", "--programs", "--steps", "0"], "0 steps were given"),
+        (["Do it.", "--programs", "--run", "x"], "--run and --programs were given; expected one of them"),
+        (["Do it.", "--programs", "--expert", "x"], "--expert and --programs were given"),
+        (["Do it.", "--programs", "--page", "9"], "--page and --programs were given"),
+        (["Do it.", "--apply"], "--apply was given without --programs, to which it belongs"),
+        (["Do it.", "--seconds", "3"], "--seconds was given without --programs"),
+    ],
+)
+def test_mistakes_are_refused_with_a_sentence(arguments: Sequence[str], sentence: str, shop: Path) -> None:
+    from typer.testing import CliRunner
+
+    from reflectrl.cli.app import app
+
+    done = CliRunner().invoke(app, ["explore", str(shop), *arguments])
+    assert isinstance(done.exception, InvalidInput), done.output
+    assert sentence in str(done.exception)
+
+
+def test_changes_of_what_is_no_folder_cannot_be_kept() -> None:
+    with pytest.raises(InvalidInput, match="'company:nano' cannot be kept, since it is no folder"):
+        work_on("company:nano", "Do it.", Typed(), apply=True)
+
+
+def test_a_person_who_leaves_keeps_nothing(shop: Path) -> None:
+    before = bytes_of(shop)
+    done = command_line(shop, "Raise the price.", "--apply", typed=f"{EDIT}END\n")
+    assert (done.returncode, done.stderr) == (130, "\nstopped; nothing was kept.\n")
+    assert bytes_of(shop) == before
