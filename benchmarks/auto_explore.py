@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from walkers import BM25, Search, Texts, breadth_first, by_names, by_rank
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.config.environment import DATASET, recipe_env
-from reflectrl.core import InvalidInput, Task, Trajectory
+from reflectrl.core import Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore import AutoExplore
@@ -57,8 +56,6 @@ PER_FILE, MOST = 2, 100
 PAGE = 10
 DEEPEST = 3
 """Depths from here on count as one."""
-TOO_LONG = "tokens without any history"
-"""What a prompt is refused with that does not fit its model."""
 PROMPT = PromptFormat()
 """Of players that read nothing but the menu."""
 
@@ -281,25 +278,14 @@ def play(
     policy: Policy,
     reflector: Reflector | None = None,
     layout: PromptFormat = PROMPT,
-) -> tuple[list[Game], list[str]]:
-    """Each task once, and what the model said of prompts that are too long: there all steps are lost."""
-    games, refused = [], []
-    for number, task in enumerate(tasks):
-        # one at a time, so that a prompt that is refused ends only its own search
-        episode = Episode(task, derive_seed(seed, "packages", number))
-        try:
-            (trajectory,) = evaluate([env], [episode], policy=policy, reflector=reflector, layout=layout)
-            search = searched(trajectory)
-        except InvalidInput as error:
-            if TOO_LONG not in str(error):
-                raise
-            refused.append(f"{task.id}: {error}")
-            search = Search(False, env.horizon, opened(env.snapshot().actions))
-        games.append((depth(task), search))
-    return games, refused
+) -> list[Game]:
+    """Each task once."""
+    episodes = [Episode(task, derive_seed(seed, "packages", number)) for number, task in enumerate(tasks)]
+    played = evaluate([env], episodes, policy=policy, reflector=reflector, layout=layout)
+    return [(depth(task), searched(trajectory)) for task, trajectory in zip(tasks, played, strict=True)]
 
 
-def play_agent(env: AutoExplore, tasks: Sequence[Task], arm: Arm, seed: int) -> tuple[list[Game], list[str]]:
+def play_agent(env: AutoExplore, tasks: Sequence[Task], arm: Arm, seed: int) -> list[Game]:
     """The trained policy of a run, with its reflector."""
     run = RunFolder(arm.folder(seed))
     cast = Cast(load_recipe(str(run / "recipe.yaml")), run)
@@ -321,17 +307,14 @@ def packages(seeds: Sequence[int], runs: Path, dataset: Path) -> str:
 
     walks = [(depth(task), breadth_first(env, task, texts[str(task.options["repository"])])) for task in tasks]
     lines = [
-        Line("random", [play(env, tasks, seed, RandomPolicy())[0] for seed in seeds or [0]]),
+        Line("random", [play(env, tasks, seed, RandomPolicy()) for seed in seeds or [0]]),
         Line("breadth first, as many steps", [walks]),
         *(Line(f"BM25, top {n}", [[ranked(task, n) for task in tasks]], walks=False) for n in (1, 5)),
     ]
-    refused: list[str] = []
     if seeds:
         agents = [play_agent(env, tasks, replace(REFLECT, runs=runs), seed) for seed in seeds]
-        lines.append(Line("**Reflect-RL**, trained on the company", [games for games, _ in agents]))
-        refused = [what for _, some in agents for what in some]
-        print(f"{len(refused)} searches ended by a prompt that is too long", *refused, sep="\n", file=sys.stderr)
-    lines.append(Line("expert", [play(env, tasks, 0, ExpertPolicy())[0]]))
+        lines.append(Line("**Reflect-RL**, trained on the company", agents))
+    lines.append(Line("expert", [play(env, tasks, 0, ExpertPolicy())]))
     asked = Counter(str(task.options["repository"]) for task in tasks)
     return f"""{made_by("python benchmarks/auto_explore.py --packages")}. Source archives of
 {", ".join(source.removeprefix("pypi:") for source in PACKAGES)}, fetched by pip;
@@ -341,8 +324,6 @@ Everyone has {env.horizon} steps, sees {PAGE} entries of a folder at a time and 
 Reflect-RL: once a seed). Breadth first is told all of a file that it reads, the agents its beginning. BM25 takes no
 steps: it reads every file for its index, and succeeds if the file is the first, or among the first five, of its
 ranking; the offline writer uses the words of the file, which is what a ranking by words finds.
-Searches of Reflect-RL that a prompt longer than its model takes ended, and which count as failures after all steps:
-{len(refused)} of {len(seeds) * len(tasks)}.
 
 {overview(lines, seeds, costs=False)}
 
