@@ -131,8 +131,8 @@ DOWN = {
     **{status: f"status {status}: .*injected {status}" for status in ("408", "409", "425", "429", "500", "502", "503")},
     "cut": "cannot be reached",
     "reset": "cannot be reached",
-    "slow:9": "no complete reply within timeout_s=1.0",
-    "drip:9": "no complete reply within timeout_s=1.0",
+    "slow:9": "no complete reply within timeout_s=1",
+    "drip:9": "no complete reply within timeout_s=1",
 }
 """Faults of an endpoint that does not."""
 QUICK = {"slow:9", "drip:9"}
