@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from typer.testing import CliRunner, Result
 
 from reflectrl.cli.app import app
+from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
 
+ROOT = Path(__file__).parents[2]
 QUESTION = "Who opens the office?"
 ESCAPE = "\x1b[2J"
 # a process started in the background may inherit a SIGINT that is ignored
@@ -258,3 +261,25 @@ def test_a_repository_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty" / "folder").mkdir(parents=True)
     (tmp_path / "empty" / ".hidden").write_text("x")
     assert "has no files" in refused(tmp_path / "empty", QUESTION)
+
+
+def readme_commands(program: str) -> list[list[str]]:
+    """The README's commands that begin with ``program``, in their order."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(program)]
+
+
+def test_the_first_example_of_the_readme_ends_at_a_file_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    first = readme_commands("reflectrl explore ")[0]
+    done = CliRunner().invoke(app, first, input="cd envs\ncd auto_explore\nls company\nid ambiguity.py\n")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.endswith("answer: envs/auto_explore/ambiguity.py\n")
+
+
+def test_a_trained_agent_is_only_shown_in_the_company_that_it_was_trained_on() -> None:
+    shown = [command for command in readme_commands("reflectrl explore ") if "--run" in command]
+    assert shown
+    for command in shown:
+        assert command[command.index("--run") + 1] == "runs/auto_explore-nano"
+        assert load_recipe("auto_explore/nano").dataset.repositories == [command[1]]
