@@ -233,9 +233,9 @@ def without_learning(seeds: Sequence[int], folder: Path, overrides: Sequence[str
         tasks = [env.split_tasks(split) for env in envs]
         played = list(zip(envs, tasks, seeds, strict=True))
         lines = [
-            Line("random", [play(env, some, seed, RandomPolicy())[0] for env, some, seed in played]),
+            Line("random", [play(env, some, seed, RandomPolicy()) for env, some, seed in played]),
             *walker_lines([walked(folder / str(seed), recipe, split) for seed, recipe in recipes.items()]),
-            Line("expert", [play(env, some, seed, ExpertPolicy())[0] for env, some, seed in played]),
+            Line("expert", [play(env, some, seed, ExpertPolicy()) for env, some, seed in played]),
         ]
         sizes = ", ".join(str(len(some)) for some in tasks)
         parts.append(f"#### {title} ({sizes})\n\n{overview(lines, seeds, costs=False)}\n")
