@@ -74,7 +74,7 @@ class AutoExplore(NatLangEnv):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The questions of a split; ``options`` hold repository, question and file."""
-        return self._library.tasks[split]
+        return self._library.tasks.get(split, ())
 
     def start(self, task: Task) -> None:
         """Stand in the root. A task whose ``file`` is absent has an answer that nobody knows: see ``explore``.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, WorkFailed, nearest
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.auto_explore.dataset import BY_CONTENT, Dataset, Question, ask_about, read_dataset
+from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
 from reflectrl.envs.auto_explore.sandbox import Sandbox, quote
 from reflectrl.envs.auto_explore.scratch import Scratch
@@ -23,8 +23,7 @@ class Library:
     def __init__(self, dataset: Dataset, scratch: Scratch | None = None) -> None:
         self._scratch = scratch  # what was fetched lies there as long as the library is used
         self.tasks: Mapping[str, tuple[Task, ...]] = {
-            split: tuple(_task(question) for question in dataset.questions.get(split, ()))
-            for split in (*SPLITS, BY_CONTENT)
+            split: tuple(map(_task, questions)) for split, questions in dataset.questions.items()
         }
         self._repositories = dataset.repositories
         self._copies: dict[str, Sandbox] = {}

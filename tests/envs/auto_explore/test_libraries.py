@@ -44,7 +44,7 @@ def test_a_task_is_a_row_of_the_dataset(dataset):
     for split, tasks in Library(dataset).tasks.items():
         assert [(task.id, task.options) for task in tasks] == [
             (row.id, {"repository": "shop", "question": row.question, "file": row.file})
-            for row in dataset.questions.get(split, ())
+            for row in dataset.questions[split]
         ]
 
 
