@@ -114,13 +114,7 @@ def test_a_chat_model_does_the_task_in_its_own_words(shop: Path, monkeypatch: py
     assert (shop / "a.md").read_text() == "```\ncode\n```\n"
     assert "sk-very-secret" not in done.stdout
     last = "\n".join(message["content"] for message in endpoint.requests[-1].chat)
-    for part in (
-        "Task: Raise the price.",
-        "Here: docs/, link/, shop.py",
-        "    return 3",
-        "it is 4",
-        "There is no comm",
-    ):
+    for part in ("Task: Raise the price.", "Here: docs/, link/, shop.py", "    return 3", "it is 4"):
         assert part in last
     assert any("There is no command in that" in request.chat[-1]["content"] for request in endpoint.requests)
 
