@@ -137,7 +137,7 @@ def test_the_end_of_the_input_leaves() -> None:
 
 
 def test_a_state_cannot_command_the_terminal() -> None:
-    assert "a\ufffd[2Jb\ufffdc\té\n" in play(prompt(text="a\x1b[2Jb\rc\té"), "A")[1]
+    assert "a\u241b[2Jb\u240dc\té\n" in play(prompt(text="a\x1b[2Jb\rc\té"), "A")[1]
 
 
 def test_a_reflectors_prompt_is_refused() -> None:
@@ -197,7 +197,7 @@ def test_keys_that_are_no_text_do_not_get_into_a_reflection() -> None:
 
 
 def test_a_suggestion_cannot_command_the_terminal() -> None:
-    assert "Enter for: a\ufffd[2Jb\n" in reflect("", advice="a\x1b[2Jb")[1]
+    assert "Enter for: a\u241b[2Jb\n" in reflect("", advice="a\x1b[2Jb")[1]
 
 
 @pytest.mark.parametrize("lines", [("quit",), ("QUIT",)])
