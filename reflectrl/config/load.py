@@ -113,7 +113,7 @@ def _checked(name_or_path: str, source: _Source) -> Recipe:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Make every environment that ``recipe`` mentions once: does it exist, does it take these options?
+    """Make every environment that ``recipe`` mentions once: does it exist, take these options, have these splits?
 
     Raises:
         InvalidInput: with every mistake found, one a line.
@@ -132,9 +132,12 @@ def check_recipe(recipe: Recipe) -> None:
             given = f"unknown option, given {options[option]!r}"
             problems[f"{where}.{option}"] = f"{where}.{option}: {given}; {nearest(option, known)}"
         try:
-            make_env(name, **{option: value for option, value in {**base, **options}.items() if option in known})
+            env = make_env(name, **{option: value for option, value in {**base, **options}.items() if option in known})
         except (TypeError, ValueError) as error:
             problems.setdefault(str(error), f"{where}: {error}")
+        else:
+            for split in [split for split in recipe.eval.splits if split not in env.splits]:
+                problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
     if problems:
         raise _refusal(recipe.name, list(problems.values()))
 

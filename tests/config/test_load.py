@@ -377,3 +377,10 @@ def test_no_shipped_recipe_inherits_a_price_that_is_dropped() -> None:
     for name in recipe_names():
         load_recipe(name, tell=told.append)
     assert told == []
+
+
+def test_check_refuses_a_split_that_the_environment_has_not() -> None:
+    recipe = load_recipe("dangerous_taxi/nano", ["eval.split=[test, unseen_destinations, unseen]"])
+    with pytest.raises(InvalidInput, match="2 mistakes") as caught:
+        check_recipe(recipe)
+    assert "eval.split: unknown split 'unseen_destinations'; did you mean 'unseen_destination'?" in str(caught.value)
