@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -130,7 +131,8 @@ def _limits(limits: Any) -> str:
         Le: ("at most", "le"),
         MinLen: ("length at least", "min_length"),
     }
-    said = [f"{known[type(limit)][0]} {getattr(limit, known[type(limit)][1]):g}" for limit in limits]
+    bounds = [limit for limit in limits if not isinstance(limit, AfterValidator)]
+    said = [f"{known[type(limit)][0]} {getattr(limit, known[type(limit)][1]):g}" for limit in bounds]
     return f" ({' and '.join(said)})" if said else ""
 
 

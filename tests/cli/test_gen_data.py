@@ -50,12 +50,12 @@ def test_a_dry_run_says_what_it_may_cost_and_asks_nothing(endpoint: ScriptedEndp
 
 
 def test_money_is_counted_and_its_limit_kept(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    poor = gen_data(endpoint, tmp_path, "--max-cost", "0.0008")
+    poor = gen_data(endpoint, tmp_path, "data.samples=100", "--max-cost", "0.0012")
     assert poor.returncode == 1
     assert "allow more with --max-cost, and the same command goes on" in poor.stderr
     assert 0 < kept(tmp_path) == len(endpoint.requests)
-    assert len(endpoint.requests) * 12e-6 <= 0.0008
-    done = gen_data(endpoint, tmp_path, "--max-cost", "1")
+    assert len(endpoint.requests) * 12e-6 <= 0.0012
+    done = gen_data(endpoint, tmp_path, "data.samples=100", "--max-cost", "1")
     assert done.returncode == 0
     assert re.search(r"calls +\d+ sent.* known; .* tokens sent and .* answered; .* dollars, .* in all", done.stderr)
     chats = [str(request.chat) for request in endpoint.requests]

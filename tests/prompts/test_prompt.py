@@ -55,9 +55,7 @@ def test_without_history_the_middle_of_the_state_goes_and_a_mark_says_so():
         begin, end = text.split("[...]")
         assert LONG.text.startswith(begin.replace("Find it.\n", "Find it.\nPast: go\nPast: wait\n"))
         assert LONG.text.endswith(end)
-    assert fitted(bare - 142).startswith(
-        "Rules.\nFind it.\nThe path s[...]th, here.\nReflection: Good. The path is very"
-    )
+    assert fitted(bare - 142).startswith("Rules.\nFind it.\nThe path[...], here.\nReflection: Good. The path is very")
 
 
 def test_then_the_end_of_the_reflection_then_the_ends_of_actions():

@@ -135,7 +135,7 @@ def test_an_evaluation_says_what_was_played_in_its_rows_its_last_words_and_its_t
     run.path.mkdir()
     run.begin(recipe, "eval")
     notes = []
-    judge(recipe, run, Account(), lambda _done, _total, note: notes.append(note))
+    judge(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
     assert [row.benchmark for row in read_results(run / "eval.jsonl")] == ["ALFWorld valid_unseen, 3 of 134 games"] * 2
     assert notes[-1].endswith("of 3 episodes; ALFWorld valid_unseen, 3 of 134 games, split test")
     print_table([run.path])
