@@ -13,7 +13,6 @@ that is there already is not trained again.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -239,18 +238,11 @@ def without_learning(seeds: Sequence[int], folder: Path, overrides: Sequence[str
         ]
         sizes = ", ".join(str(len(some)) for some in tasks)
         parts.append(f"#### {title} ({sizes})\n\n{overview(lines, seeds, costs=False)}\n")
-    return f"""{made_by("python benchmarks/auto_explore.py --walkers")}
-at commit {commit()}. Each seed splits the files anew, as for the agents, and every question is played once; in
-brackets: the questions of each seed. The walker by BM25 has read all files before it starts, the others read as
+    return f"""{made_by("python benchmarks/auto_explore.py --walkers")}.
+Each seed splits the files anew, as for the agents, and every question is played once; in brackets: the questions of each seed. The walker by BM25 has read all files before it starts, the others read as
 many as "files" counts. Trained agents on the questions by content: not measured.
 
 {chr(10).join(parts)}"""
-
-
-def commit() -> str:
-    """That of the code that is running."""
-    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def fetch_packages(folder: Path) -> Path:

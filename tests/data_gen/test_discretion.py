@@ -30,7 +30,7 @@ def recipe(env: str, endpoint: ScriptedEndpoint | None = None, **data: object) -
 class Vault(NatLangEnv):
     """The word that opens the door is hidden at first, and shown after two steps of waiting."""
 
-    name = "vault"
+    name = "strongroom"
     observable = False
     mistakes: bool | None = None
 
@@ -76,7 +76,7 @@ class Even(Vault):
     mistakes = False
 
 
-register_env("vault", Vault)
+register_env("strongroom", Vault)
 register_env("even", Even)
 
 
@@ -90,7 +90,7 @@ def test_a_negative_sample_follows_an_action_that_was_worse_than_the_advised_one
 
 def test_where_no_action_is_worse_there_is_no_negative_sample(tmp_path: Path) -> None:
     assert generate(recipe("even", negatives=1.0), tmp_path / "even").negatives == 0
-    assert generate(recipe("vault", negatives=1.0), tmp_path / "vault").negatives > 0
+    assert generate(recipe("strongroom", negatives=1.0), tmp_path / "strongroom").negatives > 0
 
 
 def test_a_chat_teacher_is_told_of_a_mistake_where_one_was_made(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ HONEST = {"No word is seen.": " Something opens it.", "The word is AMBER.": " Am
 
 def test_a_reflection_that_says_a_hidden_word_makes_no_row_and_is_counted(tmp_path: Path) -> None:
     told = io.StringIO()
-    run_stages(recipe("vault"), tmp_path, ("gen-data",), reporter=Reporter(Console(file=told, width=200)))
+    run_stages(recipe("strongroom"), tmp_path, ("gen-data",), reporter=Reporter(Console(file=told, width=200)))
     assert rows(tmp_path) == HONEST
-    summary = generate(recipe("vault"), tmp_path)
+    summary = generate(recipe("strongroom"), tmp_path)
     assert summary.samples == 40
     assert f"; {summary.indiscreet} that said a secret left out" in told.getvalue()
     assert summary.indiscreet >= summary.episodes
@@ -159,7 +159,7 @@ def test_a_teacher_with_a_note_is_asked_again_for_a_reflection_without_the_hidde
         return "Something opens it." if len(chat) > 2 else "I would say amber."
 
     endpoint.reply = talkative
-    summary = generate(recipe("vault", endpoint), tmp_path)
+    summary = generate(recipe("strongroom", endpoint), tmp_path)
     assert summary is not None
     assert (summary.samples, summary.indiscreet) == (40, 0)
     assert rows(tmp_path) == HONEST
@@ -179,7 +179,7 @@ def test_a_teacher_that_plays_and_guesses_the_hidden_word_is_left_out(
         return "Amber opens it." if seen or "Past: wait" in chat[1]["content"] else "Something opens it."
 
     endpoint.reply = guessing
-    summary = generate(recipe("vault", endpoint, trajectory="teacher"), tmp_path)
+    summary = generate(recipe("strongroom", endpoint, trajectory="teacher"), tmp_path)
     assert summary is not None
     assert summary.indiscreet > 0
     assert rows(tmp_path) == HONEST
