@@ -239,8 +239,9 @@ def without_learning(seeds: Sequence[int], folder: Path, overrides: Sequence[str
         sizes = ", ".join(str(len(some)) for some in tasks)
         parts.append(f"#### {title} ({sizes})\n\n{overview(lines, seeds, costs=False)}\n")
     return f"""{made_by("python benchmarks/auto_explore.py --walkers")}.
-Each seed splits the files anew, as for the agents, and every question is played once; in brackets: the questions of each seed. The walker by BM25 has read all files before it starts, the others read as
-many as "files" counts. Trained agents on the questions by content: not measured.
+Each seed splits the files anew, as for the agents, and every question is played once; in brackets: the questions of
+each seed. The walker by BM25 has read all files before it starts, the others read as many as "files" counts. Trained
+agents on the questions by content: not measured.
 
 {chr(10).join(parts)}"""
 
