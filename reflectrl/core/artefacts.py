@@ -123,7 +123,7 @@ class Artefacts:
         for known, (stage, then) in recorded.items():
             self._compare(known, stage, then)
         if recorded and name not in recorded:
-            self._refuse_strangers(path, {known.removeprefix(f"{name}/").partition("/")[0] for known in recorded})
+            self._refuse_additions(path, {known.removeprefix(f"{name}/").partition("/")[0] for known in recorded})
         return path
 
     def verify_recipe(self) -> Path:
@@ -164,7 +164,7 @@ class Artefacts:
                 f"the file that was there, or {cure}."
             )
 
-    def _refuse_strangers(self, folder: Path, written: Collection[str]) -> None:
+    def _refuse_additions(self, folder: Path, written: Collection[str]) -> None:
         """Refuse what may change how a model is loaded."""
         for path in sorted(folder.iterdir()):
             if path.name not in written and not path.name.startswith("."):

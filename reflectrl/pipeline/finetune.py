@@ -14,7 +14,7 @@ from reflectrl.models.load import new_model, save_model
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.room import check_room
+from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.training.sft import train_sft
 from reflectrl.training.sft_examples import Player
 
@@ -62,7 +62,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
-    check_room(cast, dict.fromkeys(roles, lm), "train", played)
+    check_prompt_lengths(cast, dict.fromkeys(roles, lm), "train", played)
     with gentle_stops() as stop:
         summary = train_sft(
             lm,

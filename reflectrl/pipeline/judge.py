@@ -14,7 +14,7 @@ from reflectrl.models.load import LanguageModel
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.room import check_room
+from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
 from reflectrl.players.account import Account, Usage
 from reflectrl.rollout import Episode
@@ -114,17 +114,17 @@ class _Judge:
             on_episode=count,
         )
 
-    def check_room(self, lm: LanguageModel) -> None:
+    def _check_prompt_lengths(self, lm: LanguageModel) -> None:
         """Before the first episode of a local policy; the prompts of the next ones are as long."""
         if not self._checked:
             for split in self.recipe.eval.splits:
-                check_room(self.cast, self.cast.readers(lm), split, [self.recipe.eval.env])
+                check_prompt_lengths(self.cast, self.cast.readers(lm), split, [self.recipe.eval.env])
         self._checked = True
 
     def model_rows(self, name: str) -> None:
         """A local policy: sampled, greedy if wanted, and for the RLFT policy the controls and other reflectors."""
         lm, player = self.cast.lm_policy(_FOLDERS[name])
-        self.check_room(lm)
+        self._check_prompt_lengths(lm)
         who, section = self.recipe.players.reflector, self.recipe.eval
         reflectors: dict[str, Callable[[], Reflector | None]] = {who: lambda: self.cast.reflector(lm)}
         if name == "rlft":

@@ -21,7 +21,7 @@ from reflectrl.models.load import save_model
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
-from reflectrl.pipeline.room import check_room
+from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import Reflector
 from reflectrl.players.account import Account, Usage
 from reflectrl.rollout.record import Header, write_trajectories
@@ -149,7 +149,7 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
     lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
     reflector = cast.reflector(lm)
     if recipe.rlft is not None and is_main_process():
-        check_room(cast, cast.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
+        check_prompt_lengths(cast, cast.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
     tell = tell_user if is_main_process() else lambda _: None
     checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
     first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)

@@ -42,7 +42,7 @@ def play(recipe, folder, stages=STAGES):
 
 
 def warnings(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "reflectrl.pipeline.room"]
+    return [record.getMessage() for record in caplog.records if record.name == "reflectrl.pipeline.prompt_lengths"]
 
 
 def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(tmp_path, caplog):

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a player's prompts may hold."""
+class PromptLimit:
+    """How long the prompts of a player may be."""
 
     player: str
     """``policy`` or ``reflector``."""
@@ -74,7 +74,7 @@ class Room:
             )
 
 
-def check_room(
+def check_prompt_lengths(
     cast: Cast, models: Mapping[str, LanguageModel], split: str, options: Sequence[Mapping[str, Any]]
 ) -> None:
     """Warn of prompts that will be cut, and refuse those that cannot be.
@@ -97,7 +97,7 @@ def check_room(
     speaks = 0 if players.reflector in ("none", "expert") else players.max_new_tokens
     for player, lm in models.items():
         prompts = [policy if player == "policy" else reflector for reflector, policy in pairs]
-        Room(player, lm, cast.section(player).max_length, speaks).check(prompts)
+        PromptLimit(player, lm, cast.section(player).max_length, speaks).check(prompts)
 
 
 def _taught(cast: Cast) -> list[Trajectory]:
@@ -113,7 +113,7 @@ def _at_random(cast: Cast, split: str, options: Sequence[Mapping[str, Any]]) -> 
             (env,) = envs.make(each, 1)
             tasks = env.split_tasks(split)
             chosen = tasks[:: max(1, len(tasks) // TASKS)][:TASKS]
-            episodes = [Episode(task, derive_seed(cast.recipe.seed, "room", task.id)) for task in chosen]
+            episodes = [Episode(task, derive_seed(cast.recipe.seed, "prompt lengths", task.id)) for task in chosen]
             with contextlib.suppress(WorkFailed):  # to be met, and counted, where it matters
                 yield from rollout([env], episodes, policy=RandomPolicy(), reflector=None, layout=cast.layout)
             env.close()
