@@ -160,8 +160,8 @@ def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
         )
     except Exception as error:
         raise InvalidInput(
-            f"{type(model).__name__} does not read token ids alone ({type(error).__name__}: {str(error)[:200]}); set "
-            "model.name to a causal language model."
+            f"{type(model).__name__} could not read token ids alone ({type(error).__name__}: {str(error)[:200]}); "
+            "correct what the error names, or set model.name to a causal language model."
         ) from error
     if off(changed, own) > _UNSEEN:
         raise InvalidInput(

@@ -193,7 +193,7 @@ def test_a_model_that_needs_more_than_text_is_refused():
         def forward(self, pixels, **given):  # noqa: ARG002
             raise AssertionError
 
-    with pytest.raises(InvalidInput, match="Sighted does not read token ids alone .TypeError: .*set model.name"):
+    with pytest.raises(InvalidInput, match="Sighted could not read token ids alone .TypeError: .*set model.name"):
         add_choice_head(Sighted(language_model("gpt2").config))
 
 

@@ -667,18 +667,19 @@ def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, caps
 # ---- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_ends_it_once_what_is_under_way_is_answered(server: Server) -> None:
-    address = server.url.removeprefix("http://").rsplit(":", 1)
+def test_a_signal_ends_it_once_what_is_under_way_is_answered(run: Path) -> None:
     body = json.dumps(STATE)
     head = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((address[0], int(address[1])), timeout=300) as line:
-        line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
-        time.sleep(0.2)
-        server.process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
-        line.sendall(body[5:].encode())
-        answer = b"".join(iter(lambda: line.recv(65536), b""))
-    out, err = server.process.communicate(timeout=300)
+    with served(run, "--api-key-env", "SERVE_KEY") as server:
+        host, port = server.url.removeprefix("http://").rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=300) as line:
+            line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
+            time.sleep(0.2)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            line.sendall(body[5:].encode())
+            answer = b"".join(iter(lambda: line.recv(65536), b""))
+        out, err = server.process.communicate(timeout=300)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert (server.process.returncode, out, err) == (0, "", "")
 
