@@ -147,7 +147,8 @@ def short_report(seeds: Sequence[int]) -> str:
     ]
     heads = ["", *(f"s{seed}" for seed in seeds), "success %", "worst %", "greedy %"]
     tested, unseen = (find(REFLECT, seeds[0], "rlft", None, "sampled", split) for split in ("test", UNSEEN))
-    return f"""{made_by("python benchmarks/dangerous_taxi.py --short")}, one thread a run.
+    command = f"python benchmarks/dangerous_taxi.py --short --seeds {' '.join(map(str, seeds))}"
+    return f"""{made_by(command)}, one thread a run.
 {tested.metrics.episodes} sampled episodes a seed over the {tested.tasks} test starts, from which no training episode
 begins but through which some pass, and as many over the {unseen.tasks} starts of rides to
 {LANDMARKS[UNSEEN_DESTINATION]}, of which training visits no state.
