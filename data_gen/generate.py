@@ -278,7 +278,7 @@ class Collection:
             )
         raise InvalidInput(
             f"all {tasks} training tasks were played and every state is the start of a held-out task; "
-            "expected others: mend the environment's splits."
+            "expected others: correct the environment's splits."
         )
 
 

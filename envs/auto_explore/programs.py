@@ -41,7 +41,7 @@ OPEN_FILES = 256
 NICENESS = 10
 SHARED_MEMORY = 16 * 1024**2
 IN_MEMORY = ("tmp", "dev/shm")
-"""Where a program may write besides the copy; gone with it."""
+"""Folders outside the copy that a program may write to; they are deleted with it."""
 
 MACHINES = ("x86_64", "aarch64")
 """Where the numbers in the filter of system calls are right."""

@@ -1,4 +1,4 @@
-"""What was changed in a copy, as a diff, and written back to the repository that was copied."""
+"""Changes of a copied repository: as a diff, and written back to the original."""
 
 from __future__ import annotations
 

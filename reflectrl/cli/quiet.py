@@ -1,4 +1,4 @@
-"""What other libraries say of themselves stays off the screen, which shows what this program says and nothing else."""
+"""Warnings of other libraries, kept off the screen, which shows the lines of this program only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = (
     "transformers",
     "trl",
 )
-"""Whose warnings are advice to programmers; their errors are shown."""
+"""Libraries whose warnings are hidden, as advice to programmers; their errors are shown."""
 
 
 def hush_libraries() -> None:

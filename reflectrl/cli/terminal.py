@@ -1,4 +1,4 @@
-"""What commands print: the only module of the command line that may."""
+"""Output of commands to the terminal; the only module of the command line that prints."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from pydantic import model_validator
 from reflectrl.config.sections import Count, EndpointSection, Section
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-"""What may be part of a file's name."""
+"""Pattern of names that may be part of a file name."""
 _REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
-"""Who else reflects in an evaluation."""
+"""Names that ``eval.reflectors`` may not use, because other rows have them."""
 
 
 class ReflectorSection(Section):

@@ -1,4 +1,4 @@
-"""What the sections of a recipe are made from, and the section that stands in several of them."""
+"""Base types of the sections of a recipe, and the endpoint section, which several sections use."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Section(BaseModel):
 
 
 class PriceSection(Section):
-    """What an endpoint asks, in US dollars for a million tokens."""
+    """Price of an endpoint, in US dollars per million tokens."""
 
     prompt: Annotated[float, Field(ge=0.0)]
-    """Of what is sent."""
+    """US dollars per million prompt tokens."""
     completion: Annotated[float, Field(ge=0.0)]
-    """Of what is answered."""
+    """US dollars per million completion tokens."""
     cached: Annotated[float, Field(ge=0.0)] | None = None
-    """Of what is sent and is in the endpoint's own cache; absent: as ``prompt``."""
+    """US dollars per million prompt tokens that the endpoint has in its cache; absent: as ``prompt``."""
 
 
 class EndpointSection(Section):

@@ -40,7 +40,7 @@ class EnvFailed(WorkFailed):
     where = ""
     """The beginning of the message: ``environment 'taxi' failed at the start of task 'train-1'``."""
     what = ""
-    """Its middle: ``raised ZeroDivisionError: divided by nothing``."""
+    """The middle of the message: ``raised ZeroDivisionError: divided by nothing``."""
 
     @classmethod
     def at(cls, where: str, what: str, advice: str = "mend the environment") -> EnvFailed:

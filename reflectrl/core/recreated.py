@@ -24,7 +24,7 @@ class Recreated:
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For copy and pickle."""
+        """Recipe by which ``copy`` and ``pickle`` make the object again."""
         return _make, (type(self), *self._made_with), self.__getstate__()
 
 

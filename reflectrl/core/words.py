@@ -1,4 +1,4 @@
-"""Does a text hold certain words? Compared word by word, whatever their case and the signs between them."""
+"""Search for words in a text, ignoring case and punctuation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from reflectrl.models.sequences import Inputs, Tokens, padded
 
 _log = logging.getLogger(__name__)
 _LENGTHS = (6, 4, 2)
-"""Of the rows that are read to try a head; those that are shorter are padded."""
+"""Lengths in tokens of the rows that a head is tried on; shorter ones are padded."""
 _CLOSE = 0.01
 """Logits that are off by less are right but for rounding, which in bfloat16 is 0.004 a number."""
 _UNSEEN = 0.05

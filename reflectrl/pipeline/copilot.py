@@ -26,7 +26,7 @@ from reflectrl.prompts.chat import BadReply, Messages
 
 STEPS = 40
 MAX_TOKENS = 4096
-"""Of a reply, which may hold a whole file."""
+"""Longest reply of the chat model, in tokens; it may hold a whole file."""
 LISTED = 50
 """Entries of the working directory that a state names."""
 END = "END"
@@ -128,14 +128,14 @@ def read_command(reply: str) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What came of a task."""
+    """Result of a task: the answer and the changed files."""
 
     answer: str | None
     """The file that was named, if any."""
     before: Mapping[str, bytes | None]
     """The files that were changed, as they were; ``None`` for those that were not there."""
     after: Mapping[str, bytes | None]
-    """The same, as they are to be."""
+    """The changed files as they are to be; ``None`` for those that were deleted."""
 
     @property
     def diff(self) -> list[str]:

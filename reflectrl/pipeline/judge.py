@@ -45,7 +45,7 @@ class _Judge:
         self._envs = envs.make(section.env, min(section.batch_size, most))
 
     def _fixed_episodes(self) -> Mapping[tuple[str, str], Sequence[Episode]]:
-        """By split and mode."""
+        """The episodes to play, by split and mode."""
         section = self.recipe.eval
         return {
             (split, mode): fixed_episodes(

@@ -1,4 +1,4 @@
-"""Whether the prompts of a recipe fit its models, asked before a stage starts and not found out hours later."""
+"""A check, before a stage starts, that the prompts of a recipe fit its models."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PromptLimit:
-    """How long the prompts of a player may be."""
+    """Longest prompt that a player's model can read."""
 
     player: str
     """``policy`` or ``reflector``."""
     lm: LanguageModel
     max_length: int
-    """Of the model, in tokens."""
+    """Context length of the model, in tokens."""
     reflection: int
     """Tokens that a reflection may take."""
 

@@ -1,4 +1,4 @@
-"""What a reflection must not say: facts that its prompt does not show, and claims to know more than a player can."""
+"""Checks that a reflection states no hidden fact and claims no knowledge that a player cannot have."""
 
 from __future__ import annotations
 

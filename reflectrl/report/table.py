@@ -30,7 +30,7 @@ _CELLS: Mapping[str, Callable[[EvalRow], str]] = {
     "steps": lambda row: f"{row.metrics.length:.1f}",
     "illegal": lambda row: f"{row.metrics.illegal:.1%}",
 }
-"""What each column but the first says."""
+"""Meaning of each column but the first."""
 
 _UNTRAINED = {"random": -1, "expert": 1}
 """Policies that no run trains, with their place: before or after all others."""
