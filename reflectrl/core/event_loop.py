@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
+
+from reflectrl.core.stop import handler_before
 
 T = TypeVar("T")
 
@@ -59,12 +60,8 @@ class _Stop:
 def _cancelled_by_sigterm(loop: asyncio.AbstractEventLoop) -> Iterator[_Stop]:
     """Turn the SystemExit of the handler of SIGTERM into a cancellation; a second one is raised at once."""
     stop = _Stop()
-    before = signal.getsignal(signal.SIGTERM)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None, before: Callable[..., object]) -> None:
         try:
             before(number, frame)
         except SystemExit as error:
@@ -73,9 +70,5 @@ def _cancelled_by_sigterm(loop: asyncio.AbstractEventLoop) -> Iterator[_Stop]:
             stop.raised = error
             loop.call_soon_threadsafe(stop.task.cancel)  # which wakes a loop that waits for the network
 
-    signal.signal(signal.SIGTERM, handle)
-    try:
+    with handler_before(signal.SIGTERM, handle):
         yield stop
-    finally:
-        if signal.getsignal(signal.SIGTERM) is handle:  # a gentle stop may have put back its own
-            signal.signal(signal.SIGTERM, before)

@@ -12,8 +12,7 @@ import contextlib
 import importlib
 import inspect
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from types import FrameType
 from typing import Any
@@ -22,6 +21,7 @@ import gymnasium
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import InvalidInput, ReflectRLError, is_signal, nearest, raised
+from reflectrl.core.stop import handler_before
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "alfworld": "reflectrl.envs.alfworld:AlfWorld",
@@ -92,21 +92,13 @@ def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
 def _interrupts() -> Iterator[list[int]]:
     """The interrupts (Ctrl-C) that come meanwhile, to tell one from a ``KeyboardInterrupt`` that code raises itself."""
     came: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield came
-        return
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None, before: Callable[..., object]) -> None:
         came.append(number)
         before(number, frame)
 
-    signal.signal(signal.SIGINT, note)
-    try:
+    with handler_before(signal.SIGINT, note):
         yield came
-    finally:
-        if signal.getsignal(signal.SIGINT) is note:  # the code may have set one of its own
-            signal.signal(signal.SIGINT, before)
 
 
 def env_path(name: str) -> str | None:
