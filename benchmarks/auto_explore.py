@@ -33,12 +33,12 @@ from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT, ask_about, read_dataset, readable_files, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
-from reflectrl.evaluation import evaluate
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode
+from reflectrl.rollout.evaluate import evaluate
 from reflectrl.rollout.record import read_trajectories
 
 REFLECT = Arm("auto_explore-reflect_rl", "auto_explore/nano")

@@ -49,9 +49,9 @@ from plain import PlainPolicy, ScoringPolicy, bucketed_update, padded_update, pl
 from timing import Call, flops, matmul, peak_memory, race, ratio_table, share_of_peak, times_as_fast
 
 from reflectrl.config.schema import ModelSection
-from reflectrl.models.head import add_choice_head
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.sequences import padded
 from reflectrl.models.kernels import adopt_kernels
-from reflectrl.models.sequences import padded
 from reflectrl.players import Reflector
 
 

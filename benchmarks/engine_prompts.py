@@ -31,13 +31,13 @@ from reflectrl.config.prompts import prompt_format
 from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.endpoint.account import Account
+from reflectrl.engine.seeding import seeded
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model
-from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
 from reflectrl.players import ExpertPolicy, ExpertReflector
-from reflectrl.players.account import Account
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.format import ACTION_CUE
 from reflectrl.rollout import Episode, rollout

@@ -13,12 +13,12 @@ from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, se
 from plain import REINFORCE, PlainReflector, Update, update
 from timing import Call, Times, race, times_as_fast
 
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.sequences import read, split, square_of
+from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.models.sequences import read, split, square_of
-from reflectrl.models.slots import Slots
 from reflectrl.players import Policy, Reflector
 from reflectrl.training.batch import StepSample
 

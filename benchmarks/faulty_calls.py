@@ -25,8 +25,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from reflectrl.core.files import write_text
-from reflectrl.players.endpoint import Endpoint
-from reflectrl.players.journal import REJECTED, REPLIES
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import REJECTED, REPLIES
 from reflectrl.prompts.chat import BadReply, Messages
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -100,8 +100,8 @@ def read(words: str) -> str:
 
 def run_client(url: str, folder: Path, calls: int, in_flight: int) -> None:
     """What the process does that is killed."""
-    from reflectrl.players.chat import ChatClient
-    from reflectrl.players.journal import Journal
+    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.journal import Journal
 
     os.environ["NO_PROXY"] = "127.0.0.1"
     endpoint = Endpoint(

@@ -20,7 +20,7 @@ from torch.distributions import Categorical
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Decision, Utterance
-from reflectrl.models.decode import Sampler
+from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.reflector import Chosen
 from reflectrl.prompts import Prompt

@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 
 from reflectrl.core import NatLangEnv, make_env
-from reflectrl.core.workers import WorkerPool
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.workers.pool import WorkerPool
 
 ENVS: dict[str, dict[str, Any]] = {
     "dangerous_taxi": {"stage": "full", "horizon": 15},

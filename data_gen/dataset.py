@@ -15,15 +15,15 @@ from reflectrl.config.environment import DATASET
 from reflectrl.config.schema import DatasetSection
 from reflectrl.data_gen.estimate import estimate_files
 from reflectrl.data_gen.questions import ask_chat, reply_tokens
+from reflectrl.endpoint.account import Account, Usage
+from reflectrl.endpoint.journal import Journal
 from reflectrl.envs.auto_explore.dataset import ask_about, readable_files, write_dataset
 from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
-from reflectrl.players.account import Account, Usage
-from reflectrl.players.journal import Journal
 from reflectrl.prompts.questions import question_chat
 
 if TYPE_CHECKING:  # imported where a chat model asks: openai takes a second
-    from reflectrl.players.chat import ChatClient
+    from reflectrl.endpoint.chat import ChatClient
 
 File = tuple[str, str]
 """Path and text."""
@@ -102,7 +102,7 @@ def _chosen(repository: Path, count: int | None, seed: int) -> Sequence[File]:
 
 
 def _writer(section: DatasetSection, calls: Path, account: Account) -> ChatClient:
-    from reflectrl.players.chat import ChatClient
+    from reflectrl.endpoint.chat import ChatClient
 
     endpoint = recipe_endpoint(section.endpoint)
     enough = max(endpoint.max_tokens, reply_tokens(section.per_file))

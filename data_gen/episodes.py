@@ -10,7 +10,7 @@ from reflectrl.core import Decision, NatLangEnv, Observation, Task, Trajectory, 
 from reflectrl.core.env import Snapshot
 from reflectrl.data_gen.samples import Lesson, Sample
 from reflectrl.data_gen.teachers import Advice, Situation, Teacher
-from reflectrl.players.journal import RejectedReply
+from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.discretion import leaks
 

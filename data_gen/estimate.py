@@ -10,8 +10,8 @@ from reflectrl.core import NatLangEnv, Task
 from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.teachers import Advice, Situation, expert_action
-from reflectrl.players.account import Tokens
-from reflectrl.players.endpoint import Endpoint
+from reflectrl.endpoint.account import Tokens
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Menu, TeacherPrompts, labels
 from reflectrl.prompts.chat import Messages
 

@@ -26,13 +26,13 @@ from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
 from reflectrl.data_gen.samples import Lesson, Sample, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
 from reflectrl.data_gen.terms import Terms
-from reflectrl.players.account import Account, Usage
-from reflectrl.players.journal import Journal
+from reflectrl.endpoint.account import Account, Usage
+from reflectrl.endpoint.journal import Journal
 from reflectrl.prompts import PromptFormat, TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
 
 if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
-    from reflectrl.players.chat import ChatClient
+    from reflectrl.endpoint.chat import ChatClient
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def generate(
     if usage is None:
         return None
     if client is not None and terms.batch is None:
-        from reflectrl.data_gen.batch import Batches
+        from reflectrl.endpoint.batch import Batches
 
         Batches(folder / CALLS / "teacher", client).check_collected()
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
@@ -134,7 +134,7 @@ def teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient
     """
     if recipe.data.teacher == "expert":
         return None
-    from reflectrl.players.chat import ChatClient
+    from reflectrl.endpoint.chat import ChatClient
 
     return ChatClient(recipe_endpoint(recipe.data.endpoint), Journal(folder / CALLS / "teacher"), account)
 
@@ -159,7 +159,7 @@ def _batch(
             f"Batch mode was asked for with data.teacher={recipe.data.teacher} and data.trajectory="
             f"{recipe.data.trajectory}; expected openai and oracle: a teacher that plays must be answered at once."
         )
-    from reflectrl.data_gen.batch import Batches, CallsToCome
+    from reflectrl.endpoint.batch import Batches, CallsToCome
 
     batches = Batches(folder / CALLS / "teacher", client)
     if what == "collect":

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.players.journal import RejectedReply
+from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.prompts.chat import BadReply, Messages
 from reflectrl.prompts.questions import question_chat, read_questions
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.players.chat import ChatClient
-    from reflectrl.players.endpoint import Endpoint
+    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.endpoint import Endpoint
 
 Pairs = tuple[tuple[str, str], ...]
 """(question, answer), as many as the model wrote."""

@@ -12,7 +12,7 @@ from reflectrl.prompts.chat import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet, read_honest
 
 if TYPE_CHECKING:  # openai takes a second to import, and readers of rows need none of it
-    from reflectrl.players.chat import ChatClient
+    from reflectrl.endpoint.chat import ChatClient
 
 
 @dataclass(frozen=True)

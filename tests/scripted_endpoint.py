@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
 
-from reflectrl.players.endpoint import Endpoint
+from reflectrl.endpoint.endpoint import Endpoint
 
 Chat = list[dict[str, str]]
 

@@ -15,7 +15,7 @@ import pytest
 from tiny_models import MAX_LENGTH, save_tiny
 
 from reflectrl.core import EpisodeFailed, register_env
-from reflectrl.core.workers import WorkerPool
+from reflectrl.workers.pool import WorkerPool
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -46,11 +46,11 @@ NETWORK = {
     "xmlrpc",
 }
 MEANT: Mapping[str, Mapping[str, str]] = {
-    "reflectrl/players/chat.py": {"openai": "the chat endpoint that a recipe names"},
-    "reflectrl/players/transport.py": {"httpx2": "the connections to that endpoint"},
+    "reflectrl/endpoint/chat.py": {"openai": "the chat endpoint that a recipe names"},
+    "reflectrl/endpoint/transport.py": {"httpx2": "the connections to that endpoint"},
     "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
     "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
-    "reflectrl/core/worker_process.py": {"subprocess": "python, for worker processes of our own"},
+    "reflectrl/workers/process.py": {"subprocess": "python, for worker processes of our own"},
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},
     "envs/auto_explore/programs.py": {"subprocess": "a command of the agent, in a sandbox without network"},
 }

@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from reflectrl.core import Observation
+from reflectrl.engine.seeding import seeded
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import prepare_quantized
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
 from reflectrl.prompts import Prompt, PromptFormat, labels
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 API = {
     "core": ("Episodes and environments", ["reflectrl.core"]),
-    "players": ("Players and prompts", ["reflectrl.prompts", "reflectrl.players", "reflectrl.players.endpoint"]),
+    "players": ("Players and prompts", ["reflectrl.prompts", "reflectrl.players", "reflectrl.endpoint.endpoint"]),
     "rollout": (
         "Rollouts and records",
-        ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results", "reflectrl.rollout.tools"],
+        ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results", "reflectrl.training.tools"],
     ),
     "data": ("Recipes and data", ["reflectrl.config", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"]),
     "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.reflector"]),
@@ -24,7 +24,7 @@ API = {
     ),
     "pipeline": (
         "Pipeline",
-        ["reflectrl.evaluation.evaluate", "reflectrl.pipeline", "reflectrl.pipeline.agent", "reflectrl.report"],
+        ["reflectrl.rollout.evaluate", "reflectrl.pipeline", "reflectrl.pipeline.agent", "reflectrl.report"],
     ),
     "sharing": (
         "Sharing and serving",

@@ -7,9 +7,9 @@ from pathlib import Path
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.schema import Recipe
 from reflectrl.config.sections import EndpointSection
-from reflectrl.players.account import Account, Price
-from reflectrl.players.endpoint import Endpoint
-from reflectrl.players.journal import Journal
+from reflectrl.endpoint.account import Account, Price
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import Journal
 
 CALLS = "calls"
 """Folder of a run that holds what was paid for, a folder a role; ``reflector-1`` is of a launch's second process."""

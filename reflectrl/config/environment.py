@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
-from reflectrl.core.workers import WorkerPool
+from reflectrl.workers.pool import WorkerPool
 
 DATASET = "dataset"
 """Folder of a run in which gen-data puts the dataset, and the option by which an environment takes it."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from reflectrl.core import InvalidInput
+from reflectrl.engine.sequences import Inputs, Tokens, padded
 from reflectrl.models.plain_text import PlainText
-from reflectrl.models.sequences import Inputs, Tokens, padded
 from reflectrl.prompts import Prompt
 
 

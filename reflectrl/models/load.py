@@ -22,9 +22,9 @@ from transformers.utils import logging as transformers_logging
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import in_one_move
+from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
 from reflectrl.models.kernels import adopt_kernels
-from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import add_label_tokens
 
 if TYPE_CHECKING:  # see adapters.py

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from reflectrl.core import Decision
+from reflectrl.engine.sequences import Inputs, Tokens, padded
+from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
-from reflectrl.models.sequences import Inputs, Tokens, padded
-from reflectrl.models.slots import Slots
 from reflectrl.prompts import Prompt
 
 

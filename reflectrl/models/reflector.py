@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
-from reflectrl.models.decode import Decoder, Sampler
+from reflectrl.engine.decode import Decoder, Sampler
+from reflectrl.engine.sequences import Tokens
+from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.sequences import Tokens
-from reflectrl.models.slots import Slots
 from reflectrl.players.cache import CachedReflector
 from reflectrl.prompts import Prompt
 

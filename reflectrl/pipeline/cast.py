@@ -19,24 +19,24 @@ from reflectrl.config.sections import EndpointSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
+from reflectrl.endpoint.account import Account, Usage
+from reflectrl.endpoint.journal import Journal
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.reuse import slots_for
+from reflectrl.engine.slots import Slots
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.models.reuse import slots_for
-from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
-from reflectrl.players.account import Account, Usage
-from reflectrl.players.journal import Journal
 from reflectrl.prompts import PromptFormat, labels
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.players.chat import ChatClient
+    from reflectrl.endpoint.chat import ChatClient
 
 
 class Cast:

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.text import visible
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.envs.auto_explore.commands import HELP, has_body
 from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
 from reflectrl.envs.auto_explore.sources import fetch
 from reflectrl.envs.auto_explore.writeback import diff, write_back
-from reflectrl.players.chat import ChatClient
-from reflectrl.players.endpoint import Endpoint
 from reflectrl.players.human import PlayerLeft
 from reflectrl.prompts.chat import BadReply, Messages
 

@@ -113,7 +113,7 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
         InvalidInput: no key, or an address that cannot be one.
 
     """
-    from reflectrl.players.endpoint import Endpoint
+    from reflectrl.endpoint.endpoint import Endpoint
     from reflectrl.players.remote import RemotePolicy, RemoteReflector
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env or Endpoint.api_key_env)

@@ -11,10 +11,10 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.data_gen.terms import Terms
+from reflectrl.endpoint.account import Usage
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import STAGES, RunFolder, disk_errors, process_count
 from reflectrl.pipeline.reflectors import check_reflectors
-from reflectrl.players.account import Usage
 
 SFT_PLAYERS = ("reflector", "policy")
 
@@ -117,7 +117,7 @@ def _gen_data(job: _Job) -> bool:
 
 
 def _sft(job: _Job) -> bool:
-    from reflectrl.pipeline.finetune import finetune, wanted_players
+    from reflectrl.pipeline.sft import finetune, wanted_players
 
     for player in wanted_players(job.recipe):
         if player == "both" or player in job.sft_players:  # the single player is one model
@@ -128,7 +128,7 @@ def _sft(job: _Job) -> bool:
 
 
 def _rlft(job: _Job) -> bool:
-    from reflectrl.pipeline.reinforce import reinforce
+    from reflectrl.pipeline.rlft import reinforce
 
     if job.recipe.rlft is None:
         job.reporter.line("rlft               not part of this recipe")
@@ -141,7 +141,7 @@ def _rlft(job: _Job) -> bool:
 
 
 def _eval(job: _Job) -> bool:
-    from reflectrl.pipeline.judge import judge
+    from reflectrl.pipeline.evaluate import judge
 
     with job.reporter.stage("eval") as advance:
         account = open_account(job.recipe, job.run.path, job.terms.max_cost)

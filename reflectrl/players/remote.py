@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from reflectrl.core import Decision, InvalidInput, Utterance
-from reflectrl.players.account import Account
+from reflectrl.endpoint.account import Account
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import Journal
 from reflectrl.players.cache import CachedReflector
-from reflectrl.players.chat import ChatClient
-from reflectrl.players.endpoint import Endpoint
-from reflectrl.players.journal import Journal
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.prompts.chat import policy_chat, read_label, read_reflection, reflector_chat
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from reflectrl.config.endpoint import CALLS
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.players.account import Price
-from reflectrl.players.journal import REJECTED, REPLIES, read_replies
+from reflectrl.endpoint.account import Price
+from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 
 _ORDER = ("gen-data", "sft", "rlft", "eval")
 _SECTIONS = {"writer": "dataset", "teacher": "data", "reflector": "players", "policy": "players"}

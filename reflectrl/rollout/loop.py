@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
-from reflectrl.core.hosting import AskHints, Reset, Step
 from reflectrl.core.profile import part
-from reflectrl.core.workers import ask_ahead, send_ahead
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat
+from reflectrl.workers.hosting import AskHints, Reset, Step
+from reflectrl.workers.pool import ask_ahead, send_ahead
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.core.files import write_text
-from reflectrl.evaluation import fixed_episodes
 from reflectrl.pipeline.cast import Cast
 from reflectrl.prompts import Prompt
+from reflectrl.rollout.evaluate import fixed_episodes
 from reflectrl.rollout.record import prompts_of, read_trajectories
 from reflectrl.rollout.results import episodes_file, read_results
 from reflectrl.sharing.scrub import Scrubber

@@ -28,12 +28,12 @@ from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.reuse import slots_for
+from reflectrl.engine.sequences import Inputs, read, split, square_of
 from reflectrl.models.encode import PromptEncoder, action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.models.reuse import slots_for
-from reflectrl.models.sequences import Inputs, read, split, square_of
 from reflectrl.players import Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout

@@ -29,10 +29,10 @@ from trl import SFTConfig, SFTTrainer
 from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import Stop
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.seeding import seeded
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.load import LanguageModel, no_progress_bars
-from reflectrl.models.seeding import seeded
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.training.checkpoints import Checkpoints, last_checkpoint
 from reflectrl.training.failures import BrokenStep, FiniteSteps

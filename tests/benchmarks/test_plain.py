@@ -18,8 +18,8 @@ from plain import (
     score_actions,
 )
 
+from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.rollout import rollout

@@ -12,7 +12,7 @@ import pytest
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import EnvFailed
 from reflectrl.core.spaces import TextSpace
-from reflectrl.core.workers import WorkerPool
+from reflectrl.workers.pool import WorkerPool
 
 WAYS = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
 

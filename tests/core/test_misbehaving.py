@@ -15,11 +15,11 @@ import pytest
 
 from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, WorkFailed, check_env, make_env, register_env
 from reflectrl.core.errors import EnvFailed
-from reflectrl.core.hosting import Reset
-from reflectrl.core.workers import WorkerPool, ask_ahead
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.workers.hosting import Reset
+from reflectrl.workers.pool import WorkerPool, ask_ahead
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
 

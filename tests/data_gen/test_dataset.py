@@ -14,9 +14,9 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.endpoint.account import Account
 from reflectrl.envs.auto_explore.dataset import ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
-from reflectrl.players.account import Account
 
 CITIES = ("athens", "berlin", "cairo", "dublin")
 

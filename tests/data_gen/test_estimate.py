@@ -11,8 +11,8 @@ from reflectrl.config import Recipe
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.estimate import Estimate, estimate_files
 from reflectrl.data_gen.terms import Terms
-from reflectrl.players.account import Price, Tokens
-from reflectrl.players.endpoint import Endpoint
+from reflectrl.endpoint.account import Price, Tokens
+from reflectrl.endpoint.endpoint import Endpoint
 
 REFLECTION = "The goal is still some way off, so what matters next is to get nearer to it. " * 3
 """47 words."""

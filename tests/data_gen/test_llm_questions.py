@@ -16,9 +16,9 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.data_gen.questions import Pairs, ask_chat, reply_tokens
-from reflectrl.players.chat import ChatClient
-from reflectrl.players.endpoint import Endpoint
-from reflectrl.players.journal import REPLIES, Journal
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import REPLIES, Journal
 from reflectrl.prompts.questions import MAX_CHARS
 
 FILES = [(f"docs/{name}.md", f"All about {name}.") for name in ("tea", "coffee", "water", "milk", "juice", "soda")]
@@ -118,8 +118,8 @@ def test_one_refused_file_does_not_keep_the_others_from_being_asked(endpoint: Sc
 def test_a_killed_process_does_not_pay_twice(endpoint: ScriptedEndpoint, calls: Path) -> None:
     code = (
         "import asyncio, json, pathlib, sys; from reflectrl.data_gen.questions import ask_chat;"
-        "from reflectrl.players.chat import ChatClient; from reflectrl.players.endpoint import Endpoint;"
-        "from reflectrl.players.journal import Journal; url, path, files = sys.argv[1:];"
+        "from reflectrl.endpoint.chat import ChatClient; from reflectrl.endpoint.endpoint import Endpoint;"
+        "from reflectrl.endpoint.journal import Journal; url, path, files = sys.argv[1:];"
         "client = ChatClient(Endpoint(base_url=url, max_tokens=1000, concurrency=1), Journal(pathlib.Path(path)));"
         "files = [tuple(pair) for pair in json.loads(files)]; print(flush=True);"
         "asyncio.run(ask_chat(client, files, per_file=2))"

@@ -20,12 +20,12 @@ from transformers import (
 )
 
 from reflectrl.core import InvalidInput
-from reflectrl.models.decode import Decoder, Sampler
-from reflectrl.models.head import add_choice_head, next_logits
-from reflectrl.models.reuse import refusal, slots_for
-from reflectrl.models.seeding import seeded
-from reflectrl.models.sequences import padded
-from reflectrl.models.slots import Slots
+from reflectrl.engine.decode import Decoder, Sampler
+from reflectrl.engine.head import add_choice_head, next_logits
+from reflectrl.engine.reuse import refusal, slots_for
+from reflectrl.engine.seeding import seeded
+from reflectrl.engine.sequences import padded
+from reflectrl.engine.slots import Slots
 
 VOCABULARY = {"vocab_size": len(tokenizer()), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 EXPERTS = {"num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "num_experts_per_tok": 1}

@@ -8,8 +8,8 @@ import torch
 from tiny import LABELS, LAYOUT, encoder, history, language_model, policy_prompt, reflector_prompt, tokenizer
 
 from reflectrl.core import InvalidInput, Observation
+from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.tokenizer import label_ids
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.reuse import refusal
+from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reuse import refusal
-from reflectrl.models.slots import Slots
 
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
 

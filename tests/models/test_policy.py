@@ -10,12 +10,12 @@ from tiny import LABELS, LAYOUT, encoder, gpt2, language_model, policy_prompt, r
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.slots import Slots
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.encode import action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.slots import Slots
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.players import ExpertReflector
 from reflectrl.rollout import Episode, rollout

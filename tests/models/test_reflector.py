@@ -11,10 +11,10 @@ from tiny import ACTIONS, LAYOUT, MAX_LENGTH, encoder, gpt2, history, language_m
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput, Observation
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.slots import Slots
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.reflector import LMReflector
-from reflectrl.models.slots import Slots
 
 PROMPTS = [reflector_prompt(number, past=number % 4) for number in range(8)]
 ZEROS = [0.0] * len(PROMPTS)

@@ -22,8 +22,8 @@ from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.finetune import training_rows, wanted_players
 from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.pipeline.sft import training_rows, wanted_players
 from reflectrl.report import write_report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results

@@ -12,9 +12,9 @@ import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import Trajectory, WorkFailed
+from reflectrl.endpoint.chat import ChatClient, Endpoint
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import RandomPolicy
-from reflectrl.players.chat import ChatClient, Endpoint
 from reflectrl.players.remote import RemoteReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout

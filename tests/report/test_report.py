@@ -18,8 +18,8 @@ from run_folders import HOSTILE, blocks, episode, iteration, make_run, tasks
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
-from reflectrl.players.account import Tokens
-from reflectrl.players.journal import PaidReply, RejectedCall
+from reflectrl.endpoint.account import Tokens
+from reflectrl.endpoint.journal import PaidReply, RejectedCall
 from reflectrl.report import print_table, write_report
 from reflectrl.report.curves import curves, running_mean, success_band
 from reflectrl.report.escape import escaped

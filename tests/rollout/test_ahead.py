@@ -11,11 +11,11 @@ import faulty
 import pytest
 
 from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
-from reflectrl.core.hosting import Reset
-from reflectrl.core.workers import WorkerPool, send_ahead
 from reflectrl.players import ExpertReflector, RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.workers.hosting import Reset
+from reflectrl.workers.pool import WorkerPool, send_ahead
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
 

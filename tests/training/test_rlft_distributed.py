@@ -16,8 +16,8 @@ from tiny_rlft import config
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode
+from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
-from reflectrl.models.head import add_choice_head
 from reflectrl.rollout import episode_metrics
 from reflectrl.training.batch import step_samples
 

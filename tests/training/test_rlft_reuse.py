@@ -10,8 +10,8 @@ from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run
 
 from reflectrl.config.schema import LoraSection
+from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.seeding import seeded
 from reflectrl.training.curriculum import Stage
 
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
@@ -100,7 +100,7 @@ def test_a_policy_that_cannot_reuse_is_trained_all_the_same_with_a_warning(tmp_p
     before = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
     options = {"stages": [Stage("main", 1, env={"size": 4})], "episodes": 2, "learning_rate": 0.01}
     done, passes = trained(tmp_path, model, **options)
-    warnings = [record.getMessage() for record in caplog.records if record.name == "reflectrl.models.reuse"]
+    warnings = [record.getMessage() for record in caplog.records if record.name == "reflectrl.engine.reuse"]
     assert len(warnings) == 1
     assert warnings[0].startswith("the policy reads every prompt from its beginning: its architecture ")
     assert passes.plain

@@ -9,8 +9,8 @@ from tiny_models import LABELS, MAX_LENGTH, MENU, logits, save_tiny
 from reflectrl.config.schema import LoraSection, SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import Row
+from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector

@@ -9,21 +9,21 @@ import pytest
 from reflectrl.config import load_recipe
 from reflectrl.config.schema import BuiltinSection, ModelSection
 from reflectrl.core import make_env
+from reflectrl.endpoint.account import Account
+from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.games import make_games, write_game
-from reflectrl.evaluation import evaluate, fixed_episodes
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.head import add_choice_head
 from reflectrl.models.load import new_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.pipeline.evaluate import judge
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.judge import judge
 from reflectrl.players import ExpertReflector
-from reflectrl.players.account import Account
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.report import print_table
+from reflectrl.rollout.evaluate import evaluate, fixed_episodes
 from reflectrl.rollout.metrics import episode_metrics
 from reflectrl.rollout.results import read_results
 

@@ -7,7 +7,7 @@ import faulty
 import pytest
 
 from reflectrl.core import InvalidInput, make_env
-from reflectrl.core.workers import WorkerPool
+from reflectrl.workers.pool import WorkerPool
 
 OPTIONS = {"count": 1, "scenes": [14]}
 

@@ -1,0 +1,1 @@
+"""Chat endpoints: the client, its journal of paid replies, its budget and Batch mode."""

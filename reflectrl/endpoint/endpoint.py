@@ -1,0 +1,104 @@
+"""``Endpoint``: which chat model is asked, where, and how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import is_private, public_address
+from reflectrl.endpoint.account import Price
+from reflectrl.prompts.chat import Messages
+
+OPENAI_URL = "https://api.openai.com/v1"
+NO_KEY = "EMPTY"
+"""Sent to a server that needs none; the client library insists on one."""
+TIMEOUT_S = 60.0
+"""Seconds one attempt may take, where the recipe does not say."""
+PRIVATE_TIMEOUT_S = 600.0
+"""The same at a server on this machine or its own network, which may be slow, or still load its model."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible chat endpoint; the fields are those of the recipe's endpoint section."""
+
+    model: str = "gpt-4o"
+    base_url: str | None = None
+    azure_api_version: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    concurrency: int = 8
+    timeout_s: float | None = None
+    max_attempts: int = 5
+    max_rejected: int = 20
+    max_tokens: int = 200
+    temperature: float = 0.0
+    price: Price | None = None
+    backoff_s: float = 0.5
+    """Longest pause before the first repetition; it doubles with each further one."""
+    notice_s: float = 30.0
+    """Seconds without any reply after which a line says so; they double with each further line."""
+
+    def __str__(self) -> str:
+        """For messages: what is asked, and where."""
+        return f"model {self.model!r} at {self.base_url or OPENAI_URL}"
+
+    @property
+    def attempt_s(self) -> float:
+        """Seconds one attempt may take."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        return PRIVATE_TIMEOUT_S if self.base_url is not None and is_private(self.base_url) else TIMEOUT_S
+
+    def body(self, chat: Messages) -> dict[str, Any]:
+        """What a call sends."""
+        # self-made servers know max_tokens, OpenAI's newer models refuse it
+        old_name = self.base_url is not None and self.azure_api_version is None
+        return {
+            "model": self.model,
+            "messages": chat,
+            "temperature": self.temperature,
+            "max_tokens" if old_name else "max_completion_tokens": self.max_tokens,
+        }
+
+    def digest(self, chat: Messages, draw: str = "") -> str:
+        """Tells calls apart: equal ones have the same reply, except that each ``draw`` above temperature 0 has its own.
+
+        How fast and how often it is asked is no part of it.
+        """
+        asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.temperature else ""]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+    def most_cost(self, chat: Messages) -> float:
+        """US dollars that a call may cost at worst: no token is shorter than a byte, but for a few around messages."""
+        if self.price is None:
+            return 0.0
+        tokens = sum(len(message["content"].encode()) + 16 for message in chat)
+        return (tokens * self.price.prompt + self.max_tokens * self.price.completion) / 1e6
+
+    def key(self) -> str:
+        """The key, from the environment only.
+
+        Raises:
+            InvalidInput: no key, an address that cannot be one, or one that holds credentials.
+
+        """
+        url, azure = self.base_url, self.azure_api_version is not None
+        if azure and url is None:
+            raise InvalidInput(
+                "azure_api_version was given without base_url; set base_url to the address of the resource."
+            )
+        if url is not None:
+            public_address(url)
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not key and (url is None or azure):
+            raise InvalidInput(
+                f"{self} needs a key, but the environment variable {self.api_key_env} is not set; set it, or point "
+                "base_url at a server of your own."
+            )
+        if not (key.isascii() and key.isprintable()):
+            raise InvalidInput(f"environment variable {self.api_key_env} has characters that no key has; set it anew.")
+        return key or NO_KEY

@@ -1,0 +1,1 @@
+"""The inference engine: masked action head, KV cache, prefix tree, decoding."""

@@ -1,0 +1,249 @@
+"""The head of a language model, asked for no more than what is needed: where sequences end, and the rows of labels.
+
+Everything else, before and after the output matrix (a transform, a scale, a cap), is computed by the model's own
+``forward``, so no architecture is known by name here. Whether an architecture puts up with it is tried on a few tokens;
+one that does not computes the logits of its whole vocabulary at every position.
+
+The masked action head sits inside ``forward`` because only calls through the outermost wrapper (DDP, FSDP, PEFT) keep
+gradients synchronised; calling the unwrapped module would train each rank on its own, silently.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from reflectrl.core import InvalidInput
+from reflectrl.engine.seeding import seeded
+from reflectrl.engine.sequences import Inputs, Tokens, padded
+
+_log = logging.getLogger(__name__)
+_LENGTHS = (6, 4, 2)
+"""Lengths in tokens of the rows that a head is tried on; shorter ones are padded."""
+_CLOSE = 0.01
+"""Logits that are off by less are right but for rounding, which in bfloat16 is 0.004 a number."""
+_UNSEEN = 0.05
+"""Logits that are off by less do not depend on later tokens; quantised layers round them a little by these, too."""
+_BARRED = 1e4
+"""Larger logits stand for tokens that an architecture never says."""
+
+
+def next_logits(model: PreTrainedModel, inputs: Inputs) -> Tensor:
+    """(N, V) logits of what follows each of N sequences, as the model's own ``forward`` gives them."""
+    if not hasattr(model, "_narrow_head"):
+        try_head(model)
+    return _read(model, model, inputs.last, None, input_ids=inputs.input_ids, **inputs.extra)[0]
+
+
+def _read(
+    model: Any, forward: Callable[..., Any], last: Tensor, choice_ids: Tensor | None, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Logits at the positions ``last`` of all rows (N, V), or of ``choice_ids`` (N, A) in float32, and (N, D) states.
+
+    The states are those that the output matrix takes, or, where the whole head has to be asked, those that the trunk
+    ends in, if the model gives them.
+    """
+    kwargs["use_cache"] = "past_key_values" in kwargs
+    if model._narrow_head:
+        states: list[Tensor] = []
+        with _narrowed(model.get_output_embeddings(), last, choice_ids, states):
+            logits = forward(*args, **kwargs).logits.flatten(0, -2)
+        (state,) = states
+        return logits, state
+    output = forward(*args, **kwargs, output_hidden_states=choice_ids is not None)
+    logits, hidden = output.logits.flatten(0, 1)[last], output.hidden_states
+    if choice_ids is not None:
+        logits = logits[:, choice_ids].float()
+    return logits, hidden[-1].flatten(0, 1)[last] if hidden else None
+
+
+@contextmanager
+def _narrowed(head: nn.Module, last: Tensor, choice_ids: Tensor | None, states: list[Tensor]) -> Iterator[None]:
+    """Have ``head`` compute nothing but the positions ``last`` and the rows ``choice_ids``; notes what it was given."""
+    whole, own = head.forward, vars(head).get("forward")
+
+    def forward(hidden: Tensor) -> Tensor:
+        states.append(hidden.flatten(0, 1)[last])
+        logits = whole(states[-1]) if choice_ids is None else _choice_logits(head, whole, states[-1], choice_ids)
+        return logits[None]
+
+    head.forward = forward
+    try:
+        yield
+    finally:
+        del head.forward
+        if own is not None:
+            head.forward = own
+
+
+def _choice_logits(head: nn.Module, whole: Callable[[Tensor], Tensor], hidden: Tensor, choice_ids: Tensor) -> Tensor:
+    """(N, D) hidden states to (N, A) float32 logits of the label rows."""
+    if type(head) is not nn.Linear:  # e.g. peft's trainable tokens: only the module itself knows its true rows
+        return whole(hidden)[:, choice_ids].float()
+    weight = head.weight.full_tensor() if hasattr(head.weight, "full_tensor") else head.weight  # FSDP2 shards
+    bias = None if head.bias is None else head.bias[choice_ids].float()
+    with torch.autocast(hidden.device.type, enabled=False):  # autocast would bring the product down to bfloat16
+        return F.linear(hidden.float(), weight[choice_ids].float(), bias)
+
+
+@contextmanager
+def trying(model: PreTrainedModel) -> Iterator[None]:
+    """Read with ``model`` as at play, and leave it and all random numbers as they were."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), seeded(0):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def known_tokens(model: PreTrainedModel, count: int) -> Tokens:
+    """At most ``count`` token ids of ``model``, none of which stands for padding."""
+    config = model.config.get_text_config()
+    return tuple(token for token in range(1, min(count + 2, config.vocab_size)) if token != config.pad_token_id)[:count]
+
+
+def try_head(model: PreTrainedModel) -> int | None:
+    """Note whether the head of ``model`` can be asked for single positions and rows, and warn where it cannot.
+
+    The choice logits of a few short rows are compared with the logits of the model's own ``forward``.
+
+    Returns:
+        How wide the states are that come with choice logits, if there are any.
+
+    Raises:
+        InvalidInput: a model that does not read token ids alone, or not from left to right.
+
+    """
+    tokens = known_tokens(model, max(_LENGTHS) + 1)
+    inputs = padded([tokens[:length] for length in _LENGTHS], model.device)
+    with trying(model):
+        own = _own_logits(model, inputs, tokens[-1])
+        # not from the first on, and backwards, so that a head that goes by places in its vocabulary shows
+        choice_ids = torch.arange(1, own.size(1), -(-own.size(1) // 16), device=model.device).flip(0)
+        own = own[:, choice_ids]
+        model._narrow_head = True
+        try:
+            logits, states = _read(model, model, inputs.last, choice_ids, input_ids=inputs.input_ids)
+            model._narrow_head = logits.shape == own.shape and not off(logits, own) > _CLOSE
+        except Exception:  # noqa: BLE001 - an architecture may answer with an error of any kind
+            model._narrow_head = False
+        if not model._narrow_head:
+            _, states = _read(model, model, inputs.last, choice_ids, input_ids=inputs.input_ids)
+    if not model._narrow_head:
+        _log.warning(
+            "%s computes the logits of its whole vocabulary at every position, which takes time and memory: its "
+            "output matrix cannot be asked for single positions and rows.",
+            type(model).__name__,
+        )
+    return None if states is None else states.size(-1)
+
+
+def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
+    """(N, V) logits of the model's own ``forward``; raises as ``try_head`` if padding with ``other`` changes them."""
+    width = inputs.input_ids.size(1)
+    behind = torch.arange(width, device=model.device) > (inputs.last % width)[:, None]
+    try:
+        own, changed = (
+            model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[inputs.last].float()
+            for ids in (inputs.input_ids, inputs.input_ids.masked_fill(behind, other))
+        )
+    except Exception as error:
+        raise InvalidInput(
+            f"{type(model).__name__} could not read token ids alone ({type(error).__name__}: {str(error)[:200]}); "
+            "correct what the error names, or set model.name to a causal language model."
+        ) from error
+    if off(changed, own) > _UNSEEN:
+        raise InvalidInput(
+            f"{type(model).__name__} attends to tokens that come later, so prompts of different lengths cannot be read "
+            "side by side; set model.name to a causal language model, or, for one that was made from an encoder, set "
+            "is_decoder (XLM: causal) to true in its config.json."
+        )
+    return own
+
+
+def off(logits: Tensor, own: Tensor) -> float:
+    """How much (N, V) logits are off, relative to the norm of what they should be, in the worst of N rows."""
+    barred = own.abs() >= _BARRED
+    error, size = ((values.masked_fill(barred, 0)).norm(dim=-1) for values in (logits - own, own))
+    return float((error / size.clamp_min(torch.finfo(size.dtype).tiny)).max())
+
+
+def check_choice_head(model: nn.Module) -> None:
+    """Refuse heads whose label rows cannot be read.
+
+    Raises:
+        InvalidInput: LoRA on the lm_head, or a quantised lm_head.
+
+    """
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    if hasattr(head, "lora_A"):
+        raise InvalidInput(
+            "the lm_head of the policy carries a LoRA adapter; the label rows would ignore it: leave lm_head out of "
+            "model.lora.target_modules."
+        )
+    weight = getattr(head, "weight", None)
+    if weight is not None and not weight.dtype.is_floating_point:
+        raise InvalidInput(
+            f"the lm_head of the policy is quantised ({weight.dtype}); its label rows cannot be read: load the model "
+            "without quantising lm_head (the default of model.quantization)."
+        )
+
+
+def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None:
+    """Teach ``model.forward`` two more arguments; call it before DDP wraps the model.
+
+    ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
+    rows ``choice_ids`` of the lm_head at the positions ``last``, counted through all rows, and (N,) values in units of
+    return (zeros without a value head). Without ``choice_ids`` the forward is the original one.
+
+    Args:
+        model: any causal language model of transformers.
+        value_head: add a linear value head on the states that the output matrix takes, whose error also trains the
+            trunk; it is left out of what ``save_pretrained`` writes.
+
+    Raises:
+        InvalidInput: see ``check_choice_head`` and ``try_head``.
+
+    """
+    check_choice_head(model)
+    width = try_head(model)
+    if value_head:
+        _add_value_head(model, width)
+    bound = model.forward
+    # unbound, because there may be copies of this model; behind accelerate's hooks there is no method to unbind
+    original = getattr(bound, "__func__", lambda _, *args, **kwargs: bound(*args, **kwargs))
+
+    @functools.wraps(type(model).forward)  # generate() reads the signature
+    def forward(
+        self: Any, *args: Any, choice_ids: Tensor | None = None, last: Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        if choice_ids is None or last is None:
+            return original(self, *args, **kwargs)
+        logits, states = _read(self, functools.partial(original, self), last, choice_ids, *args, **kwargs)
+        if states is None or not hasattr(self, "value_head"):
+            return logits, logits.new_zeros(logits.size(0))
+        return logits, self.value_head(states.float()).squeeze(-1)
+
+    model.forward = types.MethodType(forward, model)
+
+
+def _add_value_head(model: PreTrainedModel, width: int | None) -> None:
+    if width is None:
+        raise InvalidInput(
+            f"{type(model).__name__} gives no hidden states, which a value head reads; set rlft.baseline to batch."
+        )
+    model.value_head = nn.Linear(width, 1, device=model.device)
+    nn.init.zeros_(model.value_head.weight)
+    nn.init.zeros_(model.value_head.bias)
+    model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}

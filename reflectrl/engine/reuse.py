@@ -1,0 +1,163 @@
+"""Whether a model's states can be reused: asked of the model itself, because architectures do not say."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from reflectrl.engine.head import known_tokens, next_logits, off, trying
+from reflectrl.engine.sequences import Tokens, padded, read
+from reflectrl.engine.slots import Slots
+
+_log = logging.getLogger(__name__)
+_SHORT = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
+"""Sequences with a beginning in common: wrong masks or positions change what they end in."""
+_EXACT = 1e-3
+"""Logits in float32 that are off by less are right."""
+_COARSE = 0.01
+"""In coarser arithmetic (bfloat16, quantised weights) those of short sequences are if they are off by less, or ..."""
+_ROUNDED = 0.25
+"""... by less than this part of what ignoring mask or positions would do; ..."""
+_COARSE_LONG = 0.03
+"""... and those of long sequences if they are off by less, or ..."""
+_ROUNDED_LONG = 3
+"""... by less than so many times what rounding does to the short ones."""
+
+
+def slots_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> Slots | None:
+    """Slots of ``model``, or a warning that says why ``role`` computes everything without reuse; see ``refusal``."""
+    reason = refusal(model, max_length, tree_tokens)
+    if reason is not None:
+        _log.warning(
+            "the %s reads every prompt from its beginning: %s; set model.prefix_reuse=false, or another "
+            "model.attn_implementation.",
+            role,
+            reason,
+        )
+        return None
+    return Slots(model.device, model.dtype)
+
+
+def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> str | None:
+    """Why ``model`` can be given neither prefix trees nor slots, as the end of a sentence; ``None`` if it can.
+
+    Both need a mask of one's own, positions of one's own, and attention to all of the tokens. Sequences are read alone,
+    as a tree and through slots, and what they end in is compared: first a few short ones, then some of ``max_length``
+    tokens, because a window or a fixed mask shows only in what is longer.
+
+    Args:
+        model: a causal language model.
+        max_length: tokens of a sequence, at most.
+        tree_tokens: tokens of a tree, at most; trees that are not longer than a sequence are always tried.
+
+    """
+    kernel = model.config.get_text_config()._attn_implementation  # transformers has no public name for it
+    if kernel not in ("eager", "sdpa"):
+        return f"its attention kernel {kernel} takes no mask of one's own"
+    try:
+        with trying(model):
+            return _difference(model, max_length, max(tree_tokens, max_length))
+    except Exception as error:  # noqa: BLE001 - an architecture may answer with an error of any kind
+        return f"its architecture does not take them ({type(error).__name__}: {str(error)[:100]})"
+
+
+def _difference(model: PreTrainedModel, max_length: int, tree_tokens: int) -> str | None:
+    tokens = known_tokens(model, 1000)
+    short = [tuple(tokens[number] for number in row) for row in _SHORT]
+    with _precisions(model) as precisions:
+        alone = _alone(model, short)
+    coarse = bool(precisions - {torch.float32, torch.float64}) or getattr(model, "is_quantized", False)
+    worst = _worst(model, short, short, alone)
+    if not worst < (max(_COARSE, _ROUNDED * _careless(model, short, alone[:, 1])) if coarse else _EXACT):
+        return "its architecture reads them wrongly"
+    tolerance = max(_COARSE_LONG, _ROUNDED_LONG * worst) if coarse else _EXACT
+    long = _long(tokens, max_length, tree_tokens)
+    some = [row for longest in (True, False) for row in [r for r in long if (len(r) == max_length) == longest][-2:]]
+    worst = _worst(model, long, some, _alone(model, some))
+    if worst < tolerance:
+        return None
+    return (
+        f"its logits after {max_length} tokens are off by {worst:.1g} of their norm if beginnings are kept or shared, "
+        f"as with a window of attention shorter than a prompt ({max_length} tokens) or an update ({tree_tokens})"
+    )
+
+
+def _long(tokens: Tokens, length: int, total: int) -> list[Tokens]:
+    """Sequences of up to ``length`` tokens, in lexicographic order, whose tree has about ``total``.
+
+    They share a quarter of ``length`` and go on for different numbers of tokens, and with different ones.
+    """
+    rng = random.Random(0)
+    shared = length // 4
+    stem = tuple(rng.choices(tokens[: len(tokens) // 2], k=shared))
+    rows: list[Tokens] = []
+    size = shared
+    while size < total or len(rows) < 4:
+        new = max(2, (length - shared) // (1 + len(rows) % 3))
+        rows.append((*stem, *rng.choices(tokens[len(tokens) // 2 :], k=new)))
+        size += new
+    return sorted(set(rows))
+
+
+def _worst(model: PreTrainedModel, tree: Sequence[Tokens], rows: Sequence[Tokens], alone: Tensor) -> float:
+    """How much ``rows`` are off in the tree of more sequences, and through slots, from (N, 2, V) logits."""
+    inputs = read(tree, [range(len(tree))], model.device, model.dtype)
+    in_tree = next_logits(model, replace(inputs, last=inputs.last[[tree.index(row) for row in rows]]))
+    before, after = _through_slots(model, rows)
+    return max(off(in_tree, alone[:, 1]), off(before, alone[:, 0]), off(after, alone[:, 1]))
+
+
+def _alone(model: PreTrainedModel, rows: Sequence[Tokens]) -> Tensor:
+    """(N, 2, V) logits before and after the last token of each row, read by itself."""
+    inputs = [padded([row], model.device) for row in rows]
+    ends = [replace(each, last=torch.cat([each.last - 1, each.last])) for each in inputs]
+    return torch.stack([next_logits(model, each).float() for each in ends])
+
+
+def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+    """(N, V) logits before and after the last tokens of rows: read in three parts, each of different lengths."""
+    slots = Slots(model.device, model.dtype)
+    begun = [row[: len(row) * (2 + number % 3) // 6] for number, row in enumerate(rows)]
+    for _, inputs in slots.read(begun):
+        next_logits(model, inputs)
+    order: list[int] = []
+    before = []
+    for indices, inputs in slots.read([row[:-1] for row in rows]):
+        logits = next_logits(model, inputs)
+        if indices:
+            order += indices
+            before.append(logits)
+    after = next_logits(model, slots.extend([rows[index][-1] for index in order]))
+    back = torch.tensor(order, device=model.device).argsort()
+    return torch.cat(before)[back], after[back]
+
+
+def _careless(model: PreTrainedModel, rows: Sequence[Tokens], alone: Tensor) -> float:
+    """How much rows in a tree are off without its mask or without its positions, whichever is less."""
+    inputs = read(rows, [range(len(rows))], model.device, model.dtype)
+    without = (replace(inputs, extra={name: inputs.extra[name]}) for name in ("position_ids", "attention_mask"))
+    return min(off(next_logits(model, each), alone) for each in without)
+
+
+@contextmanager
+def _precisions(model: nn.Module) -> Iterator[set[torch.dtype]]:
+    """Types of the numbers that the layers compute meanwhile, which under autocast are not those of the weights."""
+    found: set[torch.dtype] = set()
+
+    def note(_module: nn.Module, _given: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point():
+            found.add(output.dtype)
+
+    hooks = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

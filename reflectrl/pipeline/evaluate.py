@@ -1,0 +1,189 @@
+"""The eval stage: every policy of the recipe on the same fixed episodes, and its trajectories for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from reflectrl.config import Recipe
+from reflectrl.config.environment import RecipeEnvs
+from reflectrl.core import Trajectory
+from reflectrl.core.jsonl import append_jsonl, mend_tail
+from reflectrl.endpoint.account import Account, Usage
+from reflectrl.models.load import LanguageModel
+from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.console import Advance
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
+from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
+from reflectrl.rollout import Episode
+from reflectrl.rollout.evaluate import evaluate, fixed_episodes
+from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
+from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
+
+_FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
+
+
+class _Judge:
+    """Plays the episodes, keeps the rows and the trajectories; rows that an earlier process finished are not played."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance) -> None:
+        self.recipe = recipe
+        self.run = run
+        self.cast = Cast(recipe, run, account)
+        self.rows: list[EvalRow] = []
+        self._unfinished = run.unfinished("eval")
+        self._advance = advance
+        self._checked = False
+        section = recipe.eval
+        self._env = self.cast.env(section.env)
+        self._episodes = self._fixed_episodes()
+        # clients first: without a key or a run, nothing is to be played
+        self._reflectors = {each.name: self.cast.other_reflector(each) for each in section.reflectors}
+        self._before = {_identity(row): row for row in self._finished()}
+        most = max(len(episodes) for episodes in self._episodes.values())
+        self._envs = envs.make(section.env, min(section.batch_size, most))
+
+    def _fixed_episodes(self) -> Mapping[tuple[str, str], Sequence[Episode]]:
+        """The episodes to play, by split and mode."""
+        section = self.recipe.eval
+        return {
+            (split, mode): fixed_episodes(
+                self._env,
+                split,
+                episodes=count,
+                max_tasks=section.max_tasks,
+                seed=self.recipe.seed,
+                prefixes=section.tasks,
+            )
+            for split in section.splits
+            for mode, count in (("sampled", section.episodes), ("greedy", None))
+        }
+
+    def empty_groups(self) -> list[str]:
+        """The groups of tasks of which no task is played."""
+        played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
+        return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
+
+    def _finished(self) -> list[EvalRow]:
+        if not self._unfinished.exists():
+            return []
+        mend_tail(self._unfinished)
+        return read_results(self._unfinished)
+
+    def play(
+        self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Reflector | None
+    ) -> list[Trajectory]:
+        """One row of the table, and those of its groups of tasks."""
+        section, splits = self.recipe.eval, self.recipe.eval.splits
+        row = self._before.get((name, reflections, mode, split))
+        if row is not None:
+            trajectories = read_trajectories(self.run / episodes_file(row, len(splits)))[1]
+        else:
+            who = [] if reflections in ("none", self.recipe.players.reflector) else [reflections]
+            label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
+            trajectories = self._play(self._episodes[split, mode], label, policy, reflector)
+            row = summarise(name, reflections, mode, split, trajectories)
+            row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
+            header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
+            write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
+            append_jsonl(self._unfinished, [row])
+        self.rows.append(row)
+        for group in section.groups:
+            if any(trajectory.task.id.startswith(group) for trajectory in trajectories):
+                part = summarise(name, reflections, mode, split, trajectories, group)
+                self.rows.append(replace(part, benchmark=row.benchmark, chosen=row.chosen))
+        return trajectories
+
+    def _play(
+        self, episodes: Sequence[Episode], label: str, policy: Policy, reflector: Reflector | None
+    ) -> list[Trajectory]:
+        finished = 0
+
+        def count(_: Trajectory) -> None:
+            nonlocal finished
+            finished += 1
+            self._advance(finished, len(episodes), label)
+
+        return evaluate(
+            self._envs,
+            episodes,
+            policy=policy,
+            reflector=reflector,
+            layout=self.cast.layout,
+            on_episode=count,
+        )
+
+    def _check_prompt_lengths(self, lm: LanguageModel) -> None:
+        """Before the first episode of a local policy; the prompts of the next ones are as long."""
+        if not self._checked:
+            for split in self.recipe.eval.splits:
+                check_prompt_lengths(self.cast, self.cast.readers(lm), split, [self.recipe.eval.env])
+        self._checked = True
+
+    def model_rows(self, name: str) -> None:
+        """A local policy: sampled, greedy if wanted, and for the RLFT policy the controls and other reflectors."""
+        lm, player = self.cast.lm_policy(_FOLDERS[name])
+        self._check_prompt_lengths(lm)
+        who, section = self.recipe.players.reflector, self.recipe.eval
+        reflectors: dict[str, Callable[[], Reflector | None]] = {who: lambda: self.cast.reflector(lm)}
+        if name == "rlft":
+            reflectors |= self._reflectors
+        for reflections, load in reflectors.items():
+            reflector = load()
+            for split in section.splits:
+                sampled = self.play(name, reflections, "sampled", split, player(False), reflector)
+                if section.greedy:
+                    self.play(name, reflections, "greedy", split, player(True), reflector)
+                if name == "rlft" and reflections == who:
+                    for control in section.controls:
+                        self.play(name, control, "sampled", split, player(False), _control(control, sampled))
+
+    def plain_rows(self, name: str) -> None:
+        """A policy without a local model: sampled."""
+        policy = self.cast.plain_policy(name)
+        for split in self.recipe.eval.splits:
+            self.play(name, "none", "sampled", split, policy, None)
+
+
+def _identity(row: EvalRow) -> tuple[str, str, str, str]:
+    """What tells the rows of one evaluation apart, those of groups aside."""
+    return row.policy, row.reflections, row.mode, row.split
+
+
+def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
+    if kind == "blank":
+        return ScriptedReflector(lambda _: "")
+    if kind == "expert":
+        return ExpertReflector()
+    return ShuffledReflector([turn.reflection or "" for episode in sampled for turn in episode.turns])
+
+
+def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance, tell: Callable[[str], None]) -> Usage:
+    """Write ``eval.jsonl`` and the trajectories of every row; ``tell`` is told what is left out.
+
+    Returns:
+        What the calls to chat endpoints came to in this process.
+
+    Raises:
+        InvalidInput: a split or tasks that the environment does not have, or a reflector that cannot advise here;
+            nothing has been played then.
+
+    """
+    with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
+        work = _Judge(recipe, run, account, envs, advance)
+        for group in work.empty_groups():
+            tell(f"eval               no task that is played has an id that starts with {group!r} (eval.groups)")
+        for name in recipe.eval.policies:
+            if name in _FOLDERS:
+                work.model_rows(name)
+            else:
+                work.plain_rows(name)
+    write_results(run / "eval.jsonl", work.rows)
+    run.unfinished("eval").unlink(missing_ok=True)
+    whole = [row for row in work.rows if not row.group]
+    best = max(whole, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
+    where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
+    success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
+    advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")
+    return work.cast.usage

@@ -1,0 +1,181 @@
+"""The rlft stage: the trainer, its checkpoints and the records it leaves in the run folder."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import nullcontext
+from statistics import fmean
+
+import torch
+
+from reflectrl.config import Recipe
+from reflectrl.config.environment import RecipeEnvs
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.files import write_text
+from reflectrl.core.jsonl import append_jsonl, mend_tail, write_jsonl
+from reflectrl.core.profile import active_profile
+from reflectrl.core.stop import gentle_stops, tell_user
+from reflectrl.endpoint.account import Account, Usage
+from reflectrl.models.load import save_model
+from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.console import Advance
+from reflectrl.pipeline.folder import RunFolder, is_main_process
+from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
+from reflectrl.players import Reflector
+from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.curriculum import Stage
+from reflectrl.training.rlft import Iteration, ReflectRLTrainer, checkpoint_iteration
+from reflectrl.training.trackers import Tracking, check_tracker, tracking
+
+
+def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
+    """The trainer's arguments as the recipe states them."""
+    if recipe.rlft is None:
+        raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; add one.")
+    fields = recipe.rlft.model_dump(exclude={"stages", "record_episodes", "report_to"})
+    fields["prefix_reuse"] = recipe.model.prefix_reuse
+    cuda = torch.cuda.is_available()
+    return ReflectRLConfig(
+        output_dir=output_dir,
+        stages=[Stage(**stage.model_dump()) for stage in recipe.rlft.stages],
+        seed=recipe.seed,
+        use_cpu=not cuda,
+        disable_tqdm=True,
+        save_total_limit=2,
+        dataloader_pin_memory=cuda,
+        **fields,
+    )
+
+
+RECENT = 10
+"""Iterations of a stage over which the console shows the mean success; that of a single one jumps about."""
+
+
+class _Records:
+    """Appends what each iteration showed to the run folder, and tells the console and the tracker."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunFolder,
+        cast: Cast,
+        reflector: Reflector | None,
+        envs: RecipeEnvs,
+        advance: Advance,
+        tracking: Tracking | None,
+    ) -> None:
+        self._header = Header(recipe.env.name, dict(recipe.env.options), cast.layout)
+        self._keep = recipe.rlft.record_episodes if recipe.rlft else 0
+        self._total = sum(stage.iterations for stage in recipe.rlft.stages) if recipe.rlft else 0
+        self._run = run
+        self._reflector = reflector
+        self._envs = envs
+        self._failures = self._recycled = 0
+        self._advance = advance
+        self._tracking = tracking
+        self._stage = ""
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._clock = time.monotonic()
+
+    def rewind(self, iteration: int) -> None:
+        """Forget what was recorded after the checkpoint that training goes on from."""
+        for name in ("metrics.jsonl", "throughput.jsonl"):
+            path = self._run / name
+            if path.is_file():
+                mend_tail(path)
+                kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:iteration]
+                write_text(path, "".join(kept))
+
+    def add(
+        self,
+        done: Iteration,
+        episodes: Sequence[Trajectory],
+        advantages: Sequence[Sequence[float]],
+        prompt_reuse: float,
+    ) -> None:
+        """An iteration, its episodes, the advantages of their steps, and how much of the prompts was not read anew."""
+        seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
+        append_jsonl(self._run / "metrics.jsonl", [done])
+        steps = sum(len(episode.turns) for episode in episodes)
+        hit_rate = self._reflector.hit_rate if self._reflector else 0.0
+        throughput = {
+            "iteration": done.iteration,
+            "seconds": round(seconds, 4),
+            "steps_per_second": round(steps / seconds, 1),
+            "reflection_hit_rate": round(hit_rate, 4),
+            "prompt_reuse": round(prompt_reuse, 4),
+            "env_failures": self._envs.failures - self._failures,
+            "env_recycled": self._envs.recycled - self._recycled,
+        }
+        self._failures, self._recycled = self._envs.failures, self._envs.recycled
+        append_jsonl(self._run / "throughput.jsonl", [throughput])
+        if self._keep:
+            path = self._run / "trajectories" / f"rlft-{done.iteration:05d}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            write_trajectories(path, self._header, episodes[: self._keep])
+            write_jsonl(path.with_name(f"advantages-{done.iteration:05d}.jsonl"), advantages[: self._keep])
+        if self._tracking is not None:
+            self._tracking.add(done, throughput, episodes[: self._keep])
+        self._advance(done.iteration + 1, self._total, self._note(done, throughput["steps_per_second"]))
+
+    def _note(self, done: Iteration, pace: float) -> str:
+        """For the console; the mean is of the iterations of this stage that this process has seen."""
+        if done.stage != self._stage:
+            self._stage = done.stage
+            self._recent.clear()
+        self._recent.append(done.success)
+        return (
+            f"{done.stage}  success {fmean(self._recent):.0%}  return {done.episode_return:+.2f}  "
+            f"entropy {done.entropy:.2f}  {pace:.0f} steps/s"
+        )
+
+
+def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
+    """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``.
+
+    Returns:
+        What the calls to chat endpoints came to in this process.
+
+    """
+    check_tracker(recipe)
+    profile = active_profile()
+    if profile is not None and torch.cuda.is_available():
+        profile.synchronize = torch.cuda.synchronize
+    cast = Cast(recipe, run, account)
+    lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
+    reflector = cast.reflector(lm)
+    if recipe.rlft is not None and is_main_process():
+        check_prompt_lengths(cast, cast.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
+    tell = tell_user if is_main_process() else lambda _: None
+    checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
+    first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)
+    with (
+        RecipeEnvs(recipe, run.path) as envs,
+        gentle_stops(tell) as stop,
+        tracking(recipe, run.path, first) if is_main_process() else nullcontext() as tracked,
+    ):
+        records = _Records(recipe, run, cast, reflector, envs, advance, tracked)
+        trainer = ReflectRLTrainer(
+            lm.model,
+            training_config(recipe, str(run / "checkpoints" / "rlft")),
+            lm.tokenizer,
+            encoder=cast.encoder(lm),
+            env_factory=envs.make,
+            layout=cast.layout,
+            reflector=reflector,
+            on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
+            stop=stop,
+            failures=run / "failures",
+        )
+        if tracked is not None:
+            trainer.add_callback(tracked)
+        if is_main_process():
+            records.rewind(first)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if is_main_process():
+        save_model(lm, run / "policy")
+    return cast.usage

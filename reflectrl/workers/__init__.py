@@ -1,0 +1,1 @@
+"""Environments in worker processes: deadlines, memory limits and replay after a crash."""

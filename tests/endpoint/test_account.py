@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_endpoint import Chat, ScriptedEndpoint
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.endpoint.account import Account, Price, Tokens, Usage
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import Journal
+
+PRICE = Price(prompt=2.5, completion=10.0, cached=1.25)
+TEXTS = [f"question {number:02}" for number in range(40)]
+
+
+def ask(endpoint: Endpoint, folder: Path, account: Account, texts: list[str] = TEXTS) -> list[str]:
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    client = ChatClient(endpoint, Journal(folder), account)
+    return [reply.value for reply in client.ask_many(chats, [str] * len(chats))]
+
+
+def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
+    """All the tokens that a call of 11 characters may take: a token a byte, 16 around a message, all of max_tokens."""
+    return {"prompt_tokens": 27, "completion_tokens": 200}
+
+
+def test_tokens_cost_what_the_price_says_for_a_million() -> None:
+    assert Tokens(1_000_000, 0).cost(PRICE) == 2.5
+    assert Tokens(0, 500_000).cost(PRICE) == 5.0
+    assert Tokens(1000, 100).cost(PRICE) == pytest.approx(0.0025 + 0.001)
+    assert Tokens(1000, 100).cost(None) == 0
+
+
+def test_cached_tokens_cost_their_own_price_or_that_of_the_others() -> None:
+    assert Tokens(1_000_000, 0, cached=400_000).cost(PRICE) == pytest.approx(0.6 * 2.5 + 0.4 * 1.25)
+    assert Tokens(1_000_000, 0, cached=400_000).cost(Price(2.5, 10.0)) == 2.5
+
+
+def test_batch_mode_costs_half() -> None:
+    assert Tokens(1000, 100).cost(PRICE, batch=True) == Tokens(1000, 100).cost(PRICE) / 2
+
+
+def test_what_the_endpoint_counted_is_paid(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    details = {"cached_tokens": 400, "audio_tokens": 0}
+    endpoint.usage = lambda *_: {"prompt_tokens": 1000, "completion_tokens": 20, "prompt_tokens_details": details}
+    endpoint.faults.extend(["500", "no-usage", "none"])
+    account = Account()
+    client = ChatClient(endpoint.at(price=PRICE, concurrency=1), Journal(tmp_path), account)
+    client.ask_many([[{"role": "user", "content": text}] for text in "ab"], [str] * 2)
+    assert client.usage == Usage(
+        calls=3, retries=1, prompt_tokens=1000, cached_tokens=400, completion_tokens=20, cost=pytest.approx(0.0022)
+    )
+    assert account.spent == pytest.approx((600 * 2.5 + 400 * 1.25 + 20 * 10) / 1e6)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"prompt_tokens": True, "completion_tokens": "9"},
+        {"prompt_tokens": -5, "completion_tokens": 10**400},
+        {"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": 50}},
+        {"prompt_tokens": 1.5, "prompt_tokens_details": []},
+    ],
+)
+def test_nonsense_in_place_of_counts_costs_nothing_and_can_be_read_again(
+    endpoint: ScriptedEndpoint, tmp_path: Path, nonsense: dict[str, Any]
+) -> None:
+    endpoint.usage = lambda *_: nonsense
+    account = Account()
+    assert ask(endpoint.at(price=PRICE), tmp_path, account, ["a"]) == ["fine"]
+    assert account.spent == 0
+    assert Journal(tmp_path).paid == [(Tokens(), False)]
+
+
+def test_no_more_of_a_prompt_is_cheap_than_there_is_of_it(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint.usage = lambda *_: {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}
+    account = Account()
+    ask(endpoint.at(price=PRICE), tmp_path, account, ["a"])
+    assert account.spent == pytest.approx(10 * 1.25 / 1e6)
+
+
+def test_a_reply_that_cannot_be_used_is_paid_for(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint.faults.append("empty")  # 7 and 5 tokens
+    account = Account()
+    ask(endpoint.at(price=PRICE), tmp_path, account, ["a"])
+    assert account.spent == pytest.approx(2 * (7 * 2.5 + 5 * 10) / 1e6)
+    later = Account()
+    later.count(Journal(tmp_path).paid, PRICE)
+    assert later.spent == pytest.approx(account.spent)
+
+
+def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_stopped(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.usage, endpoint.latency_s = dearest, 0.02
+    there = endpoint.at(price=PRICE, concurrency=8, max_tokens=200)
+    one = Tokens(27, 200).cost(PRICE)
+    for limit, answered in ((10.5 * one, 10), (12.0 * one, 12)):  # earlier processes' spending counts
+        account = Account(limit)
+        account.count(Journal(tmp_path).paid, PRICE)
+        with pytest.raises(WorkFailed, match=r"are spent, and the next call might pass the limit.*--max-cost"):
+            ask(there, tmp_path, account)
+        assert account.spent <= limit
+        assert len(endpoint.requests) == answered
+    account = Account(100 * one)
+    account.count(Journal(tmp_path).paid, PRICE)
+    assert ask(there, tmp_path, account) == ["fine"] * 40
+    assert len(endpoint.requests) == 40
+    assert account.spent == pytest.approx(40 * one)
+
+
+def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.latency_s = 0.02
+    there = endpoint.at(price=PRICE, concurrency=8, max_tokens=200)
+    limit = 3 * there.most_cost([{"role": "user", "content": TEXTS[0]}])  # not enough for 8 at worst; they cost less
+    account = Account(limit)
+    assert ask(there, tmp_path, account) == ["fine"] * 40
+    assert 1 < endpoint.peak <= 40
+    assert account.spent == pytest.approx(40 * (7 * 2.5 + 5 * 10) / 1e6)
+    assert account.spent < limit
+
+
+def test_two_clients_spend_from_one_account(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    account, there = Account(), endpoint.at(price=PRICE)
+    for role in ("writer", "teacher"):
+        ask(there, tmp_path / role, account, ["a", "b"])
+    assert account.spent == pytest.approx(4 * (7 * 2.5 + 5 * 10) / 1e6)
+
+
+def test_a_limit_without_a_price_is_refused_before_anything_is_sent(endpoint: ScriptedEndpoint) -> None:
+    with pytest.raises(InvalidInput, match=r"at most 5 dollars were allowed, but the price of model 'gpt-4o' at http"):
+        ChatClient(endpoint.at(), account=Account(5))
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_a_limit_that_is_not_above_0_is_refused(limit: float) -> None:
+    with pytest.raises(InvalidInput, match="expected more than 0"):
+        Account(limit)
+
+
+def test_the_summary_names_what_was_sent_known_and_set_aside_and_what_it_cost() -> None:
+    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305)
+    assert usage.sentence(1.5) == (
+        "1,200 sent, 30 of them again, 4 known, 2 set aside in rejected.jsonl; 90,000 tokens sent and 8,000 answered; "
+        "0.3050 dollars, 1.5000 in all"
+    )
+    assert Usage(calls=3).sentence(0.0) == "3 sent; 0 tokens sent and 0 answered"
+    assert usage + Usage(calls=1, cost=1.0) == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305)
+
+
+def test_processes_of_one_launch_share_what_is_left() -> None:
+    account = Account(10)
+    account.spent = 4.0
+    part = account.divided(3)
+    assert (part.spent, part.max_cost, account.max_cost) == (4.0, 6.0, 10)
+    assert Account().divided(2).max_cost is None

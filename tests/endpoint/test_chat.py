@@ -1,0 +1,514 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from scripted_endpoint import Chat, ScriptedEndpoint
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, RejectedReply
+from reflectrl.endpoint.transport import MAX_REPLY_BYTES
+from reflectrl.prompts.chat import BadReply, Messages
+
+KEY = "sk-secret-123"
+
+
+def question(text: str) -> Messages:
+    return [{"role": "user", "content": text}]
+
+
+def ask(
+    endpoint: Endpoint,
+    *texts: str,
+    read: Callable[[str], str] = str,
+    calls: Path | None = None,
+    draws: Sequence[str] | None = None,
+) -> list[str]:
+    client = ChatClient(endpoint, Journal(calls))
+    return [reply.value for reply in client.ask_many([question(text) for text in texts], [read] * len(texts), draws)]
+
+
+def echo(chat: Chat) -> str:
+    return f"you said {chat[-1]['content']}"
+
+
+def number(words: str) -> str:
+    if not words.isdigit():
+        raise BadReply("Answer with a number.")
+    return words
+
+
+def asked(endpoint: ScriptedEndpoint) -> list[str]:
+    return [request.chat[-1]["content"] for request in endpoint.requests]
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+# what is asked, and how often
+
+
+def test_replies_come_in_the_order_of_the_questions(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = echo
+    texts = [str(number) for number in range(12)]
+    assert ask(endpoint.at(), *texts) == [f"you said {text}" for text in texts]
+
+
+def test_no_more_calls_are_in_flight_than_allowed(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.extend(["slow:0.05"] * 8)
+    ask(endpoint.at(concurrency=3), *"abcdefgh")
+    assert endpoint.peak == 3
+
+
+def test_equal_chats_in_flight_are_asked_once_and_paid_by_one(endpoint: ScriptedEndpoint) -> None:
+    endpoint.latency_s = 0.05
+    client = ChatClient(endpoint.at())
+    replies = client.ask_many([question(text) for text in "aabab"], [str] * 5)
+    assert [(reply.value, reply.tokens) for reply in replies] == [("fine", n) for n in (5, 0, 5, 0, 0)]
+    assert sorted(asked(endpoint)) == ["a", "b"]
+    assert client.usage.kept == 3
+
+
+@pytest.mark.parametrize(("temperature", "requests"), [(0.0, 1), (0.7, 2)])
+def test_different_draws_are_asked_apart_above_temperature_0(
+    endpoint: ScriptedEndpoint, calls: Path, temperature: float, requests: int
+) -> None:
+    for _ in range(2):
+        ask(endpoint.at(temperature=temperature), *"aaa", draws=["1", "2", "1"], calls=calls)
+    assert len(endpoint.requests) == requests
+
+
+def test_a_server_of_ones_own_is_asked_with_the_older_parameter_name(endpoint: ScriptedEndpoint) -> None:
+    ask(endpoint.at(max_tokens=33, temperature=0.5, model="mine"), "hello")
+    body = endpoint.requests[0].body
+    assert (body["max_tokens"], body["temperature"], body["model"]) == (33, 0.5, "mine")
+    assert "max_completion_tokens" not in body
+
+
+def test_azure_is_asked_on_its_own_path(endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "azure-key")
+    ask(endpoint.at(base_url=endpoint.root, azure_api_version="2024-06-01", model="my-gpt", max_tokens=33), "hello")
+    [request] = endpoint.requests
+    assert request.path == "/openai/deployments/my-gpt/chat/completions?api-version=2024-06-01"
+    assert request.headers["api-key"] == "azure-key"
+    assert request.body["max_completion_tokens"] == 33
+
+
+# faults
+
+BROKEN = {
+    "html": "not a chat completion but",
+    "truncated": "not the JSON of a chat completion",
+    "bad-utf8": "not the JSON of a chat completion",
+    "deep": "not the JSON of a chat completion",
+    "no-choices": "not a chat completion but",
+    "list": r"not a chat completion but '\[1, 2\]'",
+    "empty": "reply is empty",
+    "wrong-type": "reply is empty",
+    "length": "raise max_tokens",
+    "endless": "more than 4,194,304 bytes",
+    "gzip": "compressed",
+    "refusal": "the model refused: I cannot help with that",
+    "content-filter": "the model refused: finish_reason content_filter",
+}
+"""Replies of an endpoint that works."""
+DOWN = {
+    **{status: f"status {status}: .*injected {status}" for status in ("408", "409", "425", "429", "500", "502", "503")},
+    "cut": "cannot be reached",
+    "reset": "cannot be reached",
+    "slow:9": "no complete reply within timeout_s=1",
+    "drip:9": "no complete reply within timeout_s=1",
+}
+"""Faults of an endpoint that does not."""
+QUICK = {"slow:9", "drip:9"}
+
+
+@pytest.mark.parametrize("fault", [*BROKEN, *DOWN])
+def test_a_passing_fault_is_tried_again(endpoint: ScriptedEndpoint, fault: str) -> None:
+    endpoint.faults.extend([fault, fault])
+    client = ChatClient(endpoint.at(timeout_s=1.0 if fault in QUICK else 60.0))
+    [reply] = client.ask_many([question("hello")], [str])
+    assert reply.value == "fine"
+    assert (client.usage.calls, client.usage.retries) == (3, 2)
+
+
+@pytest.mark.parametrize(("fault", "why"), BROKEN.items())
+def test_a_call_that_cannot_be_answered_is_set_aside_with_the_reason(
+    endpoint: ScriptedEndpoint, calls: Path, fault: str, why: str
+) -> None:
+    endpoint.faults.extend([fault] * 4)
+    with pytest.raises(RejectedReply, match=rf"model 'gpt-4o' at http://127.* in 4 attempts: .*{why}"):
+        ask(endpoint.at(), "hello", calls=calls)
+    assert len(endpoint.requests) == 4
+    [line] = (calls / REJECTED).read_text().splitlines()
+    assert json.loads(line)["chat"] == question("hello")
+
+
+@pytest.mark.parametrize(("fault", "why"), DOWN.items())
+def test_an_endpoint_that_is_down_stops_the_work_and_says_why(
+    endpoint: ScriptedEndpoint, calls: Path, fault: str, why: str
+) -> None:
+    endpoint.faults.extend([fault] * 2)
+    with pytest.raises(WorkFailed, match=f"in 2 attempts: .*{why}.*run again") as caught:
+        ask(endpoint.at(max_attempts=2, timeout_s=1.0 if fault in QUICK else 60.0), "hello", calls=calls)
+    assert not isinstance(caught.value, RejectedReply)
+    assert not (calls / REJECTED).exists()
+
+
+def test_an_endpoint_that_is_not_there_is_named(endpoint: ScriptedEndpoint) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(WorkFailed, match=rf"{url} gave no usable reply in 2 attempts: it cannot be reached"):
+        ask(endpoint.at(base_url=url, max_attempts=2), "hello")
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        ("401", "environment variable OPENAI_API_KEY"),
+        ("403", "environment variable OPENAI_API_KEY"),
+        ("404", "check endpoint.model"),
+        ("400", "request was refused"),
+        ("quota", "quota is used up"),
+        ("429:600", "pause of 600 seconds"),
+    ],
+)
+def test_a_fault_that_no_repetition_mends_stops_at_once(endpoint: ScriptedEndpoint, fault: str, advice: str) -> None:
+    endpoint.faults.append(fault)
+    with pytest.raises(WorkFailed, match=advice):
+        ask(endpoint.at(), "hello")
+    assert len(endpoint.requests) == 1
+
+
+def test_a_chat_that_is_too_long_is_set_aside_at_once_and_others_go_on(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.append("too-long")
+    client = ChatClient(endpoint.at(concurrency=1))
+    replies = client.ask_many([question(text) for text in "ab"], [str] * 2, instead="nothing")
+    assert [reply.value for reply in replies] == ["nothing", "fine"]
+    assert asked(endpoint) == ["a", "b"]
+
+
+def test_an_attempt_has_a_deadline_that_bytes_that_drip_do_not_move(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.append("drip:9")
+    assert ask(endpoint.at(timeout_s=1.0), "hello") == ["fine"]
+    assert len(endpoint.requests) > 1  # the first attempt was given up
+
+
+def test_a_pause_that_the_server_asks_for_holds_for_all_calls(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.extend(["429:0.5", "slow:0.1"])
+    assert ask(endpoint.at(concurrency=2), *"abcdef") == ["fine"] * 6
+    first, _, *later = [request.time for request in endpoint.requests]  # two are under way when it asks
+    assert all(sent - first > 0.45 for sent in later)
+    assert len(later) == 5
+
+
+@pytest.mark.parametrize("given", ["0", "-3", "soon", "nan", "Mon, 01 Jan 99999 00:00:00 GMT"])
+def test_a_pause_that_is_none_is_not_kept(endpoint: ScriptedEndpoint, given: str) -> None:
+    endpoint.faults.append(f"503:{given}")
+    assert ask(endpoint.at(), "hello") == ["fine"]
+
+
+def test_a_redirect_is_not_followed_and_says_where_it_leads(endpoint: ScriptedEndpoint) -> None:
+    where = r"status 307: it redirects to 127\.0\.0\.1, .*; set base_url"
+    with ScriptedEndpoint() as other:
+        for url in (f"{other.url}/chat/completions", f"http://me:{KEY}@{other.root[7:]}/x?key={KEY}", endpoint.url):
+            endpoint.faults.append(f"redirect:{url}")
+            with pytest.raises(WorkFailed, match=where) as caught:
+                ask(endpoint.at(), "hello")
+            assert KEY not in str(caught.value)
+        assert other.requests == []
+    assert len(endpoint.requests) == 3
+
+
+def test_of_an_endless_reply_no_more_is_read_than_its_limit(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.append("endless")
+    assert ask(endpoint.at(), "hello") == ["fine"]
+    assert endpoint.flooded < 8 * MAX_REPLY_BYTES  # besides what sockets hold
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTPS_PROXY", f"socks9://me:{KEY}@127.0.0.1:1"),
+        ("https_proxy", "http://127.0.0.1:port"),
+        ("SSL_CERT_FILE", "missing.pem"),
+        ("SSL_CERT_FILE", __file__),
+    ],
+)
+def test_connections_that_the_environment_makes_impossible_are_refused_before_work(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidInput, match=f"environment variables .*{variable}.*correct the one") as caught:
+        ChatClient(Endpoint(base_url="https://127.0.0.1:1/v1"))
+    assert KEY not in str(caught.value)
+
+
+def test_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(WorkFailed, match="cannot be reached .*, through HTTP_PROXY"):
+        ask(Endpoint(base_url="http://192.0.2.1/v1", max_attempts=1), "hello")
+
+
+def test_a_first_reply_that_takes_long_is_announced_until_it_comes(endpoint: ScriptedEndpoint) -> None:
+    told: list[str] = []
+    waited = threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if len(told) == 2:
+            waited.set()
+
+    def late(_: Chat) -> str:
+        waited.wait(30)
+        return "fine"
+
+    endpoint.reply = late
+    client = ChatClient(endpoint.at(notice_s=0.02), tell=tell)
+    assert client.ask_many([question("a")], [str])[0].value == "fine"
+    assert told[:2] == [
+        f"still waiting for the first reply from model 'gpt-4o' at {endpoint.url} ({seconds} s)."
+        for seconds in ("0.02", "0.04")
+    ]
+    told.clear()
+    endpoint.latency_s = 0.1
+    assert client.ask_many([question("b")], [str])[0].value == "fine"
+    assert told == []  # it was not the first
+
+
+def test_a_server_that_answers_at_once_is_not_announced(endpoint: ScriptedEndpoint) -> None:
+    told: list[str] = []
+    client = ChatClient(endpoint.at(notice_s=1000.0), tell=told.append)
+    client.ask_many([question("a")], [str])
+    assert told == []
+
+
+# what the caller makes of it
+
+
+def test_a_reply_that_was_cut_off_is_asked_again_and_counted(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.faults.append("cut-off")
+    for sent, cut in ((2, 1), (2, 0)):  # the second time nothing is asked
+        client = ChatClient(endpoint.at(), Journal(calls))
+        assert [reply.value for reply in client.ask_many([question("hello")], [str])] == ["fine"]
+        assert (len(endpoint.requests), client.usage.cut) == (sent, cut)
+    assert endpoint.requests[1].chat == [
+        *question("hello"),
+        {"role": "assistant", "content": "It was all going very"},
+        *question("Your reply was too long and was cut off. Answer again, completely, in fewer words."),
+    ]
+
+
+def test_a_reply_that_is_always_cut_off_is_set_aside_with_what_to_raise(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    endpoint.faults.extend(["cut-off"] * 4)
+    with pytest.raises(RejectedReply, match=r"cut off \(finish_reason length\); raise max_tokens=50 of the endpoint"):
+        ask(endpoint.at(max_tokens=50), "hello", calls=calls)
+    [line] = (calls / REJECTED).read_text().splitlines()
+    assert "raise max_tokens" in json.loads(line)["reason"]
+
+
+def test_a_bad_reply_is_asked_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda chat: "seven" if len(chat) == 1 else "7"
+    assert ask(endpoint.at(), "how many?", read=number) == ["7"]
+    assert endpoint.requests[1].chat == [
+        *question("how many?"),
+        {"role": "assistant", "content": "seven"},
+        *question("Answer with a number."),
+    ]
+
+
+def test_bad_replies_are_asked_again_a_bounded_number_of_times_then_set_aside(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    endpoint.reply = lambda chat: f"many{len(chat)}"
+    with pytest.raises(RejectedReply, match="in 4 attempts: its last reply was 'many7'.*Answer with a number"):
+        ask(endpoint.at(), "how many?", "how many?", read=number, calls=calls)
+    assert len(endpoint.requests) == 4
+    [line] = (calls / REJECTED).read_text().splitlines()
+    assert [turn["content"] for turn in json.loads(line)["chat"]][:3] == ["how many?", "many1", "Answer with a number."]
+    assert "its last reply was 'many7'" in json.loads(line)["reason"]
+
+
+@pytest.mark.parametrize("fault", ["refusal", "none"])
+def test_a_call_that_was_set_aside_is_asked_again_once_its_line_is_taken_out(
+    endpoint: ScriptedEndpoint, calls: Path, fault: str
+) -> None:
+    endpoint.reply = lambda chat: "many"  # noqa: ARG005
+    endpoint.faults.extend([fault] * 4)
+    for _ in range(3):
+        with pytest.raises(RejectedReply):
+            ask(endpoint.at(), "how many?", read=number, calls=calls)
+        assert len(endpoint.requests) == 4
+    (calls / REJECTED).write_text("")
+    endpoint.reply = lambda chat: "7"  # noqa: ARG005
+    assert ask(endpoint.at(), "how many?", read=number, calls=calls) == ["7"]
+    assert len(endpoint.requests) == 5
+
+
+def test_one_call_too_many_that_is_set_aside_stops_the_work(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.faults.extend(["too-long"] * 3)
+    client = ChatClient(endpoint.at(concurrency=1, max_rejected=1), Journal(calls))
+    with pytest.raises(WorkFailed, match=r"2 calls were set aside, more than max_rejected=1 .*rejected\.jsonl") as stop:
+        client.ask_many([question(text) for text in "abcd"], [str] * 4, instead="")
+    assert not isinstance(stop.value, RejectedReply)
+    assert "d" not in asked(endpoint)  # c may have gone out already
+
+
+# what is on the disk
+
+
+def test_a_reply_is_on_the_disk_before_anybody_reads_it(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    seen: list[str] = []
+
+    def read(words: str) -> str:
+        seen.extend((calls / REPLIES).read_text().splitlines())
+        return words
+
+    ask(endpoint.at(), "hello", read=read, calls=calls)
+    assert [json.loads(line)["text"] for line in seen] == ["fine"]
+
+
+def test_a_restart_asks_nothing_twice(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.reply = echo
+    texts = [str(number) for number in range(10)]
+    first = ask(endpoint.at(), *texts, calls=calls)
+    kept = (calls / REPLIES).read_bytes()
+    (calls / REPLIES).write_bytes(kept[:-9])  # killed in the middle of a line
+    assert ask(endpoint.at(concurrency=3), *texts, calls=calls) == first
+    assert len(endpoint.requests) == 11
+    assert sorted((calls / REPLIES).read_bytes().splitlines()) == sorted(kept.splitlines())
+
+
+def test_a_reply_under_way_when_another_call_fails_is_kept(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.reply = echo
+    endpoint.faults.extend(["slow:0.3", "401"])
+    with pytest.raises(WorkFailed, match="key was refused"):
+        ask(endpoint.at(concurrency=2), *"abcdef", calls=calls)
+    sent = len(endpoint.requests)
+    assert sent <= 3  # the third may have gone out already
+    assert len((calls / REPLIES).read_text().splitlines()) == sent - 1
+
+
+def test_a_reply_under_way_when_the_client_is_left_is_kept(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.latency_s = 0.3
+
+    async def leave_early() -> None:
+        async with ChatClient(endpoint.at(), Journal(calls)) as client:
+            asyncio.get_running_loop().call_later(0.15, left.set)
+            waiting = asyncio.create_task(client.ask(question("hello"), str))
+            await left.wait()
+            waiting.cancel()
+
+    left = asyncio.Event()
+    asyncio.run(leave_early())
+    assert ask(endpoint.at(), "hello", calls=calls) == ["fine"]
+    assert len(endpoint.requests) == 1
+
+
+def test_a_client_that_is_left_does_not_wait_for_a_repetition(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.extend(["401", "500"])
+    endpoint.latency_s = 0.1
+    with pytest.raises(WorkFailed, match="key was refused"):
+        ask(endpoint.at(backoff_s=5.0), "a", "b")
+    assert len(endpoint.requests) == 2
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_is_stopped_keeps_what_it_paid_for(
+    endpoint: ScriptedEndpoint, calls: Path, sign: signal.Signals
+) -> None:
+    code = (
+        "import pathlib, sys; from reflectrl.endpoint.chat import ChatClient; from reflectrl.endpoint.endpoint import "
+        "Endpoint; from reflectrl.endpoint.journal import Journal; url, path = sys.argv[1:];"
+        "client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)));"
+        "chats = [[{'role': 'user', 'content': text}] for text in 'abcdef'];"
+        "client.ask_many(chats, [str] * 6)"
+    )
+    endpoint.faults.extend(["none", "none", "slow:0.6", "slow:0.6"])
+    command = [sys.executable, "-c", code, endpoint.url, str(calls)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+        deadline = time.monotonic() + 300
+        while len(endpoint.requests) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        child.send_signal(sign)
+        assert child.wait(60) != 0
+        assert child.stderr is not None
+        assert (b"KeyboardInterrupt" in child.stderr.read()) == (sign == signal.SIGINT)
+    assert len((calls / REPLIES).read_text().splitlines()) == (4 if sign == signal.SIGINT else 2)
+    paid = 6 if sign == signal.SIGINT else 8
+    assert ask(endpoint.at(), *"abcdef", calls=calls) == ["fine"] * 6
+    assert len(endpoint.requests) == paid
+
+
+def test_sigterm_inside_of_a_task_ends_the_process_without_a_complaint(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    code = (
+        "import pathlib, signal, sys; from reflectrl.endpoint.chat import ChatClient; "
+        "from reflectrl.endpoint.endpoint import Endpoint; from reflectrl.endpoint.journal import Journal\n"
+        "url, path = sys.argv[1:]; signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))\n"
+        "client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)))\n"
+        "chats = [[{'role': 'user', 'content': text}] for text in 'abcdef']\n"
+        "signals = [signal.SIGTERM]\n"  # one: a second one ends the process at once
+        "client.ask_many(chats, [lambda words: signals and signal.raise_signal(signals.pop())] * 6)"
+    )
+    command = [sys.executable, "-c", code, endpoint.url, str(calls)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert len((calls / REPLIES).read_text().splitlines()) == len(endpoint.requests)
+
+
+# the key
+
+
+@pytest.mark.parametrize("fault", ["echo-key", "echo-key:400", "echo-key:500", "none"])
+def test_the_key_is_sent_and_shown_nowhere_even_if_the_server_does(
+    endpoint: ScriptedEndpoint,
+    calls: Path,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    endpoint.reply = lambda chat: f"my key is {KEY}"  # noqa: ARG005
+    endpoint.faults.extend(["none", *[fault] * 4])
+    client = ChatClient(endpoint.at(api_key_env="MY_KEY"), Journal(calls))
+    assert client.ask_many([question("hello")], [str])[0].value == "my key is ***"
+    with pytest.raises(WorkFailed) as caught:
+        client.ask_many([question("how many?")], [number])
+    assert {request.headers["authorization"] for request in endpoint.requests} == {f"Bearer {KEY}"}
+    assert "***" in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert KEY not in f"{shown} {client!r} {client.endpoint!r} {vars(caught.value)}"
+    assert any(record.name.startswith("openai") for record in caplog.records)
+    assert KEY not in caplog.text
+    assert not any(KEY in str(vars(record)) for record in caplog.records)
+    files = [path for path in calls.rglob("*") if path.is_file()]
+    assert files
+    assert not any(KEY.encode() in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize("text", ["half \ud800 of a pair", "a\u2028b\x00c\x7f", "é 🚕"])
+def test_odd_text_is_kept_as_it_can_be_written(endpoint: ScriptedEndpoint, calls: Path, text: str) -> None:
+    endpoint.reply = lambda chat: text  # noqa: ARG005
+    for _ in range(2):
+        assert ask(endpoint.at(), "hello", calls=calls) == [text.replace("\ud800", "?")]
+    assert len(endpoint.requests) == 1

@@ -1,0 +1,280 @@
+"""Environments as tools of TRL's GRPO: by hand, and in a real trainer with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import get_json_schema
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed, register_env
+from reflectrl.envs.number_line.env import DOWN, UP
+from reflectrl.training.tools import ToolEnv, environment_factory, task_rows
+
+
+def line(task: str = "3-to-5", **options: object) -> ToolEnv:
+    game = environment_factory("number_line", **options)()
+    game.reset(task=task)
+    return game
+
+
+def test_a_row_is_a_conversation_and_a_task_of_the_split():
+    rows = task_rows("number_line", "validation", size=4)
+    assert [row["task"] for row in rows] == ["3-to-0", "0-to-3", "0-to-1"]
+    for row in rows:
+        (message,) = row["prompt"]
+        assert message["role"] == "user"
+        assert "adding or subtracting one" in message["content"]
+        assert "the tool act" in message["content"]
+
+
+def test_a_row_may_be_of_a_further_split():
+    row = task_rows("dangerous_taxi", "unseen_destination")[0]
+    assert environment_factory("dangerous_taxi")().reset(**row).startswith("\n\n")
+
+
+def test_reset_shows_the_state_and_what_can_be_done():
+    game = environment_factory("number_line")()
+    assert game.reset(task="3-to-5") == f"\n\nNumber 3, target 5.\nActions:\n- {UP}\n- {DOWN}"
+
+
+def test_a_row_s_other_columns_change_nothing():
+    game = environment_factory("number_line")()
+    assert game.reset(**task_rows("number_line")[0], difficulty=3) == game.reset(task_rows("number_line")[0]["task"])
+
+
+def test_an_action_shows_the_next_state_and_the_last_one_the_end():
+    game = line()
+    assert game.act(UP) == f"Number 4, target 5.\nActions:\n- {UP}\n- {DOWN}"
+    assert game.act(f" {UP}\n") == "Number 5, target 5.\nThe game is over: won."
+    assert game.success
+    assert game.get_reward() == game.episode_return == pytest.approx(0.95)
+
+
+def test_the_reward_may_be_the_success():
+    game = line(reward="success")
+    game.act(UP)
+    assert game.get_reward() == 0.0
+    game.act(UP)
+    assert game.get_reward() == 1.0
+
+
+def test_running_out_of_steps_ends_it_without_success():
+    game = line("0-to-3", size=4)
+    said = [game.act(UP), game.act(DOWN), game.act(UP), game.act(DOWN)]
+    assert said[-1] == "Number 0, target 3.\nThe game is over: not won."
+    assert not game.success
+
+
+@pytest.mark.parametrize("said", ["add two", "", "ADD ONE!", "x" * 100_000, 7, ["add one"], None])
+def test_what_is_no_action_changes_nothing_and_is_told_the_menu(said):
+    game = line()
+    answer = game.act(said)
+    assert "was not played, because it is no action here" in answer
+    assert f"Known: {UP}, {DOWN}." in answer
+    assert len(answer) < 300
+    assert game.episode_return == 0.0
+    assert game.act(UP).startswith("Number 4")
+
+
+def test_after_the_end_nothing_is_played():
+    game = line("4-to-5")
+    game.act(UP)
+    assert game.act(UP) == "The game is over; nothing more can be played."
+    assert game.get_reward() == 1.0
+
+
+def test_nothing_is_played_before_the_first_row():
+    assert "nothing more can be played" in environment_factory("number_line")().act(UP)
+
+
+def test_a_used_environment_starts_afresh():
+    game = line("4-to-5")
+    game.act(UP)
+    game.reset(task="3-to-5")
+    assert (game.success, game.get_reward()) == (False, 0.0)
+    assert game.act(UP).startswith("Number 4")
+
+
+def test_each_conversation_has_an_environment_of_its_own():
+    factory = environment_factory("number_line")
+    one, other = factory(), factory()
+    one.reset(task="3-to-5")
+    other.reset(task="8-to-2")
+    one.act(UP)
+    assert other.act(DOWN).startswith("Number 7, target 2")
+
+
+def test_the_rewards_are_logged_under_the_environment_s_class():
+    assert type(line()).__name__ == "NumberLine"
+
+
+def test_the_model_is_told_of_one_tool():
+    schema = get_json_schema(line().act)["function"]
+    assert schema["name"] == "act"
+    assert schema["parameters"]["properties"]["action"]["type"] == "string"
+    public = {name for name, value in vars(ToolEnv).items() if callable(value) and not name.startswith("_")}
+    assert public == {"reset", "act", "get_reward"}
+
+
+class Breaks(NatLangEnv):
+    """Raises at the first action."""
+
+    name = "breaks"
+
+    def __init__(self) -> None:
+        super().__init__(horizon=3)
+
+    def tasks(self, split: str) -> list[Task]:
+        return [Task(split)]
+
+    def start(self, task: Task) -> None:
+        pass
+
+    def observe(self) -> Observation:
+        return Observation("fine so far", ("go on",))
+
+    def act(self, action: str) -> Outcome:
+        raise ZeroDivisionError(f"{action} divided by nothing")
+
+
+def test_an_environment_that_breaks_stops_training_though_the_loop_of_trl_goes_on():
+    register_env("breaks", Breaks)
+    game = environment_factory("breaks")()
+    game.reset(task="train")
+    with pytest.raises(WorkFailed, match="divided by nothing"):
+        game.act("go on")
+    with pytest.raises(WorkFailed, match="divided by nothing"):
+        game.get_reward()
+    game.reset(task="train")
+    assert game.get_reward() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda: environment_factory("numberline"), "'number_line'"),
+        (lambda: environment_factory("number_line", sise=4), "did you mean 'size'"),
+        (lambda: environment_factory("number_line", reward="sucess"), "did you mean 'success'"),
+        (lambda: task_rows("number_line", "tset"), "did you mean 'test'"),
+        (
+            lambda: environment_factory("number_line")().reset(prompt=[]),
+            r"columns \['prompt'\]; expected one called 'task'",
+        ),
+        (lambda: line("3-to-12"), "task '3-to-12' is not in 'number_line' with the options {}"),
+        (lambda: line("3-to-5", size=4), "with the options {'size': 4}"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(use, said):
+    with pytest.raises(InvalidInput, match=said):
+        use()
+
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]
+STATE = re.compile(r"Number (\d+), target (\d+)\.\nActions:")
+
+
+def tool_calling_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, with Qwen's chat template, whose tool calls TRL can read."""
+    from trl.chat_template_utils import qwen3_chat_template
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator([], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = qwen3_chat_template
+    return tokenizer
+
+
+class Scripted(Qwen3ForCausalLM):
+    """A real model in all but its words: it calls ``act`` as long as a game goes on, each second copy of it wrongly."""
+
+    tokenizer: PreTrainedTokenizerFast
+
+    def generate(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
+        texts = self.tokenizer.batch_decode(input_ids)
+        words = [self.tokenizer(self.reply(text, row))["input_ids"] for row, text in enumerate(texts)]
+        longest = max(map(len, words))
+        padded = [ids + [self.tokenizer.pad_token_id] * (longest - len(ids)) for ids in words]
+        return torch.cat([input_ids, torch.tensor(padded)], dim=1)
+
+    @staticmethod
+    def reply(text: str, row: int) -> str:
+        *_, answer = text.split("<|im_start|>user")
+        state = STATE.search(answer)
+        if state is None:
+            return "Done.<|im_end|>"
+        number, target = map(int, state.groups())
+        called_wrongly = row % 2 and "fly" not in text
+        action = "fly" if called_wrongly else UP if number < target else DOWN
+        call = json.dumps({"name": "act", "arguments": {"action": action}})
+        return f"<tool_call>\n{call}\n</tool_call><|im_end|>"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # those of TRL and transformers, among them that environment_factory is experimental
+def test_grpo_trains_through_the_factory(tmp_path):
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer = tool_calling_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=8192,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Scripted(config)
+    model.tokenizer = tokenizer
+    before = model.lm_head.weight.detach().clone()
+    rows = [row for row in task_rows("number_line", size=6) if row["task"] in ("1-to-4", "3-to-0")]
+    assert len(rows) == 2
+    trainer = GRPOTrainer(
+        model=model,
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            use_cpu=True,
+            bf16=False,
+            max_steps=2,
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=2000,
+            logging_steps=1,
+            learning_rate=1e-2,
+            report_to="none",
+            disable_tqdm=True,
+            save_strategy="no",
+        ),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        environment_factory=environment_factory("number_line", size=6),
+    )
+    trainer.train()
+    played = [log for log in trainer.state.log_history if "tools/call_frequency" in log]
+    assert len(played) == 2
+    for step in played:  # one copy played three actions, the other was refused one and gave up
+        assert step["tools/call_frequency"] == 2.0
+        assert step["tools/failure_frequency"] == 0.0
+        assert step["rewards/NumberLine/mean"] == pytest.approx(0.9 / 2)
+    assert [(game.success, game.episode_return) for game in trainer.environments] == [
+        (True, pytest.approx(0.9)),
+        (False, 0),
+    ]
+    assert not torch.equal(model.lm_head.weight, before)
