@@ -24,10 +24,10 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.files import write_text
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES
-from reflectrl.prompts.chat import BadReply, Messages
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from scripted_endpoint import Chat, ScriptedEndpoint  # noqa: E402

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task
+from reflectrl.core.chat import Messages
 from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen.episodes import Course, play_lesson
 from reflectrl.data_gen.teachers import Advice, Situation, expert_action
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Menu, TeacherPrompts, labels
-from reflectrl.prompts.chat import Messages
 
 CHARACTERS = 4
 """Of English text, a token."""

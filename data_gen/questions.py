@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.endpoint.journal import RejectedReply
-from reflectrl.prompts.chat import BadReply, Messages
 from reflectrl.prompts.questions import question_chat, read_questions
 
 if TYPE_CHECKING:  # openai takes a second to import

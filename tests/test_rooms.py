@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "recipes": set(),
     "workers": {"core"},
     "prompts": {"core"},
-    "endpoint": {"prompts", "core"},
+    "endpoint": {"core"},
     "engine": {"core"},
     "players": {"endpoint", "prompts", "core"},
     "config": {"endpoint", "players", "workers", "prompts", "core"},

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.chat import Messages
 from reflectrl.core.files import write_text
 from reflectrl.endpoint.chat import ChatClient, Reply
 from reflectrl.endpoint.journal import RejectedReply
-from reflectrl.prompts.chat import Messages
 
 LARGEST = 50_000
 """Calls of one batch, by the endpoint's rules; and so many bytes:"""

@@ -20,6 +20,7 @@ import openai
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.addresses import without_credentials
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
@@ -28,7 +29,6 @@ from reflectrl.endpoint.endpoint import NO_KEY, OPENAI_URL, Endpoint
 from reflectrl.endpoint.first_reply import FirstReply
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
 from reflectrl.endpoint.transport import open_http, proxies
-from reflectrl.prompts.chat import BadReply, Messages
 
 LONGEST_BACKOFF_S = 30.0
 CUT = "Your reply was too long and was cut off. Answer again, completely, in fewer words."

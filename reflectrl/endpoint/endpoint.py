@@ -10,8 +10,8 @@ from typing import Any
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import is_private, public_address
+from reflectrl.core.chat import Messages
 from reflectrl.endpoint.account import Price
-from reflectrl.prompts.chat import Messages
 
 OPENAI_URL = "https://api.openai.com/v1"
 NO_KEY = "EMPTY"

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from reflectrl.core import WorkFailed
+from reflectrl.core.chat import Messages
 from reflectrl.core.jsonl import append_jsonl, decode, mend_tail, read_jsonl
 from reflectrl.endpoint.account import Tokens
-from reflectrl.prompts.chat import Messages
 
 REPLIES = "replies.jsonl"
 REJECTED = "rejected.jsonl"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.text import visible
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
@@ -22,7 +23,6 @@ from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
 from reflectrl.envs.auto_explore.sources import fetch
 from reflectrl.envs.auto_explore.writeback import diff, write_back
 from reflectrl.players.human import PlayerLeft
-from reflectrl.prompts.chat import BadReply, Messages
 
 STEPS = 40
 MAX_TOKENS = 4096

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt
-
-Messages = list[dict[str, str]]
-"""A chat as endpoints expect it: objects with ``role`` and ``content``."""
-
-
-class BadReply(Exception):
-    """A reply that breaks the rules it was given; the message tells the model so, and what to answer instead."""
-
 
 REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "

@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
-from reflectrl.prompts.chat import BadReply, Messages
+from reflectrl.core.chat import BadReply, Messages
 
 MAX_CHARS = 12_000
 """How much of a file is shown, about 3,000 tokens of English; the model is told how much is missing."""

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reflectrl.core import Hints, Observation
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.words import holds
-from reflectrl.prompts.chat import BadReply, Messages, read_reflection
+from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import claims, leaks, repeats
 from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu

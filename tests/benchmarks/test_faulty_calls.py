@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from faulty_calls import FAULTS, Outcome, measure, read, reply
 
-from reflectrl.prompts.chat import BadReply
+from reflectrl.core.chat import BadReply
 
 
 def test_faults_and_a_kill_lose_nothing_and_double_nothing() -> None:

@@ -17,11 +17,11 @@ import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, RejectedReply
 from reflectrl.endpoint.transport import MAX_REPLY_BYTES
-from reflectrl.prompts.chat import BadReply, Messages
 
 KEY = "sk-secret-123"
 

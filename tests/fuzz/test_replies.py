@@ -8,9 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reflectrl.core import Hints
+from reflectrl.core.chat import BadReply
 from reflectrl.core.words import holds
 from reflectrl.prompts import Menu, labels
-from reflectrl.prompts.chat import BadReply, read_label, read_reflection
+from reflectrl.prompts.chat import read_label, read_reflection
 from reflectrl.prompts.questions import read_questions
 from reflectrl.prompts.teacher import read_discreet
 

@@ -13,8 +13,8 @@ from bubblewrap import NEEDED, programs_work
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.chat import BadReply
 from reflectrl.pipeline.copilot import ChatModel, Work, read_command, work_on
-from reflectrl.prompts.chat import BadReply
 
 pytestmark = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 EDIT = "edit shop.py\n<<<<<<< OLD\n    return 3\n=======\n    return 4\n>>>>>>> NEW\n"

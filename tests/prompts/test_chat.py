@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from reflectrl.core.chat import BadReply
 from reflectrl.prompts import Menu
-from reflectrl.prompts.chat import BadReply, read_label
+from reflectrl.prompts.chat import read_label
 
 MENU = Menu(("0", "1", "2", "3"), ("cat 'a b.md'", "turn left.", "use (lamp)", "turn left"))
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core import Hints, Observation
+from reflectrl.core.chat import BadReply
 from reflectrl.prompts import Menu, PromptFormat, TeacherPrompts
-from reflectrl.prompts.chat import BadReply
 from reflectrl.prompts.teacher import read_discreet, read_honest
 
 HERE = Observation("A hall.", ("go east", "go west"))
