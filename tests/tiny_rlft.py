@@ -17,9 +17,10 @@ from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import ExpertReflector, Reflector
 from reflectrl.prompts import PromptFormat
+from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Stage
-from reflectrl.training.rlft import Iteration, ReflectRLTrainer
+from reflectrl.training.rlft import ReflectRLTrainer
 
 EXPERT = ExpertReflector()
 

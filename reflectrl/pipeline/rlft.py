@@ -24,11 +24,12 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import Reflector
+from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Stage
-from reflectrl.training.rlft import Iteration, ReflectRLTrainer, checkpoint_iteration
+from reflectrl.training.rlft import ReflectRLTrainer, checkpoint_iteration
 from reflectrl.training.trackers import Tracking, check_tracker, tracking
 
 

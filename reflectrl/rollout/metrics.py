@@ -1,11 +1,16 @@
-"""What a set of episodes shows, with its uncertainty."""
+"""Metrics of a set of episodes, with their uncertainty, and how a metric is displayed.
+
+A metric is one field of a record, declared with ``metric(...)``. The trackers, the plots and the report take its name,
+title and bounds from that declaration.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from statistics import fmean
+from typing import Any
 
 from reflectrl.core import Trajectory
 
@@ -14,23 +19,68 @@ Z95 = 1.959964
 
 
 @dataclass(frozen=True)
-class EpisodeMetrics:
-    """Means over episodes; rates are fractions."""
+class Metric:
+    """How a metric is displayed."""
+
+    tracked: str
+    """Name in an experiment tracker: the group, a slash, the name."""
+    title: str = ""
+    """Label of its axis; empty for a metric that is not drawn."""
+    fraction: bool = False
+    """Whether it lies between 0 and 1."""
+    low: float | None = None
+    """Lower bound, where it has one."""
+    panel: bool = False
+    """Whether the HTML report draws it."""
+
+    @property
+    def name(self) -> str:
+        """Name on the command line: the one in a tracker, without the group."""
+        return self.tracked.rpartition("/")[2]
+
+
+def metric(
+    tracked: str, title: str = "", *, fraction: bool = False, low: float | None = None, panel: bool = False
+) -> Any:
+    """Declare a field of a record as a metric; see ``Metric`` for the arguments."""
+    return field(metadata={"metric": Metric(tracked, title, fraction, 0.0 if fraction else low, panel)})
+
+
+def metrics_of(record: type[Any]) -> dict[str, Metric]:
+    """The metrics among the fields of a record, by the names of the fields."""
+    return {each.name: each.metadata["metric"] for each in fields(record) if "metric" in each.metadata}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeMeans:
+    """Means over episodes, which can be averaged over processes with as many episodes each."""
+
+    success: float = metric("rollout/success", "Success rate", fraction=True, panel=True)
+    """Fraction of the episodes."""
+    episode_return: float = metric("rollout/return", "Return", panel=True)
+    """Undiscounted."""
+    length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True)
+    """Steps an episode."""
+    illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True)
+    """Illegal actions a step."""
+    entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0, panel=True)
+    """Nats a step, over the menu."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeMetrics(EpisodeMeans):
+    """Means over episodes, with the uncertainty of the success rate."""
 
     episodes: int
-    success: float
     success_low: float
     """Lower end of the 95 % Wilson interval of the success rate, see ``independent_trials``."""
     success_high: float
     """Upper end."""
-    episode_return: float
-    """Undiscounted."""
-    length: float
-    """Steps an episode."""
-    illegal: float
-    """Illegal actions a step."""
-    entropy: float
-    """Nats a step, over the menu."""
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The fields of ``EpisodeMeans``."""
+        return {name: getattr(self, name) for name in metrics_of(EpisodeMeans)}
 
 
 def wilson_interval(rate: float, trials: float) -> tuple[float, float]:

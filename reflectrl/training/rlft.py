@@ -11,7 +11,7 @@ import contextlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
+from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.batch import StepSample, advantages_by_episode, minibatches, step_samples
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
@@ -47,32 +48,6 @@ from reflectrl.training.replay import ReplayBuffer
 
 STATE_NAME = "reflectrl_state_{rank}.json"
 VALUE_HEAD_NAME = "value_head.safetensors"
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """What one iteration showed: equal for equal recipe and seed, however often the run was interrupted."""
-
-    iteration: int
-    """From 0."""
-    stage: str
-    success: float
-    episode_return: float
-    length: float
-    illegal: float
-    """Illegal actions a step."""
-    entropy: float
-    """Nats a step."""
-    loss: float
-    """Mean over the updates of the iteration."""
-    kl: float
-    """Of the policy that sampled against the one updated, mean over steps and updates."""
-    clipped: float
-    """Fraction of steps outside the clip range."""
-    replayed: int
-    """Episodes from the replay buffer."""
-    env_steps: int
-    """Environment steps since the start of training, over all processes."""
 
 
 class _AfterStep(TrainerCallback):
@@ -301,16 +276,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         """Measure, advance the curriculum, report; returns whether to stop, the same on all processes."""
         metrics = episode_metrics(self._fresh)
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
-        local = {
-            "success": metrics.success,
-            "episode_return": metrics.episode_return,
-            "length": metrics.length,
-            "illegal": metrics.illegal,
-            "entropy": metrics.entropy,
-            "loss": loss,
-            "kl": kl,
-            "clipped": clipped,
-        }
+        local = {**metrics.means, "loss": loss, "kl": kl, "clipped": clipped}
         env_steps = sum(len(t.turns) for t in self._fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         means = {name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}

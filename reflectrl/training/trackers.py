@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
-from reflectrl.training.rlft import Iteration
+from reflectrl.rollout.iteration import Iteration
 
 NAMES = {
     "success": "rollout/success",

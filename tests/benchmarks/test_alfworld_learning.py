@@ -20,7 +20,16 @@ LABEL = "ALFWorld engine, self-generated games, floor plans of the training game
 
 
 def row(policy: str, reflections: str, mode: str, success: float) -> EvalRow:
-    metrics = EpisodeMetrics(300, success, 0.0, 1.0, success, 15 - 10 * success, 0.0, 1.0)
+    metrics = EpisodeMetrics(
+        episodes=300,
+        success=success,
+        success_low=0.0,
+        success_high=1.0,
+        episode_return=success,
+        length=15 - 10 * success,
+        illegal=0.0,
+        entropy=1.0,
+    )
     return EvalRow(policy, reflections, mode, "test", 25, LABEL, metrics)
 
 

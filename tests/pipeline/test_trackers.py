@@ -18,7 +18,7 @@ from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.console import Reporter
-from reflectrl.training.rlft import Iteration
+from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.trackers import NAMES, check_tracker, transcript
 
 SMALL = [

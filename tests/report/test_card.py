@@ -26,7 +26,16 @@ AGENT_FILE = AgentFile("number_line", {"size": 8}, PromptFormat(), 2)
 
 
 def row(policy: str = "rlft", **changes: Any) -> EvalRow:
-    metrics = EpisodeMetrics(40, 0.5, 0.35, 0.65, 0.25, 4.5, 0.0, 0.1)
+    metrics = EpisodeMetrics(
+        episodes=40,
+        success=0.5,
+        success_low=0.35,
+        success_high=0.65,
+        episode_return=0.25,
+        length=4.5,
+        illegal=0.0,
+        entropy=0.1,
+    )
     values = {"reflections": "local", "mode": "greedy", "split": "test", "tasks": 40, "benchmark": "", **changes}
     return EvalRow(policy, metrics=metrics, **values)
 

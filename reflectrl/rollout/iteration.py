@@ -1,0 +1,54 @@
+"""``Iteration`` and ``Throughput``: the records of one iteration of RLFT, the lines of two files of a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reflectrl.rollout.metrics import EpisodeMeans, metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterationPlace:
+    """Position of an iteration in the curriculum."""
+
+    iteration: int
+    """From 0."""
+    stage: str
+    """Name of the stage of the curriculum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration(EpisodeMeans, IterationPlace):
+    """Measurements of one iteration: equal for equal recipe and seed, however often the run was interrupted."""
+
+    loss: float = metric("update/loss", "Loss")
+    """Mean over the updates of the iteration."""
+    kl: float = metric("update/kl", "KL divergence")
+    """KL divergence of the sampling policy from the updated one, mean over steps and updates."""
+    clipped: float = metric("update/clipped", "Clipped steps", fraction=True)
+    """Fraction of steps outside the clip range."""
+    replayed: int = metric("rollout/replayed")
+    """Episodes from the replay buffer."""
+    env_steps: int = metric("rollout/env_steps")
+    """Environment steps since the start of training, over all processes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Speed of one iteration; it differs from run to run."""
+
+    iteration: int
+    """From 0."""
+    seconds: float = metric("speed/seconds")
+    """Wall seconds."""
+    steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second", panel=True)
+    reflection_hit_rate: float = metric(
+        "speed/reflection_hit_rate", "Reflections from the cache", fraction=True, panel=True
+    )
+    """Fraction of reflections that the cache had, since the process began."""
+    prompt_reuse: float = metric("speed/prompt_reuse")
+    """Fraction of prompt tokens whose keys and values were computed before."""
+    env_failures: int = metric("speed/env_failures")
+    """Episodes that the environment broke off."""
+    env_recycled: int = metric("speed/env_recycled")
+    """Environments that were replaced."""
