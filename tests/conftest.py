@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from scripted_endpoint import ScriptedEndpoint
+from trained_runs import TrainedRuns
 
 # A shell's background job ignores it, as would every process that a test starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,3 +29,12 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
     with ScriptedEndpoint() as scripted:
         yield scripted
         gc.collect()  # clients of tests that kept an exception hang up now, and not in the middle of anything else
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainedRuns]:
+    """Small runs that are trained once in a test session; how to ask for one is in ``TrainedRuns``."""
+    folder = tmp_path_factory.getbasetemp()
+    runs = TrainedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "trained")
+    yield runs
+    runs.check()

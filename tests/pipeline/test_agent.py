@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import random
 import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from run_folders import forget_digests
+from trained_runs import TrainedRuns
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, Observation, Trajectory
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import Agent, load_agent
-from reflectrl.pipeline.console import Reporter
 from reflectrl.rollout import Episode, rollout
 
 STATE = Observation("Number 3, target 5.", ("add one", "subtract one"))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the four stages, in seconds."""
-    short = ["sft.reflector.steps=4", "sft.policy.steps=4", "rlft.stages.0.iterations=2", "rlft.episodes=6"]
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    recipe = load_recipe("number_line/nano", [*short, "eval.episodes=6"])
-    run_stages(recipe, folder, STAGES, reporter=Reporter(Console(file=io.StringIO())))
-    return folder
+def run(trained_run: TrainedRuns) -> Path:
+    return trained_run()
 
 
 @pytest.fixture(scope="module")

@@ -1,25 +1,18 @@
 from __future__ import annotations
 
-import io
+import shutil
 import time
 
-from rich.console import Console
+from trained_runs import SMALL
 from typer.testing import CliRunner
 
 from reflectrl.cli.app import app
-from reflectrl.config import load_recipe
-from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.console import Reporter
-
-OVERRIDES = ["sft.reflector.steps=4", "sft.policy.steps=4", "rlft.stages.0.iterations=3", "rlft.episodes=4"]
+from reflectrl.pipeline import STAGES
 
 
-def test_rlft_prints_where_the_time_of_an_iteration_went(tmp_path):
-    quiet = Reporter(Console(file=io.StringIO()))
-    run_stages(
-        load_recipe("number_line/nano", OVERRIDES), tmp_path / "number_line-nano", ("gen-data", "sft"), reporter=quiet
-    )
-    command = ["rlft", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--profile", *OVERRIDES]
+def test_rlft_prints_where_the_time_of_an_iteration_went(trained_run, tmp_path):
+    shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "number_line-nano")
+    command = ["rlft", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--profile", *SMALL]
     began = time.monotonic()
     done = CliRunner().invoke(app, command)
     took = time.monotonic() - began
@@ -29,6 +22,6 @@ def test_rlft_prints_where_the_time_of_an_iteration_went(tmp_path):
         assert name in lines
     (total,) = (float(line[-2]) for line in lines.values() if line[0] == "all")
     assert 0 < total < took
-    assert "mean of 2 iterations, without the first" in done.stdout
+    assert "mean of 3 iterations, without the first" in done.stdout
     again = CliRunner().invoke(app, command)
     assert "no iteration was trained" in again.stdout

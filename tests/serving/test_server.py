@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import os
 import shutil
@@ -23,16 +22,13 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from rich.console import Console
 from run_folders import forget_digests
 from scripted_endpoint import ScriptedEndpoint
+from trained_runs import TrainedRuns
 
-from reflectrl.config import load_recipe
 from reflectrl.core import Decision, InvalidInput, Trajectory, WorkFailed
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.pipeline.console import Reporter
 from reflectrl.players.remote import Endpoint, RemoteReflector
 from reflectrl.prompts import Prompt
 from reflectrl.rollout import Episode, rollout
@@ -42,15 +38,11 @@ from reflectrl.serving.service import Service, load_service
 
 KEY = "sk-of-the-test"
 STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
-SMALL = ["data.samples=60", "sft.reflector.steps=60", "sft.policy.steps=10", "rlft.stages.0.iterations=1"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "small"
-    recipe = load_recipe("number_line/nano", [*SMALL, "rlft.episodes=4"])
-    run_stages(recipe, folder, STAGES[:3], reporter=Reporter(Console(file=io.StringIO())))
-    return folder
+def run(trained_run: TrainedRuns) -> Path:
+    return trained_run()
 
 
 @pytest.fixture(scope="module")

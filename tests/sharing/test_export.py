@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -15,46 +14,30 @@ import pytest
 import torch
 import yaml
 from hub_server import TOKEN, HubServer
-from rich.console import Console
 from run_folders import forget_digests
+from trained_runs import TrainedRuns
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput, Observation, WorkFailed
-from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.pipeline.console import Reporter
 from reflectrl.sharing.export import export_run
 from reflectrl.sharing.scrub import Scrubber
 
-SMALL = [
-    "sft.reflector.steps=4",
-    "sft.policy.steps=4",
-    "rlft.stages.0.iterations=1",
-    "rlft.episodes=6",
-    "eval.episodes=6",
-    "eval.max_tasks=3",
-]
+ADAPTED = ("model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05")
 STATE = Observation("Number 3, target 6.", ("add one", "subtract one"))
 
 
-def train(run: Path, *overrides: str) -> Path:
-    recipe = load_recipe("number_line/nano", [*SMALL, *overrides])
-    run_stages(recipe, run, STAGES, reporter=Reporter(Console(file=io.StringIO())))
-    return run
+@pytest.fixture(scope="module")
+def trained(trained_run: TrainedRuns) -> Path:
+    return trained_run()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("runs") / "full")
-
-
-@pytest.fixture(scope="module")
-def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapted(trained_run: TrainedRuns) -> Path:
     """LoRA and menu labels of its own on the built-in base."""
-    overrides = ["model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05"]
-    return train(tmp_path_factory.mktemp("runs") / "adapted", *overrides)
+    return trained_run(*ADAPTED)
 
 
 @pytest.fixture
@@ -396,22 +379,19 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from run_folders import forget_digests
+from trained_runs import play_stages, small_recipe
 from transformers import AutoTokenizer
 from peft import AutoPeftModelForCausalLM
 
-from reflectrl.config import load_recipe
-from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.pipeline.console import Reporter
 from reflectrl.sharing.export import export_run
-from test_export import SMALL, STATE, chances
+from test_export import ADAPTED, STATE, chances
 
 place = Path(sys.argv[1])
-changes = ["model.name=owner/tiny", "model.lora={r: 4, alpha: 8}", "prompt.labels=added", "players.reflector=none"]
-recipe = load_recipe("number_line/nano", [*SMALL, *changes, "sft.policy.learning_rate=0.05"])
-run_stages(recipe, place / "run", STAGES[:3], reporter=Reporter(Console(file=io.StringIO())))
+recipe = small_recipe("model.name=owner/tiny", *ADAPTED, "players.reflector=none")
+play_stages(recipe, place / "run", *STAGES[:3])
 folder, merged = export_run(place / "run", place / "adapter"), export_run(place / "run", place / "merged", merge=True)
 agent = load_agent(place / "run")
 move = agent.act(STATE)

@@ -1,0 +1,74 @@
+"""Small trained runs that all tests, and all processes of a test session, share; and how to make others as small."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from filelock import FileLock
+from rich.console import Console
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.console import Reporter
+
+SMALL = (
+    "sft.reflector.steps=4",
+    "sft.policy.steps=4",
+    "rlft.stages.0.iterations=4",
+    "rlft.save_every=2",
+    "rlft.episodes=6",
+    "rlft.record_episodes=2",
+    "eval.episodes=12",
+)
+"""Overrides that make a run of ``number_line/nano`` take two seconds."""
+
+
+def small_recipe(*overrides: str, name: str = "number_line/nano") -> Recipe:
+    """A shipped recipe, or a recipe file, with ``SMALL`` and then ``overrides`` applied."""
+    return load_recipe(name, [*SMALL, *overrides])
+
+
+def play_stages(recipe: Recipe, run: Path, *stages: str) -> str:
+    """Run stages (all without any) in this process; returns the text that a terminal would have shown."""
+    shown = io.StringIO()
+    run_stages(recipe, run, stages or STAGES, reporter=Reporter(Console(file=shown, width=200)))
+    return shown.getvalue()
+
+
+class TrainedRuns:
+    """Memoised runs of ``small_recipe`` in a folder that all workers of a test session share; a fixture returns it.
+
+    ``trained_run()`` is the path of a run of all stages, ``trained_run("seed=7", stages=STAGES[:2])`` of another one
+    without RLFT and evaluation. Whoever asks first trains it, everybody else waits for that. The folder is shared: a
+    test that changes anything in it copies it first (``shutil.copytree``), or the session ends with an error.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[Path, dict[str, int]] = {}
+
+    def __call__(self, *overrides: str, stages: Sequence[str] = STAGES, name: str = "number_line/nano") -> Path:
+        key = sha256(json.dumps([name, overrides, stages]).encode()).hexdigest()[:12]
+        run, done = self._folder / key / "small", self._folder / key / "done"
+        run.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._folder / key / "lock"):
+            if not done.exists():
+                play_stages(small_recipe(*overrides, name=name), run, *stages)
+                done.touch()
+        self._seen.setdefault(run, _written(run))
+        return run
+
+    def check(self) -> None:
+        """Fail where a test of this process, or one beside it, has changed a shared run."""
+        changed = [str(run) for run, before in self._seen.items() if _written(run) != before]
+        assert not changed, f"tests changed shared runs, which they have to copy first: {changed}"
+
+
+def _written(run: Path) -> dict[str, int]:
+    """Files of a run with the time each was written; the lock, which readers touch as well, is left out."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path): path.stat().st_mtime_ns for path in files}

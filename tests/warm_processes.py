@@ -1,0 +1,122 @@
+"""Real processes of the library that start at once: forked off one process that has imported torch, TRL and the like.
+
+An import of all of that takes ten seconds; a test that needs a process only for its signals, its exit code or its
+environment starts it here. A test of how a process starts uses ``subprocess``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["reflectrl.cli.app", "reflectrl.pipeline.stages", "reflectrl.training.rlft"])
+
+
+def command_line(*arguments: str) -> None:
+    """What the console script does with ``arguments``."""
+    from reflectrl.cli import main
+
+    sys.argv = ["reflectrl", *arguments]
+    main()
+
+
+class WarmProcess:
+    """A process that calls ``target(*arguments)`` in a session of its own; ``said`` is all that it wrote.
+
+    ``log`` is the file that its output goes to; ``env`` is added to this process's environment, and a value of None
+    takes a variable away.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        target: Callable[..., object],
+        *arguments: Any,
+        cwd: Path | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.log = log
+        environment = {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
+        given = (log, target, arguments, cwd or Path.cwd(), environment)
+        self._process = _CONTEXT.Process(target=_live, args=given)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 240) -> int:
+        """The exit code, negative after a signal."""
+        self._process.join(timeout)
+        assert self.returncode is not None, f"still at work after {timeout} s: {self.said}"
+        return self.returncode
+
+
+def run_command(log: Path, *arguments: str, **options: Any) -> WarmProcess:
+    """``reflectrl`` with ``arguments``, run to its end."""
+    process = WarmProcess(log, command_line, *arguments, **options)
+    process.wait()
+    return process
+
+
+def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any, ranks: int = 2) -> list[WarmProcess]:
+    """The processes that ``torchrun --nproc_per_node`` would start, without the launcher."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+    started = []
+    for rank in range(ranks):
+        env = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
+        started.append(WarmProcess(folder / f"rank{rank}.log", target, *arguments, env=env))
+    return started
+
+
+def _live(log: Path, target: Callable[..., object], arguments: tuple[Any, ...], cwd: Path, env: dict[str, str]) -> None:
+    """The body of the process; it ends as a Python program would, without what its parent wants to do at its end."""
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: Any = 0
+    try:
+        target(*arguments)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
