@@ -1,10 +1,13 @@
-"""``build_dataset``: questions about the repositories of a recipe, for environments that play a dataset."""
+"""``build_dataset``: the tasks of a recipe's ``dataset`` section, by the environment's own builder.
+
+The client's journal keeps each reply as it comes, by what was asked: only what has changed is asked about again.
+"""
 
 from __future__ import annotations
 
-import random
+import asyncio
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,24 +16,19 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, recipe_endpoint
 from reflectrl.config.environment import DATASET
 from reflectrl.config.schema import DatasetSection
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.chat import BadReply
+from reflectrl.core.extras import Inquiry
+from reflectrl.core.registry import env_class
 from reflectrl.data_gen.estimate import estimate_files
-from reflectrl.data_gen.questions import ask_chat, reply_tokens
 from reflectrl.endpoint.account import Account, Usage
-from reflectrl.endpoint.journal import Journal
-from reflectrl.envs.auto_explore.dataset import ask_about, readable_files, write_dataset
-from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
-from reflectrl.envs.auto_explore.sources import fetch_all
-from reflectrl.prompts.questions import question_chat
+from reflectrl.endpoint.journal import Journal, RejectedReply
 
 if TYPE_CHECKING:  # imported where a chat model asks: openai takes a second
     from reflectrl.endpoint.chat import ChatClient
 
-File = tuple[str, str]
-"""Path and text."""
-Pairs = Sequence[tuple[str, str]]
-"""Questions and answers."""
 Progress = Callable[[int, int, str], None]
-"""Told of what is done, of what is wanted, and what is counted."""
+"""Called with the number done, the number wanted, and the name of what is counted."""
 
 
 def build_dataset(
@@ -42,84 +40,121 @@ def build_dataset(
     tell: Callable[[str], None] = lambda _: None,
     dry_run: bool = False,
 ) -> Usage | None:
-    """Fetch the repositories of ``recipe``, ask about their files, and write ``run/dataset``; once.
+    """Have the environment of ``recipe`` write ``run/dataset``, if the recipe has a dataset section; once.
 
     Args:
         recipe: with or without a dataset section.
         run: the run folder.
-        account: pays for the chat model that is asked.
-        progress: told of the files that it was asked about.
-        tell: told, in a sentence, what the chat model will be asked and what it may cost.
-        dry_run: stop after that.
+        account: pays for the chat model that writes questions.
+        progress: called as sources are fetched and replies arrive.
+        tell: called with a sentence on the chats to send and their cost.
+        dry_run: stop before the chats are sent.
 
     Returns:
-        What the calls to a chat model came to in this process; ``None`` if a dry run stopped before them.
+        Usage of the chat endpoint in this process; ``None`` if a dry run stopped before the chats.
 
     Raises:
-        InvalidInput: a source that is none or was given twice, too few questions, no key for the endpoint.
-        WorkFailed: a source or the endpoint cannot be reached; answers that were paid for are kept.
+        InvalidInput: an environment that builds no dataset, a source that is none or was given twice, too few
+            questions, no key for the endpoint.
+        WorkFailed: a source or the endpoint cannot be reached; replies that were paid for are kept.
 
     """
-    section, folder, usage = recipe.dataset, run / DATASET, Usage()
-    if section is None:
-        return usage
-    if folder.is_dir():
-        return usage
-    with tempfile.TemporaryDirectory(prefix="reflectrl-") as fetched:
+    section, folder = recipe.dataset, run / DATASET
+    if section is None or folder.is_dir():
+        return Usage()
+    draft_dataset = env_class(recipe.env.name).extras().draft_dataset
+    if draft_dataset is None:
+        raise InvalidInput(
+            f"environment {recipe.env.name!r} builds no dataset; remove the recipe's section 'dataset', or choose an "
+            "environment whose extras() has a builder."
+        )
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         if progress is not None:
             progress(0, len(section.repositories), "fetching repositories")
-        repositories = fetch_all(section.repositories, Path(fetched))
-        files = {name: _chosen(path, section.files, recipe.seed) for name, path in sorted(repositories.items())}
+        draft = draft_dataset(
+            section.repositories,
+            Path(place),
+            files=section.files,
+            per_file=section.per_file,
+            seed=recipe.seed,
+            chat=section.writer == "openai",
+        )
+        replies: list[str | None] = []
+        usage = Usage()
         if section.writer == "openai":
-            client = _writer(section, run / CALLS / "writer", account)
-            chats = [question_chat(*file, section.per_file) for chosen in files.values() for file in chosen]
-            estimate = estimate_files(chats, reply_tokens(section.per_file))
+            client = _writer(section, draft.reply_tokens, Journal(run / CALLS / "writer"), account)
+            inquiries = draft.inquiries
+            estimate = estimate_files([inquiry.chat for inquiry in inquiries], draft.reply_tokens)
             tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
             if dry_run:
                 return None
-            written, usage = _ask_chat(client, files, section.per_file, progress), client.usage
-        else:
-            written = {file: write_questions(*file) for chosen in files.values() for file in chosen}
-        dataset = ask_about(
-            repositories,
-            lambda file, text: written.get((file, text), ()),
-            per_file=section.per_file,
-            seed=recipe.seed,
-            by_content=write_content_questions,
-        )
-        write_dataset(folder, dataset)
-        if dropped := {why: count for why, count in vars(dataset.filtered).items() if count}:
-            tell(f"questions left out: {dropped}")
+            replies = client.run(ask_all(client, inquiries, progress))
+            usage = client.usage
+        if left_out := draft.write(folder, replies):
+            tell(f"questions left out: {left_out}")
     return usage
 
 
-def _chosen(repository: Path, count: int | None, seed: int) -> Sequence[File]:
-    """The files that are asked about."""
-    files = readable_files(repository).readable
-    if count is None or count >= len(files):
-        return files
-    return sorted(random.Random(f"{seed} files").sample(files, count))
-
-
-def _writer(section: DatasetSection, calls: Path, account: Account) -> ChatClient:
+def _writer(section: DatasetSection, reply_tokens: int, journal: Journal, account: Account) -> ChatClient:
     from reflectrl.endpoint.chat import ChatClient
 
     endpoint = recipe_endpoint(section.endpoint)
-    enough = max(endpoint.max_tokens, reply_tokens(section.per_file))
-    return ChatClient(replace(endpoint, max_tokens=enough), Journal(calls), account)
+    return ChatClient(replace(endpoint, max_tokens=max(endpoint.max_tokens, reply_tokens)), journal, account)
 
 
-def _ask_chat(
-    client: ChatClient, files: Mapping[str, Sequence[File]], per_file: int, progress: Progress | None
-) -> dict[File, Pairs]:
-    """What a chat model asks about each file."""
-    written: dict[File, Pairs] = {}
-    for name, chosen in files.items():
+async def ask_all(
+    client: ChatClient, inquiries: Sequence[Inquiry], progress: Progress | None = None
+) -> list[str | None]:
+    """Send all inquiries, ``client.endpoint.concurrency`` at a time.
 
-        def tell(done: int, total: int, name: str = name) -> None:
-            if progress is not None:
-                progress(done, total, f"files of {name} asked about")
+    Args:
+        client: opened and closed here; its ``usage`` holds afterwards what this call cost.
+        inquiries: what is asked.
+        progress: called with the number of inquiries that are settled.
 
-        asked = client.run(ask_chat(client, chosen, per_file=per_file, progress=tell))
-        written |= {(file, text): asked[file] for file, text in chosen}
-    return written
+    Returns:
+        The replies in order; ``None`` where a second reply could not be used either.
+
+    Raises:
+        WorkFailed: the endpoint failed; the replies to other inquiries are kept and used by the next call.
+
+    """
+    replies: dict[int, str | None] = {}
+    waiting = iter(enumerate(inquiries))
+
+    def report() -> None:
+        if progress is not None:
+            progress(len(replies), len(inquiries), "files with a reply")
+
+    async def work() -> None:
+        for number, inquiry in waiting:  # shared: a worker whose inquiry failed stops, the others go on
+            replies[number] = await _ask_twice(client, inquiry)
+            report()
+
+    report()
+    async with client:
+        workers = (work() for _ in range(client.endpoint.concurrency))
+        outcomes = await asyncio.gather(*workers, return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+    return [replies[number] for number in range(len(inquiries))]
+
+
+async def _ask_twice(client: ChatClient, inquiry: Inquiry) -> str | None:
+    """A usable reply, the second if the first is none; a client that reads would set the call aside as a failure."""
+    chat = inquiry.chat
+    try:
+        for _ in range(2):
+            reply = (await client.ask(chat, str)).value
+            try:
+                inquiry.check(reply)
+                return reply
+            except BadReply as complaint:
+                answer = {"role": "user", "content": str(complaint)}
+                chat = [*chat, {"role": "assistant", "content": reply}, answer]
+    except RejectedReply:
+        pass
+    except WorkFailed as error:
+        raise WorkFailed(f"no questions about {inquiry.subject!r}: {error}") from error
+    return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
+from reflectrl.core.extras import Extras
 from reflectrl.core.words import holds
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT
 from reflectrl.envs.auto_explore.libraries import Library, open_library
@@ -120,6 +121,14 @@ class AutoExplore(NatLangEnv):
         over = answer is not None or self.steps >= self.horizon
         bonus = 0 if not over or self._file is None else FOUND if success else -FOUND
         return Outcome((STEP + bonus) / self.horizon, ended=answer is not None, success=success)
+
+    @classmethod
+    def extras(cls) -> Extras:
+        """Questions about any repository as a dataset, and the copilot of appendix C.2."""
+        from reflectrl.envs.auto_explore.copilot import RepositoryCopilot
+        from reflectrl.envs.auto_explore.draft import draft_dataset
+
+        return Extras(draft_dataset, RepositoryCopilot(cls))
 
     @property
     def answer(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from reflectrl.core import Turn
     from reflectrl.pipeline.explore import Explorers
 
-SHOWN = 5
-"""Commands of a menu that are shown; the first, or those that the policy finds most probable."""
-LENGTH = 300
+MAX_COMMANDS = 5
+"""Commands of a menu that are shown: the first, or those that the policy finds most probable."""
+MAX_LINE_CHARS = 300
 """Characters shown of a line."""
 
 
@@ -81,7 +81,7 @@ def explore(
     from reflectrl.players.human import PlayerLeft
 
     # a folder's entries are in the menu too
-    screen = Screen(action="Command", most=SHOWN, skip="Here: ", longest=LENGTH)
+    screen = Screen(action="Command", most=MAX_COMMANDS, skip="Here: ", longest=MAX_LINE_CHARS)
 
     try:
         from reflectrl.pipeline.explore import explore as play
@@ -95,8 +95,8 @@ def explore(
         warn("\nstopped; no file was named.")
         raise typer.Exit(130) from None
     if answer is None:
-        plural = "s" * (watcher.steps != 1)
-        raise WorkFailed(f"no file was named within {watcher.steps} step{plural}; allow more with --steps.")
+        steps_played = "1 step" if watcher.steps == 1 else f"{watcher.steps} steps"
+        raise WorkFailed(f"no file was named within {steps_played}; allow more with --steps.")
     screen.say(f"answer: {answer}")
 
 
@@ -113,32 +113,32 @@ def _work(
 ) -> None:
     """Let a person or a model work in a copy of the repository, and show what was changed."""
     from reflectrl.cli.screen import Screen
-    from reflectrl.players.human import PlayerLeft
 
-    screen = Screen(longest=LENGTH)
+    screen = Screen(longest=MAX_LINE_CHARS)
+
+    def show(command: str, output: str) -> None:
+        if model is not None:  # a person has typed it
+            screen.say("")
+            screen.state(f"> {command.rstrip()}")
+        if output:
+            screen.state(output.rstrip("\n"))
+
     try:
-        from reflectrl.pipeline.copilot import STEPS, Keyboard, chat_model, work_on
+        from reflectrl.pipeline.explore import chat_ask, copilot
 
-        typist = Keyboard() if model is None else chat_model(model, base_url, api_key_env)
-        given = {} if seconds is None else {"seconds": seconds}
-
-        def show(command: str, output: str) -> None:
-            if model is not None:  # a person has typed it
-                screen.say("")
-                screen.state(f"> {command.rstrip()}")
-            if output:
-                screen.state(output.rstrip("\n"))
-
-        work = work_on(source, task, typist, steps=STEPS if steps is None else steps, apply=apply, show=show, **given)
-    except (KeyboardInterrupt, PlayerLeft):
+        ask = None if model is None else chat_ask(model, base_url, api_key_env)
+        limits = {"steps": steps, "seconds": seconds}
+        given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+        work = copilot().work_on(source, task, ask, apply=apply, show=show, **given)
+    except (KeyboardInterrupt, EOFError):
         warn("\nstopped; nothing was kept.")
         raise typer.Exit(130) from None
     for line in work.diff:
         screen.say(line)
     if work.answer is not None:
         screen.say(f"answer: {work.answer}")
-    files = f"{len(work.after)} file{'s' * (len(work.after) != 1)}"
-    screen.say(f"changed: {files}{'' if apply or not work.after else '; nothing is written, add --apply for that'}")
+    files = "1 file" if len(work.changed) == 1 else f"{len(work.changed)} files"
+    screen.say(f"changed: {files}{'' if apply or not work.changed else '; nothing is written, add --apply for that'}")
 
 
 def _players(

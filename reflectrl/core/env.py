@@ -1,9 +1,10 @@
 """``NatLangEnv``: an environment whose observations and actions are text.
 
-An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write six more (``expert``,
-``reflection``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``). Everything that users get wrong is owned by this
-base: seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end,
-snapshots. What those methods raise, or answer and may not, becomes a sentence that says where it happened.
+An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write seven more (``expert``,
+``reflection``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). Everything that users get wrong is
+owned by this base: seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps
+after the end, snapshots. What those methods raise, or answer and may not, becomes a sentence that says where it
+happened.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import gymnasium
 from gymnasium.utils import seeding
 
 from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError, is_signal, nearest, raised
+from reflectrl.core.extras import Extras
 from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_tasks
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.spaces import TextSpace
@@ -127,6 +129,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - an environment with several task sets uses them
         """What results on so many tasks of ``split`` must say of where they come from; "" where the name says it."""
         return ""
+
+    @classmethod
+    def extras(cls) -> Extras:
+        """A builder of the environment's dataset and a copilot, where the environment brings them."""
+        return Extras()
 
     # ---- what the base owns ----------------------------------------------------------------------------------
 

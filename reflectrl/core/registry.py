@@ -32,6 +32,9 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",
 }
 
+DEFAULT_COPILOT = "auto_explore"
+"""Environment whose copilot ``reflectrl explore`` uses, unless a run names another one."""
+
 
 def register_env(name: str, target: str | type[NatLangEnv]) -> None:
     """Make ``target`` (a class, or ``"module:Class"``) known as ``name``; a second, different owner is refused."""

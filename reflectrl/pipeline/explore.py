@@ -1,47 +1,65 @@
-"""``explore``: one question about any repository, played by any players (the copilot of the paper's appendix C.2)."""
+"""``explore``: a question about a source of the user's own, played by any players in an environment with a copilot."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reflectrl.config import Recipe
 from reflectrl.config.prompts import prompt_format
-from reflectrl.core import InvalidInput, Task, Turn
-from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.libraries import Library, folder_library
-from reflectrl.envs.auto_explore.sandbox import quote
-from reflectrl.envs.auto_explore.sources import fetch
+from reflectrl.core import InvalidInput, NatLangEnv, Turn
+from reflectrl.core.chat import Messages
+from reflectrl.core.extras import Ask, Copilot
+from reflectrl.core.registry import DEFAULT_COPILOT, env_class
 from reflectrl.pipeline.folder import last_policy, read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 
-READ = ("horizon", "page", "output", "listing")
-"""Options of the environment that shape what players read; the others are about training."""
+T = TypeVar("T")
+
 HISTORY = 20
 """Past commands that a chat model is shown."""
+MAX_TOKENS = 4096
+"""Tokens of the longest reply of a chat model that does a whole task; it may hold a file."""
+TIMEOUT_S = 300.0
+"""Seconds that such a reply may take."""
 
-Settings = Mapping[str, Any]
-"""The environment's options."""
+Options = Mapping[str, Any]
+"""Options of the environment."""
 
 
 @dataclass(frozen=True)
 class Explorers:
-    """Who explores, and what they read."""
+    """Players of one question, and what they read."""
 
     who: str
-    """In words, for the person who watches."""
+    """Name of the players, for the person who watches."""
     layout: PromptFormat
-    enter: Callable[[Settings], tuple[Policy, Reflector | None]]
-    """Makes the players; called when the repository is there, since models take long to load."""
-    options: Settings = field(default_factory=dict)
+    """Layout of their prompts."""
+    enter: Callable[[Options], tuple[Policy, Reflector | None]]
+    """Makes the players for an environment with these options; called late, since models take long to load."""
+    env: str = DEFAULT_COPILOT
+    """Name of the environment, which brings a copilot."""
+    options: Options = field(default_factory=dict)
     """Options of the environment that these players need."""
-    file: str | None = None
-    """The answer, if they are to know it."""
+    answer: str | None = None
+    """The answer, for players that are to know it."""
+
+
+def copilot(env: str = DEFAULT_COPILOT) -> Copilot:
+    """Return the copilot that the environment ``env`` brings.
+
+    Raises:
+        InvalidInput: it brings none.
+
+    """
+    found = env_class(env).extras().copilot
+    if found is None:
+        raise InvalidInput(f"environment {env!r} has no copilot; expected one that has, such as {DEFAULT_COPILOT!r}.")
+    return found
 
 
 def explore(
@@ -49,65 +67,57 @@ def explore(
     question: str,
     players: Explorers,
     *,
-    options: Settings | None = None,
+    options: Options | None = None,
     seed: int = 0,
     show: Callable[[Turn], None] | None = None,
 ) -> str | None:
-    """Let ``players`` look for the file that answers ``question``, for one episode in a private copy.
+    """Let ``players`` look for the answer to ``question`` in ``source``, for one episode.
 
     Args:
-        source: the repository, in any form that ``sources.fetch`` takes.
-        question: what the file is to answer.
-        players: who explores.
-        options: of the environment, over those of the players: ``horizon``, ``page``.
-        seed: of all that is drawn.
-        show: told of each step once it is played.
+        source: in a form that the environment's copilot takes.
+        question: what is to be answered.
+        players: play the episode.
+        options: of the environment, over those of the players.
+        seed: of all draws.
+        show: called with each step once it is played.
 
     Returns:
-        The file that was named, relative to the repository, or ``None``.
+        The answer that was given, or ``None``.
 
     Raises:
-        InvalidInput: no question, no such source, nothing in it, a file for the expert that is not there, or a state
+        InvalidInput: no question, no such source, nothing in it, an answer for the expert that is not there, or a state
             that is too long for a local model.
-        WorkFailed: the repository cannot be fetched or copied, or a chat endpoint failed.
+        WorkFailed: the source cannot be fetched or copied, or a chat endpoint failed.
 
     """
-    if not question.strip():
-        raise InvalidInput("the question is empty; say what the file that you look for should tell.")
-    with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
-        _, repository = fetch(source, Path(folder))
-        library, name = folder_library(repository), repository.resolve().name
-        settings = {**players.options, **(options or {}), "dataset": library}
-        env = AutoExplore(**settings)
-        if not any(path.is_file() for path in library.sandbox(name).root.rglob("*")):
-            raise InvalidInput("this repository has no files, or hidden ones only; choose another one.")
-        file = None if players.file is None else _file(library, name, players.file)
-        policy, reflector = players.enter(settings)
-        task = Task("explore", {"repository": name, "question": _sendable(question), "file": file})
-        episode = Episode(task, seed)
+    settings = {**players.options, **(options or {})}
+    with copilot(players.env).open_task(source, question, settings, players.answer) as opened:
+        policy, reflector = players.enter(opened.options)
+        episode = Episode(opened.task, seed)
         try:
-            rollout([env], [episode], policy=policy, reflector=reflector, layout=players.layout, on_turn=show)
+            rollout([opened.env], [episode], policy=policy, reflector=reflector, layout=players.layout, on_turn=show)
         except InvalidInput as error:  # a folder with long names
-            raise InvalidInput(f"step {env.steps + 1} cannot be played: {error} A smaller --page may help.") from error
-        return env.answer
+            step = opened.env.steps + 1
+            raise InvalidInput(f"step {step} cannot be played: {error} A smaller --page may help.") from error
+        return opened.answer()
 
 
 def person() -> Explorers:
-    """Somebody at the keyboard, who sees the entries of a folder in the menu and what was played on the screen."""
+    """Return a person at the keyboard, who sees the menu and on the screen what was played."""
     from reflectrl.players.human import HumanPolicy
 
-    layout = PromptFormat(AutoExplore.instructions, history=0)
-    return Explorers("you", layout, lambda _: (HumanPolicy(), None), {"listing": False})
+    layout = PromptFormat(_env().instructions, history=0)
+    return Explorers("you", layout, lambda _: (HumanPolicy(), None), options=copilot().person_options)
 
 
-def expert(file: str) -> Explorers:
-    """The environment's expert, who is told the answer and shows a shortest way to it."""
-    layout = PromptFormat(AutoExplore.instructions)
-    return Explorers(f"the expert, told {file}", layout, lambda _: (ExpertPolicy(), ExpertReflector()), file=file)
+def expert(answer: str) -> Explorers:
+    """Return the environment's expert, who is given the answer and shows a shortest way to it."""
+    layout = PromptFormat(_env().instructions)
+    return Explorers(f"the expert, told {answer}", layout, lambda _: (ExpertPolicy(), ExpertReflector()), answer=answer)
 
 
 def chat_model(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Explorers:
-    """A model behind an OpenAI-compatible endpoint, which reflects and then chooses.
+    """Return a model behind an OpenAI-compatible endpoint, which reflects and then chooses.
 
     Raises:
         InvalidInput: no key, or an address that cannot be one.
@@ -118,26 +128,48 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env or Endpoint.api_key_env)
     policy, reflector = RemotePolicy(endpoint), RemoteReflector(endpoint)
-    layout = PromptFormat(AutoExplore.instructions, HISTORY)
-    return Explorers(str(endpoint), layout, lambda _: (policy, reflector))
+    return Explorers(str(endpoint), PromptFormat(_env().instructions, HISTORY), lambda _: (policy, reflector))
+
+
+def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Ask:
+    """Return a function that asks a model behind an OpenAI-compatible endpoint, for ``Copilot.work_on``.
+
+    Raises:
+        InvalidInput: no key, or an address that cannot be one.
+
+    """
+    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.endpoint import Endpoint
+
+    key = api_key_env or Endpoint.api_key_env
+    client = ChatClient(Endpoint(model, base_url, api_key_env=key, max_tokens=MAX_TOKENS, timeout_s=TIMEOUT_S))
+
+    def ask(chat: Messages, read: Callable[[str], T], /) -> T:
+        [reply] = client.ask_many([chat], [read])
+        return reply.value
+
+    return ask
 
 
 def trained(run: Path, *, greedy: bool = True) -> Explorers:
-    """The players of a run, with the prompts they were trained on.
+    """Return the players of a run, with the prompts they were trained on.
 
     Args:
         run: a run folder.
         greedy: play the most probable command; otherwise draw it.
 
     Raises:
-        InvalidInput: no run folder, one of another environment, one without a policy yet, or one whose reflector is
-            the expert.
+        InvalidInput: no run folder, one of an environment without a copilot, one without a policy yet, or one whose
+            reflector is the expert.
 
     """
     recipe = read_recipe(run)
-    if recipe.env.name != AutoExplore.name:
+    cls = env_class(recipe.env.name)
+    brought = cls.extras().copilot
+    if brought is None:
         raise InvalidInput(
-            f"{run} was trained on {recipe.env.name!r}; expected a run of {AutoExplore.name!r}: choose another --run."
+            f"{run} was trained on {recipe.env.name!r}; expected a run of an environment with a copilot, such as "
+            f"{DEFAULT_COPILOT!r}: choose another --run."
         )
     if recipe.players.reflector == "expert":
         raise InvalidInput(
@@ -148,32 +180,24 @@ def trained(run: Path, *, greedy: bool = True) -> Explorers:
     given = {**recipe.env.options, **recipe.eval.env}
     return Explorers(
         f"{policy} of {run}",
-        prompt_format(recipe, AutoExplore.instructions),
-        lambda settings: _enter(recipe, run, policy, settings, greedy=greedy),
-        {name: given[name] for name in READ if name in given},
+        prompt_format(recipe, cls.instructions),
+        lambda options: _enter(recipe, run, policy, options, greedy=greedy),
+        recipe.env.name,
+        {name: given[name] for name in brought.player_options if name in given},
     )
 
 
 def _enter(
-    recipe: Recipe, run: Path, policy: str, settings: Settings, *, greedy: bool
+    recipe: Recipe, run: Path, policy: str, options: Options, *, greedy: bool
 ) -> tuple[Policy, Reflector | None]:
-    """The run's players, for the environment that is played here instead of the recipe's."""
+    """Load the run's players for the environment that is played here instead of the recipe's."""
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 
-    env = recipe.env.model_copy(update={"options": dict(settings)})
+    env = recipe.env.model_copy(update={"options": dict(options)})
     here = recipe.model_copy(update={"env": env, "dataset": None})
     agent = load_agent(run, policy=policy, greedy=greedy, recipe=here)
     return agent.policy, agent.reflector
 
 
-def _file(library: Library, repository: str, file: str) -> str:
-    """``file`` as the environment names it."""
-    done = library.sandbox(repository).run(f"id {quote(file)}")
-    if done.answer is None:
-        raise InvalidInput(f"the expert is to be told a file of the repository, but {done.output}")
-    return done.answer
-
-
-def _sendable(question: str) -> str:
-    """What was typed may hold bytes that are no text, which no endpoint would take."""
-    return question.encode(errors="replace").decode()
+def _env() -> type[NatLangEnv]:
+    return env_class(DEFAULT_COPILOT)

@@ -1,8 +1,9 @@
-"""build_dataset: questions about a recipe's repositories, written once."""
+"""build_dataset: an environment's builder writes the questions of a recipe's sources, once."""
 
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
-from reflectrl.envs.auto_explore.dataset import ask_about, read_dataset
+from reflectrl.endpoint.journal import REPLIES
+from reflectrl.envs.auto_explore.dataset import Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 
 CITIES = ("athens", "berlin", "cairo", "dublin")
@@ -38,59 +40,74 @@ def office(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "office", "hourly wages")
 
 
-def recipe(*repositories: object, **dataset: object) -> Recipe:
+def recipe(*repositories: object, env: str = "auto_explore", seed: int = 0, **dataset: object) -> Recipe:
     return Recipe.model_validate(
         {
             "name": "test",
-            "env": {"name": "auto_explore"},
+            "seed": seed,
+            "env": {"name": env},
             "dataset": {"repositories": list(map(str, repositories)), **dataset},
             "data": {"samples": 20},
         }
     )
 
 
-def remote(endpoint: ScriptedEndpoint, *repositories: Path, **changes: object) -> Recipe:
+def remote(endpoint: ScriptedEndpoint, *repositories: Path, per_file: int = 2, **changes: object) -> Recipe:
     there = {"base_url": endpoint.url, "max_attempts": 1, "max_tokens": 10, "concurrency": 1, **changes}
-    return recipe(*repositories, writer="openai", per_file=2, endpoint=there)
+    return recipe(*repositories, writer="openai", per_file=per_file, endpoint=there)
+
+
+def build(wanted: Recipe, run: Path) -> list[Question]:
+    """Build the dataset anew, with the replies that the run folder holds."""
+    if (run / "dataset").exists():
+        (run / "dataset").rename(run.parent / f"{run.name} {time.monotonic_ns()}")
+    build_dataset(wanted, run, Account())
+    questions = [row for rows in read_dataset(run / "dataset").questions.values() for row in rows]
+    return sorted(questions, key=lambda question: question.id)
+
+
+def city(chat: Chat) -> str:
+    return re.findall(r"# \w+ \w+ in (\w+)", chat[1]["content"])[0]
 
 
 def good(chat: Chat) -> str:
-    subject, city = re.findall(r"# (\w+ \w+) in (\w+)", chat[1]["content"])[0]
+    subject = re.findall(r"# (\w+ \w+) in", chat[1]["content"])[0]
     return (
-        f"ANALYSIS: On {subject}.\nQUESTION 1: Where are {subject} in {city}?\nANSWER 1: Nobody.\n"
-        f"QUESTION 2: Is {city} where nobody knows {subject}?\nANSWER 2: Yes."
+        f"ANALYSIS: On {subject}.\nQUESTION 1: Where are {subject} in {city(chat)}?\nANSWER 1: Nobody.\n"
+        f"QUESTION 2: Is {city(chat)} where nobody knows {subject}?\nANSWER 2: Yes."
     )
+
+
+def asked_about(endpoint: ScriptedEndpoint) -> list[str]:
+    """Cities of the requests since the last call."""
+    cities = [city(request.chat) for request in endpoint.requests]
+    endpoint.requests.clear()
+    return cities
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_the_files_own_words_become_questions_about_two_repositories(shop: Path, office: Path, tmp_path: Path) -> None:
+def test_the_files_own_words_become_questions_that_the_environment_plays(
+    shop: Path, office: Path, tmp_path: Path
+) -> None:
+    expected = ask_about({"shop": shop, "office": office}, write_questions, per_file=3, seed=0)
     build_dataset(recipe(shop, office), tmp_path / "run", Account())
     dataset = read_dataset(tmp_path / "run" / "dataset")
-    expected = ask_about({"shop": shop, "office": office}, write_questions, per_file=3, seed=0)
     assert dataset.questions == expected.questions
     assert sorted(dataset.repositories) == ["office", "shop"]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["dataset"]
-
-
-def test_the_recipes_environment_plays_it_although_the_repositories_have_gone(shop: Path, tmp_path: Path) -> None:
-    build_dataset(recipe(shop), tmp_path / "run", Account())
     shop.rename(tmp_path / "elsewhere")
-    env = recipe_env(recipe(shop), tmp_path / "run")
+    env = recipe_env(recipe(shop, office), tmp_path / "run")
     asked = [task.options["file"] for split in SPLITS for task in env.tasks(split)]
-    assert sorted(asked) == [f"docs/{city}.md" for city in CITIES]
+    assert sorted(asked) == sorted(2 * [f"docs/{city}.md" for city in CITIES])
     env.reset(seed=0)
 
 
-def test_gen_data_builds_the_dataset_first(shop: Path, tmp_path: Path) -> None:
+def test_gen_data_builds_the_dataset_first_and_once(shop: Path, tmp_path: Path) -> None:
     assert generate(recipe(shop), tmp_path / "run").samples == 20
     assert {"dataset", "data", "sft"} <= {path.name for path in (tmp_path / "run").iterdir()}
-
-
-def test_it_is_built_once_and_not_again(shop: Path, tmp_path: Path) -> None:
-    build_dataset(recipe(shop), tmp_path / "run", Account())
     before = contents(tmp_path / "run")
     (shop / "docs" / "rome.md").write_text("# sick notes in Rome\n\nNobody knows.\n")
     build_dataset(recipe(shop), tmp_path / "run", Account())
@@ -100,7 +117,7 @@ def test_it_is_built_once_and_not_again(shop: Path, tmp_path: Path) -> None:
 def test_the_seed_of_the_recipe_splits_the_files(shop: Path, tmp_path: Path) -> None:
     splits = set()
     for seed in range(5):
-        build_dataset(recipe(shop).model_copy(update={"seed": seed}), tmp_path / str(seed), Account())
+        build_dataset(recipe(shop, seed=seed), tmp_path / str(seed), Account())
         splits.add(read_dataset(tmp_path / str(seed) / "dataset").questions["test"][0].file)
     assert len(splits) > 1
 
@@ -110,17 +127,17 @@ def test_as_many_files_are_asked_about_as_wanted(
     writer: str, endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
 ) -> None:
     endpoint.reply = good
-    wanted = remote(endpoint, shop) if writer == "openai" else recipe(shop)
-    section = wanted.dataset.model_copy(update={"files": 3})
-    build_dataset(wanted.model_copy(update={"dataset": section}), tmp_path / "run", Account())
-    dataset = read_dataset(tmp_path / "run" / "dataset")
-    assert len({question.file for split in SPLITS for question in dataset.questions[split]}) == 3
-    assert len(list((dataset.repositories["shop"] / "docs").iterdir())) == len(CITIES)
+    there = {"base_url": endpoint.url}
+    questions = build(recipe(shop, writer=writer, files=3, endpoint=there), tmp_path / "run")
+    assert len({question.file for question in questions}) == 3
+    assert len(list((tmp_path / "run" / "dataset" / "repositories" / "shop" / "docs").iterdir())) == len(CITIES)
     assert len(endpoint.requests) == (3 if writer == "openai" else 0)
 
 
-def test_an_environment_that_brings_its_own_tasks_gets_no_dataset(tmp_path: Path) -> None:
+def test_an_environment_without_a_builder_gets_no_dataset(shop: Path, tmp_path: Path) -> None:
     build_dataset(Recipe.model_validate({"name": "test", "env": {"name": "number_line"}}), tmp_path / "run", Account())
+    with pytest.raises(InvalidInput, match="'number_line'"):
+        build_dataset(recipe(shop, env="number_line"), tmp_path / "run", Account())
     assert not (tmp_path / "run").exists()
 
 
@@ -128,7 +145,11 @@ def test_a_chat_model_is_asked_about_every_file_of_every_repository(
     endpoint: ScriptedEndpoint, shop: Path, office: Path, tmp_path: Path
 ) -> None:
     endpoint.reply = good
-    build_dataset(remote(endpoint, shop, office), tmp_path / "run", Account())
+    counts: list[tuple[int, int]] = []
+    build_dataset(
+        remote(endpoint, shop, office), tmp_path / "run", Account(), lambda done, total, _: counts.append((done, total))
+    )
+    assert counts == [(0, 2), *((done, 8) for done in range(9))]
     assert len(endpoint.requests) == 8
     questions = [row for rows in read_dataset(tmp_path / "run" / "dataset").questions.values() for row in rows]
     assert len(questions) == 16
@@ -139,16 +160,25 @@ def test_a_chat_model_is_asked_about_every_file_of_every_repository(
 
 def test_replies_have_room_for_all_questions(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
     endpoint.reply = good
-    build_dataset(remote(endpoint, shop, max_tokens=10), tmp_path / "few", Account())
-    build_dataset(remote(endpoint, shop, max_tokens=5000), tmp_path / "many", Account())
+    build(remote(endpoint, shop, max_tokens=10), tmp_path / "few")
+    build(remote(endpoint, shop, max_tokens=5000), tmp_path / "many")
     limits = {max(request.body.get(name, 0) for name in request.body if "max" in name) for request in endpoint.requests}
     assert len(limits) == 2
     assert min(limits) > 200
     assert max(limits) == 5000
 
 
-def kept(run: Path) -> list[str]:
-    return (run / "calls" / "writer" / "replies.jsonl").read_text().splitlines()
+def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
+    def slow_about_athens(chat: Chat) -> str:
+        if city(chat) == "Athens":
+            time.sleep(0.3)
+        return good(chat)
+
+    endpoint.reply = slow_about_athens
+    assert build(remote(endpoint, shop), tmp_path / "1") == build(remote(endpoint, shop, concurrency=3), tmp_path / "3")
+    assert 1 < endpoint.peak <= 3
+    replies = [(tmp_path / run / "calls" / "writer" / REPLIES).read_bytes() for run in ("1", "3")]
+    assert replies[0] != replies[1]
 
 
 def test_paid_replies_are_kept_and_not_asked_for_again(
@@ -156,55 +186,112 @@ def test_paid_replies_are_kept_and_not_asked_for_again(
 ) -> None:
     endpoint.reply = good
     endpoint.faults.extend(["none"] * 6 + ["401"])
-    with pytest.raises(WorkFailed, match=r"no questions about 'docs/cairo.md': .*key was refused"):
+    with pytest.raises(WorkFailed, match=r"docs/cairo\.md"):
         build_dataset(remote(endpoint, shop, office), tmp_path / "run", Account())
-    assert len(kept(tmp_path / "run")) == 6
     assert not (tmp_path / "run" / "dataset").exists()
+    assert asked_about(endpoint) == [name.title() for name in (*CITIES, *CITIES[:3])]
+    build(remote(endpoint, shop, office), tmp_path / "run")
+    assert asked_about(endpoint) == ["Cairo", "Dublin"]
+    build(remote(endpoint, shop, office, concurrency=3, timeout_s=5.0, max_attempts=2), tmp_path / "run")
+    assert asked_about(endpoint) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model": "other"}, {"temperature": 0.5}, {"max_tokens": 900}, {"per_file": 3}],
+    ids=str,
+)
+def test_replies_to_other_settings_are_not_used(
+    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    endpoint.reply = good
+    build(remote(endpoint, shop), tmp_path / "run")
+    build(remote(endpoint, shop, **changes), tmp_path / "run")
+    assert len(endpoint.requests) == 2 * len(CITIES)
+
+
+def test_an_edited_file_is_asked_about_again_and_no_other(
+    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = good
+    build(remote(endpoint, shop), tmp_path / "run")
     endpoint.requests.clear()
-    build_dataset(remote(endpoint, shop, office), tmp_path / "run", Account())
-    assert len(endpoint.requests) == 2
-    assert len(kept(tmp_path / "run")) == 8
-    endpoint.requests.clear()
-    build_dataset(remote(endpoint, shop, office), tmp_path / "run", Account())
-    assert endpoint.requests == []
+    (shop / "docs" / "athens.md").write_text("# sick notes in Rome\n\nNobody knows.\n")
+    assert "Where are sick notes in Rome?" in {row.question for row in build(remote(endpoint, shop), tmp_path / "run")}
+    assert asked_about(endpoint) == ["Rome"]
+
+
+def test_one_refused_file_does_not_keep_the_others_from_being_asked(
+    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = good
+    endpoint.faults.append("400")
+    with pytest.raises(WorkFailed):
+        build(remote(endpoint, shop, concurrency=2), tmp_path / "run")
+    assert len(asked_about(endpoint)) == 4
+    build(remote(endpoint, shop), tmp_path / "run")
+    assert len(asked_about(endpoint)) == 1
+
+
+def test_a_reply_without_a_question_is_asked_again_with_the_reason(
+    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda chat: "How interesting." if len(chat) == 2 else good(chat)
+    assert len(build(remote(endpoint, shop), tmp_path / "run")) == 8
+    assert len(endpoint.requests) == 8
+    chat = max((request.chat for request in endpoint.requests), key=len)
+    assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
+    assert chat[2]["content"] == "How interesting."
+    assert "QUESTION 1" in chat[3]["content"]
+
+
+def test_a_file_without_questions_is_not_asked_about_for_ever(
+    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda chat: "Nothing to ask." if city(chat) == "Athens" else good(chat)
+    for _ in range(2):
+        assert len(build(remote(endpoint, shop), tmp_path / "run")) == 6
+        assert len(endpoint.requests) == 5
+
+
+def test_a_passing_fault_is_not_taken_for_a_reply_without_questions(
+    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = good
+    endpoint.faults.extend(["500", "empty", "truncated"])
+    assert len(build(remote(endpoint, shop, max_attempts=5), tmp_path / "run")) == 8
 
 
 def test_replies_are_kept_when_the_dataset_cannot_be_written(
     endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
 ) -> None:
     endpoint.reply = lambda chat: good(chat).replace("sick notes", "holidays")  # which no file mentions
-    with pytest.raises(InvalidInput, match="clear questions were found for 0 files"):
+    with pytest.raises(InvalidInput):
         build_dataset(remote(endpoint, shop), tmp_path / "run", Account())
-    assert len(kept(tmp_path / "run")) == 4
-
-
-def test_without_a_key_nothing_is_written(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(InvalidInput, match="OPENAI_API_KEY is not set"):
-        build_dataset(recipe(shop, writer="openai"), tmp_path / "run", Account())
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_repository_given_twice_is_refused(shop: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="shop' was given twice; its test questions would be known: remove one"):
-        build_dataset(recipe(shop, shop), tmp_path / "run", Account())
-    assert not (tmp_path / "run").exists()
+    assert len((tmp_path / "run" / "calls" / "writer" / REPLIES).read_text().splitlines()) == 4
 
 
 def test_two_repositories_of_one_name_get_two_names(shop: Path, tmp_path: Path) -> None:
     other = make_repository(tmp_path / "other" / "shop", "hourly wages")
-    build_dataset(recipe(shop, other), tmp_path / "run", Account())
-    dataset = read_dataset(tmp_path / "run" / "dataset")
-    assert sorted(dataset.repositories) == ["shop", "shop-2"]
-    asked = {row.repository: row.question for rows in dataset.questions.values() for row in rows}
-    assert ("sick notes" in asked["shop"].lower(), "hourly wages" in asked["shop-2"].lower()) == (True, True)
+    asked = {row.repository: row.question.lower() for row in build(recipe(shop, other), tmp_path / "run")}
+    assert sorted(asked) == ["shop", "shop-2"]
+    assert ("sick notes" in asked["shop"], "hourly wages" in asked["shop-2"]) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("source", "sentence"),
-    [("gone", "'gone' is neither a folder nor of another known form"), ("company:nan", "did you mean 'nano'")],
+    ("sources", "writer", "fact"),
+    [
+        (["company:nano", "company:nano"], "extractive", "company:nano"),
+        (["gone"], "extractive", "gone"),
+        (["company:nan"], "extractive", "'nano'"),
+        (["company:nano"], "openai", "OPENAI_API_KEY"),
+    ],
+    ids=["twice", "no folder", "no such size", "no key"],
 )
-def test_what_is_no_repository_is_refused(source: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        build_dataset(recipe(source), tmp_path / "run", Account())
+def test_what_cannot_work_is_refused_and_nothing_is_written(
+    sources: list[str], writer: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidInput, match=fact):
+        build_dataset(recipe(*sources, writer=writer), tmp_path / "run", Account())
     assert not (tmp_path / "run").exists()

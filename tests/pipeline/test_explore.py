@@ -128,7 +128,7 @@ def test_a_run_before_sft_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_environment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="was trained on 'dangerous_taxi'; expected a run of 'auto_explore'"):
+    with pytest.raises(InvalidInput, match="'dangerous_taxi'"):
         trained(write(tmp_path / "run", recipe(name="dangerous_taxi/nano")))
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core.chat import BadReply
-from reflectrl.prompts.questions import MAX_CHARS, question_chat, read_questions
+from reflectrl.envs.auto_explore.chat_questions import MAX_CHARS, question_chat, read_questions
 
 TWO = (("What is sold?", "Coffee."), ("Who may order?", "Anybody."))
 

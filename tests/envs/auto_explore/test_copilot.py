@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from bubblewrap import NEEDED, programs_work
 from scripted_endpoint import Chat, ScriptedEndpoint
+from typer.testing import CliRunner, Result
 
+from reflectrl.cli.app import app
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply
-from reflectrl.pipeline.copilot import ChatModel, Work, read_command, work_on
+from reflectrl.core.extras import Work
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.envs.auto_explore.copilot import ChatTypist, read_command, work_on
 
 pytestmark = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 EDIT = "edit shop.py\n<<<<<<< OLD\n    return 3\n=======\n    return 4\n>>>>>>> NEW\n"
@@ -36,8 +38,6 @@ def shop(tmp_path: Path) -> Path:
 class Typed:
     """Types what it was given, and keeps what it was shown."""
 
-    who = "a list"
-
     def __init__(self, *commands: str | Callable[[], str]) -> None:
         self._commands = list(commands)
         self.shown: list[str] = []
@@ -56,19 +56,18 @@ def bytes_of(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
-def command_line(*arguments: object, typed: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reflectrl", "explore", *map(str, arguments), "--programs"]
-    return subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
+def command_line(*arguments: object, typed: str = "") -> Result:
+    return CliRunner().invoke(app, ["explore", *map(str, arguments), "--programs"], input=typed)
 
 
 def test_a_person_edits_runs_and_keeps_what_was_changed(shop: Path) -> None:
     typed = f"{EDIT}END\n{CHECK}END\n{NOTES}END\npython -c \"import os; os.remove('docs/old.md')\"\nexit\n"
     before = bytes_of(shop)
     shown = command_line(shop, "Raise the price.", typed=typed)
-    assert (shown.returncode, shown.stderr) == (0, "")
+    assert (shown.exit_code, shown.stderr) == (0, "")
     assert bytes_of(shop) == before
     done = command_line(shop, "Raise the price.", "--apply", typed=typed)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     changes = (
         "--- a/docs/old.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n"
         "--- /dev/null\n+++ b/notes.md\n@@ -0,0 +1,2 @@\n+The price\n+\u241b[2Jis `4`.\n"
@@ -106,7 +105,7 @@ def test_a_chat_model_does_the_task_in_its_own_words(shop: Path, monkeypatch: py
         endpoint.reply = reply
         where = ("--model", "scripted", "--base-url", endpoint.url, "--api-key-env", "MY_KEY")
         done = command_line(shop, "Raise the price.", *where, "--apply")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "  > cat shop.py\n  def price():\n      return 3\n" in done.stdout
     assert "\n  it is 4\n" in done.stdout
     assert done.stdout.endswith("answer: shop.py\nchanged: 2 files\n")
@@ -120,14 +119,17 @@ def test_a_chat_model_does_the_task_in_its_own_words(shop: Path, monkeypatch: py
 
 
 def test_a_model_that_never_gives_a_command_ends_the_work(shop: Path) -> None:
-    with ScriptedEndpoint() as endpoint, pytest.raises(WorkFailed, match="There is no command in that"):
-        work_on(str(shop), "Raise the price.", ChatModel(endpoint.at(max_attempts=2)))
+    with ScriptedEndpoint() as endpoint:
+        client = ChatClient(endpoint.at(max_attempts=2))
+        typist = ChatTypist(lambda chat, read: client.ask_many([chat], [read])[0].value)
+        with pytest.raises(WorkFailed):
+            work_on(str(shop), "Raise the price.", typist)
 
 
 def test_mistakes_are_told_and_the_work_goes_on(shop: Path) -> None:
     typist = Typed("write ../out\nx\n", "edit shop.py\nno block\n", "edit gone.py\nx\n", "nonsense", "ls\nls", "exit")
     done = work_on(str(shop), "Try.", typist, apply=True)
-    assert done.after == {}
+    assert done.changed == ()
     for said, part in zip(
         typist.shown[1:],
         (
@@ -213,10 +215,6 @@ def test_where_programs_cannot_run_nothing_begins(shop: Path, tmp_path: Path, mo
     ],
 )
 def test_mistakes_are_refused_with_a_sentence(arguments: Sequence[str], sentence: str, shop: Path) -> None:
-    from typer.testing import CliRunner
-
-    from reflectrl.cli.app import app
-
     done = CliRunner().invoke(app, ["explore", str(shop), *arguments])
     assert isinstance(done.exception, InvalidInput), done.output
     assert sentence in str(done.exception)
@@ -230,5 +228,5 @@ def test_changes_of_what_is_no_folder_cannot_be_kept() -> None:
 def test_a_person_who_leaves_keeps_nothing(shop: Path) -> None:
     before = bytes_of(shop)
     done = command_line(shop, "Raise the price.", "--apply", typed=f"{EDIT}END\n")
-    assert (done.returncode, done.stderr) == (130, "\nstopped; nothing was kept.\n")
+    assert (done.exit_code, done.stderr) == (130, "\nstopped; nothing was kept.\n")
     assert bytes_of(shop) == before

@@ -1,0 +1,230 @@
+"""``RepositoryCopilot``: questions about, and whole tasks on, any repository (appendix C.2 of the paper).
+
+A question is an episode of the environment without a known answer. A task is done by commands that a person or a chat
+model types; they read, edit and run programs in a private copy, and writing the changes back is a step of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reflectrl.core import InvalidInput, Task, WorkFailed
+from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.extras import Ask, OpenTask, Work
+from reflectrl.core.text import visible
+from reflectrl.envs.auto_explore.commands import HELP, has_body
+from reflectrl.envs.auto_explore.libraries import Library, folder_library
+from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox, quote
+from reflectrl.envs.auto_explore.sources import fetch
+from reflectrl.envs.auto_explore.writeback import diff, write_back
+
+if TYPE_CHECKING:
+    from reflectrl.envs.auto_explore.env import AutoExplore
+
+MAX_STEPS = 40
+"""Commands of one task, unless given."""
+MAX_ENTRIES = 50
+"""Entries of the working directory that a state names."""
+END = "END"
+"""Typed on a line of its own after the lines of a command."""
+RULES = (
+    "You work on a repository, in a private copy of it, by typing one command at a time; after each you are shown what "
+    f"it did. The commands:\n{HELP}\nPaths are relative to the present folder, or begin with / at the root of the "
+    "repository. When the task is done, exit."
+)
+REPLY = (
+    "Say in a sentence or two what you are about to do, then give exactly one command in a block between two lines of "
+    "```, and nothing after it."
+)
+_BLOCK = re.compile(r"^```[^\n`]*\n(.*)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+"""Matches from the first fence to the last, since a file may hold fences too."""
+
+
+class Typist(Protocol):
+    """A person or program that types the commands of a task."""
+
+    def command(self, state: str) -> str:
+        """Return the next command after ``state``: the task at first, then the result of the previous command."""
+
+
+class Keyboard:
+    """A person who types.
+
+    Args:
+        read: shows a prompt and returns one line, as ``input`` does; ``EOFError`` when there is none left.
+        show: shows text to the person.
+
+    """
+
+    def __init__(self, read: Callable[[str], str] = input, show: Callable[[str], object] = print) -> None:
+        self._read = read
+        self._show = show
+        self._begun = False
+
+    def command(self, state: str) -> str:
+        """Read a line, and those after it that belong to it; ``EOFError`` at the end of the input."""
+        if not self._begun:
+            self._show(visible(f"{RULES}\nThe lines after a command end with {END} on a line of its own.\n\n{state}"))
+        self._begun = True
+        lines = [self._read("> ")]
+        while has_body(lines[0]) and (line := self._read("")) != END:
+            lines.append(line)
+        return "\n".join([*lines, ""]) if has_body(lines[0]) else lines[0]
+
+
+class ChatTypist:
+    """A chat model that sees everything it has typed and read before."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._chat: Messages = [{"role": "system", "content": f"{RULES}\n{REPLY}"}]
+
+    def command(self, state: str) -> str:
+        """Ask for the next command; ``WorkFailed`` if the endpoint fails or never gives one."""
+        self._chat.append({"role": "user", "content": state})
+        words, command = self._ask(self._chat, lambda words: (words, read_command(words)))
+        self._chat.append({"role": "assistant", "content": words})
+        return command
+
+
+def read_command(reply: str) -> str:
+    """Return the command in a model's reply.
+
+    Raises:
+        BadReply: there is no block in it.
+
+    """
+    found = _BLOCK.search(reply)
+    if found is None or not found[1].strip():
+        raise BadReply(f"There is no command in that. {REPLY}")
+    return found[1]
+
+
+@dataclass(frozen=True)
+class RepositoryCopilot:
+    """The copilot that ``AutoExplore`` brings. See ``reflectrl.core.extras.Copilot``."""
+
+    environment: type[AutoExplore]
+    player_options: tuple[str, ...] = ("horizon", "page", "output", "listing")
+    person_options: Mapping[str, Any] = field(default_factory=lambda: {"listing": False})
+
+    @contextmanager
+    def open_task(
+        self, source: str, question: str, options: Mapping[str, Any], answer: str | None = None
+    ) -> Iterator[OpenTask]:
+        """Open a question about ``source``, in any form that ``sources.fetch`` takes, for one episode."""
+        if not question.strip():
+            raise InvalidInput("the question is empty; say what the file that you look for should tell.")
+        with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
+            _, repository = fetch(source, Path(folder))
+            library, name = folder_library(repository), repository.resolve().name
+            settings = {**options, "dataset": library}
+            env = self.environment(**settings)
+            if not any(path.is_file() for path in library.sandbox(name).root.rglob("*")):
+                raise InvalidInput("this repository has no files, or hidden ones only; choose another one.")
+            file = None if answer is None else _file(library, name, answer)
+            task = Task("explore", {"repository": name, "question": _sendable(question), "file": file})
+            yield OpenTask(env, task, settings, lambda: env.answer)
+
+    def work_on(
+        self,
+        source: str,
+        task: str,
+        ask: Ask | None = None,
+        *,
+        steps: int = MAX_STEPS,
+        seconds: float = Limits.seconds,
+        apply: bool = False,
+        show: Callable[[str, str], None] | None = None,
+    ) -> Work:
+        """Do a whole task on a copy of ``source``. See ``work_on``."""
+        typist = Keyboard() if ask is None else ChatTypist(ask)
+        return work_on(source, task, typist, steps=steps, seconds=seconds, apply=apply, show=show)
+
+
+def _file(library: Library, repository: str, file: str) -> str:
+    """Return the path by which the environment names ``file``."""
+    done = library.sandbox(repository).run(f"id {quote(file)}")
+    if done.answer is None:
+        raise InvalidInput(f"the expert is to be told a file of the repository, but {done.output}")
+    return done.answer
+
+
+def _sendable(text: str) -> str:
+    """Replace typed bytes that are not text, which no endpoint would take."""
+    return text.encode(errors="replace").decode()
+
+
+def work_on(
+    source: str,
+    task: str,
+    typist: Typist,
+    *,
+    steps: int = MAX_STEPS,
+    seconds: float = Limits.seconds,
+    apply: bool = False,
+    show: Callable[[str, str], None] | None = None,
+) -> Work:
+    """Let ``typist`` work on a copy of a repository until it ends the work.
+
+    Args:
+        source: the repository, in any form that ``sources.fetch`` takes.
+        task: what is to be done.
+        typist: types the commands.
+        steps: most commands.
+        seconds: most seconds that one program may run.
+        apply: write the changes to the repository, which must be a folder.
+        show: called with each command that was played, and what it printed.
+
+    Raises:
+        InvalidInput: no task, no such source, ``apply`` to one that is no folder, or programs cannot run here.
+        WorkFailed: the work was not ended within ``steps``, the repository changed meanwhile or cannot be written, or a
+            chat endpoint failed.
+
+    """
+    if not task.strip():
+        raise InvalidInput("the task is empty; say what is to be done.")
+    if steps < 1:
+        raise InvalidInput(f"{steps} steps were given; expected 1 or more.")
+    if apply and not Path(source).expanduser().is_dir():
+        raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
+        _, repository = fetch(source, Path(place))
+        with Sandbox(repository, programs=True, limits=Limits(seconds=seconds)) as sandbox:
+            if (probe := sandbox.run("python -c 0")).failed:
+                raise InvalidInput(probe.output)
+            answer = _play(sandbox, task, typist, steps, show)
+            after = sandbox.changes()
+            before = {path: sandbox.original(path) for path in after}
+        if apply:
+            write_back(repository.resolve(), after)
+    return Work(answer, tuple(after), tuple(diff(before, after)))
+
+
+def _play(
+    sandbox: Sandbox, task: str, typist: Typist, steps: int, show: Callable[[str, str], None] | None
+) -> str | None:
+    state = f"Task: {_sendable(task)}\n{_place(sandbox)}"
+    for left in reversed(range(steps)):
+        command = typist.command(state)
+        result = sandbox.run(command)
+        if show is not None:
+            show(command, result.output)
+        if result.ended:
+            return result.answer
+        state = f"{result.output or '(no output)'}\n{_place(sandbox)}\n{left} commands are left."
+    raise WorkFailed(f"the work was not ended within {steps} commands, so nothing is kept; allow more with --steps.")
+
+
+def _place(sandbox: Sandbox) -> str:
+    """Name the working directory and what lies in it."""
+    entries = [f"{entry.name}/" if entry.folder else entry.name for entry in sandbox.entries()]
+    more = f" and {len(entries) - MAX_ENTRIES} more" if len(entries) > MAX_ENTRIES else ""
+    where = "" if str(sandbox.cwd) == "." else sandbox.cwd
+    return f"Folder: /{where}\nHere: {', '.join(entries[:MAX_ENTRIES]) or 'nothing'}{more}"
