@@ -9,19 +9,16 @@ from typing import Annotated
 import typer
 
 from reflectrl.cli.terminal import say
+from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.metrics import metrics_of
 
-
-class What(StrEnum):
-    """What is drawn."""
-
-    success = "success"
-    return_ = "return"
-    entropy = "entropy"
-    length = "length"
+# mypy wants to read the names here
+What = StrEnum("What", [each.name for each in metrics_of(Iteration).values() if each.title])  # type: ignore[misc]
+SUCCESS = What("success")
 
 
 class Along(StrEnum):
-    """Along what."""
+    """Quantity along which a metric is drawn."""
 
     iteration = "iteration"
     env_steps = "env_steps"
@@ -32,21 +29,19 @@ def plot(
         list[str],
         typer.Argument(metavar="[LABEL=]RUN", help="Run folders; those of one label are seeds of one line."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The file: .png, .svg or .pdf.")],
-    what: Annotated[What, typer.Option(help="What to draw.")] = What.success,
-    x: Annotated[Along, typer.Option(help="Along what.")] = Along.iteration,
+    out: Annotated[Path, typer.Option("--out", help="Output file: .png, .svg or .pdf.")],
+    what: Annotated[What, typer.Option(help="Metric to draw.")] = SUCCESS,
+    x: Annotated[Along, typer.Option(help="Quantity along which it is drawn.")] = Along.iteration,
     stage: Annotated[
         str | None, typer.Option(help="Only this stage of the curriculum, counted from its beginning.")
     ] = None,
     smooth: Annotated[
         int | None,
-        typer.Option(min=1, help="Iterations of the running mean; a twentieth of the longest run if absent."),
+        typer.Option(min=1, help="Iterations of the running mean; by default a twentieth of the longest run."),
     ] = None,
     figure: Annotated[
         int | None,
-        typer.Option(
-            min=2, max=4, help="A figure of the paper: 2 methods, 3 negatives, 4 curriculum; names the lines."
-        ),
+        typer.Option(min=2, max=4, help="Figure of the paper: 2 methods, 3 negatives, 4 curriculum; names the lines."),
     ] = None,
 ) -> None:
     """Draw learning curves of runs, with 95 % intervals over seeds."""

@@ -24,7 +24,7 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import Reflector
-from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
@@ -103,15 +103,15 @@ class _Records:
         append_jsonl(self._run / "metrics.jsonl", [done])
         steps = sum(len(episode.turns) for episode in episodes)
         hit_rate = self._reflector.hit_rate if self._reflector else 0.0
-        throughput = {
-            "iteration": done.iteration,
-            "seconds": round(seconds, 4),
-            "steps_per_second": round(steps / seconds, 1),
-            "reflection_hit_rate": round(hit_rate, 4),
-            "prompt_reuse": round(prompt_reuse, 4),
-            "env_failures": self._envs.failures - self._failures,
-            "env_recycled": self._envs.recycled - self._recycled,
-        }
+        throughput = Throughput(
+            iteration=done.iteration,
+            seconds=round(seconds, 4),
+            steps_per_second=round(steps / seconds, 1),
+            reflection_hit_rate=round(hit_rate, 4),
+            prompt_reuse=round(prompt_reuse, 4),
+            env_failures=self._envs.failures - self._failures,
+            env_recycled=self._envs.recycled - self._recycled,
+        )
         self._failures, self._recycled = self._envs.failures, self._envs.recycled
         append_jsonl(self._run / "throughput.jsonl", [throughput])
         if self._keep:
@@ -121,7 +121,7 @@ class _Records:
             write_jsonl(path.with_name(f"advantages-{done.iteration:05d}.jsonl"), advantages[: self._keep])
         if self._tracking is not None:
             self._tracking.add(done, throughput, episodes[: self._keep])
-        self._advance(done.iteration + 1, self._total, self._note(done, throughput["steps_per_second"]))
+        self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
         """For the console; the mean is of the iterations of this stage that this process has seen."""

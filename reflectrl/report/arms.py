@@ -1,47 +1,29 @@
-"""Runs as the lines of a figure: seeds of one arm averaged, over all of the curriculum or one stage of it."""
+"""Lines of a figure: the seeds of one arm averaged, over all of the curriculum or one stage of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from statistics import fmean
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import Any
 
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
-from reflectrl.report.runs import Point, Run
+from reflectrl.report.runs import Run
+from reflectrl.report.series import mean_over_seeds, running_mean, stages, window
+from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.metrics import metrics_of
 
-T = TypeVar("T")
-
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Two-sided 95 % quantiles of Student's t, from one degree of freedom on."""
-
-
-@dataclass(frozen=True)
-class Quantity(Generic[T]):
-    """What is drawn, or along what."""
-
-    title: str
-    value: Callable[[Point], T]
-    """``None`` in files of versions that did not record it."""
-    low: float | None = None
-    """What it cannot be below."""
-    high: float | None = None
+WHATS = {metric.name: (field, metric) for field, metric in metrics_of(Iteration).items() if metric.title}
+"""Metrics that can be drawn, with their fields, by their names on the command line."""
+XS = {"iteration": "Iterations", "env_steps": "Environment steps"}
+"""Fields of an iteration along which metrics can be drawn, with their titles."""
 
 
-WHATS: Mapping[str, Quantity[float | None]] = {
-    "success": Quantity("Success rate (%)", lambda point: 100 * point.success, 0.0, 100.0),
-    "return": Quantity("Return", lambda point: point.episode_return),
-    "entropy": Quantity("Entropy (nats a step)", lambda point: point.entropy, 0.0),
-    "length": Quantity("Steps an episode", lambda point: point.length, 0.0),
-}
-XS: Mapping[str, Quantity[float]] = {
-    "iteration": Quantity("Iterations", lambda point: point.iteration),
-    "env_steps": Quantity("Environment steps", lambda point: point.env_steps),
-}
+def axis_title(what: str) -> str:
+    """Label of the axis of a metric."""
+    metric = WHATS[what][1]
+    return f"{metric.title} (%)" if metric.fraction else metric.title
 
 
 @dataclass(frozen=True)
@@ -70,25 +52,25 @@ class Line:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the figures of the paper want to know of a recipe; one of an older version tells it as well."""
+    """Facts of a recipe by which the figures of the paper tell runs apart; recipes of older versions have them too."""
 
     values: Mapping[str, Any]
     reflects: bool
     tuned: bool
-    """Whether SFT went before RLFT."""
+    """Whether SFT precedes RLFT."""
     negatives: bool
     stages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper: which facts of a recipe make the arms, and how they are told apart."""
+    """A figure of the paper: the arm of a recipe, and how the arm is drawn."""
 
     title: str
     label: Callable[[Facts], str]
     dashed: Callable[[Facts], bool]
     last_stage: bool = False
-    """Whether only the last stage of the curriculum counts, from its beginning."""
+    """Whether only the last stage of the curriculum is drawn, from its beginning."""
 
 
 def _method(facts: Facts) -> str:
@@ -119,7 +101,7 @@ FIGURES: Mapping[int, Figure] = {
 
 
 def arms_by_label(runs: Sequence[Run], labels: Sequence[str]) -> list[Arm]:
-    """Runs of one label are seeds of one arm."""
+    """Arms of runs with one label each; runs of equal labels are seeds of one arm."""
     names = dict.fromkeys(labels)
     return [Arm(name, tuple(r for r, label in zip(runs, labels, strict=True) if label == name)) for name in names]
 
@@ -147,7 +129,7 @@ def arms_of(figure: Figure, runs: Sequence[Run]) -> list[Arm]:
 
 
 def _settings(facts: Facts) -> dict[str, Any]:
-    """Without what seeds of an arm may differ in."""
+    """The values without those in which seeds of one arm may differ."""
     free = {"seed", "name", "description", "eval"} | (set() if facts.tuned else {"sft"})
     return {key: value for key, value in facts.values.items() if key not in free}
 
@@ -169,8 +151,8 @@ def last_stage(runs: Sequence[Run]) -> str:
     """
     names = {_facts(run).stages[-1]: run.name for run in runs}
     if len(names) > 1:
-        told = ", ".join(f"{run} with {stage!r}" for stage, run in names.items())
-        raise InvalidInput(f"these runs end with different stages of their curricula ({told}); choose one: --stage.")
+        ends = ", ".join(f"{run} with {stage!r}" for stage, run in names.items())
+        raise InvalidInput(f"these runs end with different stages of their curricula ({ends}); choose one: --stage.")
     return next(iter(names))
 
 
@@ -195,91 +177,63 @@ def lines(arms: Sequence[Arm], *, what: str, x: str, stage: str | None = None, s
     """Each arm as a line.
 
     Args:
-        arms: what to draw.
-        what: one of ``WHATS``.
-        x: one of ``XS``.
-        stage: only this one, counted from its beginning; absent: all of training.
-        smooth: iterations of the running mean; absent: a twentieth of the longest run, at least 5.
+        arms: the arms to draw.
+        what: name of a metric in ``WHATS``.
+        x: name of a field in ``XS``.
+        stage: only this stage, counted from its beginning; all of training by default.
+        smooth: iterations of the running mean; by default a twentieth of the longest run, at least 5.
 
     Raises:
-        InvalidInput: a run has no metrics yet, or none of this stage or quantity.
+        InvalidInput: a run has no metrics yet, or none of this stage, or does not record this metric.
 
     """
-    read = [[_parts(run, stage, WHATS[what], XS[x]) for run in arm.runs] for arm in arms]
-    width = smooth or max(5, max(sum(len(part.x) for part in parts) for seeds in read for parts in seeds) // 20)
-    return [_line(arm, seeds, width) for arm, seeds in zip(arms, read, strict=True)]
+    curves = [[_curve(run, stage, what, x) for run in arm.runs] for arm in arms]
+    width = smooth or window(max(len(curve.points) for seeds in curves for curve in seeds))
+    return [_line(arm, seeds, width) for arm, seeds in zip(arms, curves, strict=True)]
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One stage of a run."""
+class _Curve:
+    """One run, before it is smoothed."""
 
+    points: Sequence[Iteration]
     x: Sequence[float]
     values: Sequence[float]
 
 
-def _line(arm: Arm, seeds: Sequence[Sequence[_Part]], width: int) -> Line:
-    """Smoothed anew with each stage, as what comes next may be much harder."""
-    curves = [
-        ([place for part in parts for place in part.x], [y for part in parts for y in smoothed(part.values, width)])
-        for parts in seeds
-    ]
-    raw = [value for part in seeds[0] for value in part.values] if len(seeds) == 1 and width > 1 else []
-    return Line(arm.label, arm.dashed, *mean_over_seeds(curves), raw)
-
-
-def _parts(run: Run, stage: str | None, what: Quantity[float | None], along: Quantity[float]) -> list[_Part]:
+def _curve(run: Run, stage: str | None, what: str, x: str) -> _Curve:
     if not run.points:
         raise InvalidInput(f"run {run.name} has no metrics yet; run `reflectrl rlft` first, or leave it out.")
-    parts, ahead = [], 0.0
-    for name, group in groupby(run.points, key=lambda point: point.stage):
-        points = list(group)
-        values = [value for point in points if (value := what.value(point)) is not None]
-        if len(values) < len(points):
-            raise InvalidInput(f"run {run.name} was made by an older version, which did not record {what.title!r}.")
-        origin = ahead if stage else 0.0
-        if stage in (None, name):
-            parts.append(_Part([along.value(point) - origin for point in points], values))
-        ahead = along.value(points[-1]) + (along is XS["iteration"])  # the next stage begins one iteration later
-    if not parts:
+    places = [place for place, point in enumerate(run.points) if stage in (None, point.stage)]
+    if not places:
         known = nearest(stage or "", (point.stage for point in run.points))
         raise InvalidInput(f"run {run.name} has no iteration of stage {stage!r} so far; {known}")
-    return parts
+    field, metric = WHATS[what]
+    points = [run.points[place] for place in places]
+    values = [getattr(point, field) * (100 if metric.fraction else 1) for point in points]
+    if any(map(math.isnan, values)):
+        raise InvalidInput(
+            f"run {run.name} was made by an older version, which did not record {metric.title!r}; draw another "
+            "metric, or leave it out."
+        )
+    origin = 0.0
+    if stage is not None and x == "iteration":
+        origin = points[0].iteration
+    elif stage is not None and places[0] > 0:
+        origin = run.points[places[0] - 1].env_steps
+    return _Curve(points, [getattr(point, x) - origin for point in points], values)
+
+
+def _line(arm: Arm, seeds: Sequence[_Curve], width: int) -> Line:
+    smooth = [(curve.x, running_mean(curve.points, curve.values, width)) for curve in seeds]
+    raw = seeds[0].values if len(seeds) == 1 and width > 1 else []
+    return Line(arm.label, arm.dashed, *mean_over_seeds(smooth), raw)
 
 
 def stage_starts(runs: Sequence[Run], x: str) -> list[tuple[float, str]]:
-    """Where stages begin, but the first; a stage that begins at several places is left out."""
+    """Place and name of each stage but the first; a stage that begins at several places is left out."""
     found: dict[str, set[float]] = {}
     for run in runs:
-        for before, point in pairwise(run.points):
-            if before.stage != point.stage:
-                found.setdefault(point.stage, set()).add(XS[x].value(point))
+        for name, places in stages(run.points)[1:]:
+            found.setdefault(name, set()).add(getattr(run.points[places.start], x))
     return [(place, name) for name, (place, *others) in found.items() if not others]
-
-
-def smoothed(values: Sequence[float], width: int) -> list[float]:
-    """Mean of the last ``width`` values at each place, or of as many as there are."""
-    return [fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)]
-
-
-def mean_over_seeds(
-    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
-) -> tuple[list[float], list[float], list[float]]:
-    """Mean of curves, and half of its 95 % t interval, where all of them are; between points they are straight.
-
-    Args:
-        curves: each as x, rising, and y.
-
-    Returns:
-        x, mean, half; the last is empty for one curve.
-
-    """
-    begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    grid = np.unique([place for x, _ in curves for place in x if begin <= place <= end])
-    values = np.array([np.interp(grid, x, y) for x, y in curves])
-    seeds = len(curves)
-    if seeds == 1:
-        return grid.tolist(), values[0].tolist(), []
-    quantile = T95[seeds - 2] if seeds - 2 < len(T95) else 1.96 + 2.7 / (seeds - 1)
-    half = quantile * values.std(axis=0, ddof=1) / seeds**0.5
-    return grid.tolist(), values.mean(axis=0).tolist(), half.tolist()

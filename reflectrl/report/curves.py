@@ -1,49 +1,49 @@
-"""Learning curves as inline SVG: one panel a quantity, one colour a run."""
+"""Learning curves as inline SVG: one panel a metric, one colour a run.
+
+Drawn by hand because a report needs no package that is not installed with the library; matplotlib is an extra.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from typing import Any
 
-from reflectrl.report.arms import smoothed
 from reflectrl.report.escape import escaped
-from reflectrl.report.runs import Point, Run
-from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.report.runs import Run
+from reflectrl.report.series import running_mean, stages, success_band
+from reflectrl.rollout.iteration import Iteration, Throughput
+from reflectrl.rollout.metrics import Metric, metrics_of
 
 _WIDTH, _HEIGHT = 360, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 350, 18, 192
-_MOST = 400
+_MAX_POINTS = 400
 """Points drawn of one line; longer runs are thinned out."""
 
-Values = Callable[[Run], list[float | None]]
-SUCCESS = "success rate"
-_PANELS: tuple[tuple[str, bool, Values], ...] = (
-    (SUCCESS, True, lambda run: [point.success for point in run.points]),
-    ("return", False, lambda run: [point.episode_return for point in run.points]),
-    ("entropy, nats a step", False, lambda run: [point.entropy for point in run.points]),
-    ("steps an episode", False, lambda run: [point.length for point in run.points]),
-    ("reflections from the cache", True, lambda run: [pace.reflection_hit_rate or None for pace in run.paces]),
-    ("environment steps a second", False, lambda run: [pace.steps_per_second for pace in run.paces]),
+PANELS = tuple(
+    (record, field, metric)
+    for record in (Iteration, Throughput)
+    for field, metric in metrics_of(record).items()
+    if metric.panel
 )
-"""Title, whether it is a fraction, and its values, one an iteration."""
+"""The metrics that are drawn, with the records and fields that hold them."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One quantity of one run."""
+    """One metric of one run."""
 
     number: int
-    """Of the run."""
+    """Number of the run."""
     run: Run
-    points: Sequence[Point]
+    points: Sequence[Iteration]
     values: Sequence[float]
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """From values to places on the panel."""
+    """Map from values to places on the panel."""
 
     first: float
     last: float
@@ -57,35 +57,6 @@ class _Axes:
         return _BOTTOM - (_BOTTOM - _TOP) * (value - self.low) / (self.high - self.low)
 
 
-def window(points: Sequence[Point]) -> int:
-    """Iterations that a running mean covers: a twentieth of the run, at least 5."""
-    return max(5, len(points) // 20)
-
-
-def running_mean(points: Sequence[Point], values: Sequence[float]) -> list[float]:
-    """Mean of the last ``window`` of ``values`` at each point; anew with each stage."""
-    width = window(points)
-    return [mean for stage in _stages(points) for mean in smoothed(values[stage.start : stage.stop], width)]
-
-
-def success_band(run: Run) -> list[tuple[float, float]]:
-    """95 % Wilson interval of the running mean of the success rate, each episode taken for a trial."""
-    means, width = running_mean(run.points, [point.success for point in run.points]), window(run.points)
-    seen = [min(width, place + 1) for stage in _stages(run.points) for place in range(len(stage))]
-    return [
-        wilson_interval(min(1.0, max(0.0, mean)), count * run.episodes) for mean, count in zip(means, seen, strict=True)
-    ]
-
-
-def _stages(points: Sequence[Point]) -> Iterator[range]:
-    """The places of each stage's points."""
-    begin = 0
-    for _, stage in groupby(points, key=lambda point: point.stage):
-        end = begin + sum(1 for _ in stage)
-        yield range(begin, end)
-        begin = end
-
-
 def colour(number: int) -> str:
     """CSS classes of the ``number``-th run: eight colours, then the same again with dashes."""
     return f"c{number % 8}" + (" dashed" if number >= 8 else "")
@@ -97,30 +68,38 @@ def curves(runs: Sequence[Run]) -> str:
     if not trained:
         return ""
     legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in trained)
-    panels = "".join(_panel(title, fraction, values, trained) for title, fraction, values in _PANELS)
+    panels = "".join(_panel(*panel, trained) for panel in PANELS)
     return f'<ul class="legend">{legend}</ul><div class="panels">{panels}</div>'
 
 
-def _panel(title: str, fraction: bool, values_of: Values, runs: Sequence[tuple[int, Run]]) -> str:
-    """One figure; nothing where no run has the quantity."""
+def _values(run: Run, record: type[Any], field: str) -> list[float]:
+    """One value an iteration, NaN where none was recorded; a file of throughputs may be shorter than the other."""
+    lines: Sequence[Any] = run.points if record is Iteration else run.paces
+    values = [float(getattr(line, field)) for line in lines]
+    return values if record is Iteration or any(values) else []  # no speed is 0: such a run has no cache, for example
+
+
+def _panel(record: type[Any], field: str, metric: Metric, runs: Sequence[tuple[int, Run]]) -> str:
+    """One figure; empty where no run has the metric."""
     lines = []
     for number, run in runs:
-        # a throughput file may be shorter, or lack what is newer
-        pairs = [(point, value) for point, value in zip(run.points, values_of(run), strict=False) if value is not None]
-        if pairs:
-            lines.append(_Line(number, run, [point for point, _ in pairs], [value for _, value in pairs]))
+        pairs = zip(run.points, _values(run, record, field), strict=False)
+        known = [(point, value) for point, value in pairs if not math.isnan(value)]
+        if known:
+            lines.append(_Line(number, run, [point for point, _ in known], [value for _, value in known]))
     values = [value for line in lines for value in line.values]
     if not values:
         return ""
     iterations = [point.iteration for line in lines for point in line.points]
-    low, high = (0.0, 1.0) if fraction else (min(values), max(values))
+    low, high = (0.0, 1.0) if metric.fraction else (min(values), max(values))
     room = 0.0 if high - low > 1e-9 else 0.5
     axes = _Axes(min(iterations), max(max(iterations), min(iterations) + 1), low - room, high + room)
     starts = {start: None for line in lines for start in _stage_starts(line.points)}
-    drawn = (_drawn(axes, line, band=title == SUCCESS) for line in lines)
+    drawn = (_drawn(axes, line, band=field == "success") for line in lines)
+    inside = "".join((*_grid(axes), *(_stage(axes, *start) for start in starts), *drawn))
     return (
-        f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{title} by iteration">{"".join((*_grid(axes), *(_stage(axes, *s) for s in starts), *drawn))}'
+        f'<figure><figcaption>{metric.title}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{metric.title} by iteration">{inside}'
         "</svg></figure>"
     )
 
@@ -158,9 +137,9 @@ def _grid(axes: _Axes) -> Iterator[str]:
     yield f'<text x="{_RIGHT}" y="{_HEIGHT - 1}" text-anchor="end">iteration</text>'
 
 
-def _stage_starts(points: Sequence[Point]) -> list[tuple[int, str]]:
+def _stage_starts(points: Sequence[Iteration]) -> list[tuple[int, str]]:
     """Where each stage begins; nothing for a run of one stage."""
-    starts = [(next(stage).iteration, name) for name, stage in groupby(points, key=lambda point: point.stage)]
+    starts = [(points[places.start].iteration, name) for name, places in stages(points)]
     return starts if len(starts) > 1 else []
 
 
@@ -170,14 +149,14 @@ def _stage(axes: _Axes, iteration: int, name: str) -> str:
     return f'<path class="stage" d="M{x:.1f} 6V{_BOTTOM}"/><text {place} y="{_TOP - 5}">{escaped(name, 20)}</text>'
 
 
-def _places(axes: _Axes, points: Sequence[Point], values: Sequence[float]) -> list[str]:
+def _places(axes: _Axes, points: Sequence[Iteration], values: Sequence[float]) -> list[str]:
     """Where the values lie; of a long line some, the last one always among them."""
-    stride = math.ceil(len(points) / _MOST)
+    stride = math.ceil(len(points) / _MAX_POINTS)
     kept = [*zip(points, values, strict=True)][::-stride][::-1]
     return [f"{axes.x(point.iteration):.1f} {axes.y(value):.1f}" for point, value in kept]
 
 
-def _path(axes: _Axes, points: Sequence[Point], values: Sequence[float]) -> str:
+def _path(axes: _Axes, points: Sequence[Iteration], values: Sequence[float]) -> str:
     """The ``d`` of a path through the values; a single one becomes a dot."""
     places = _places(axes, points, values)
     return "M" + "L".join(places if len(places) > 1 else places * 2)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from reflectrl.report.costs import total_dollars
-from reflectrl.report.curves import running_mean, success_band
 from reflectrl.report.escape import escaped
 from reflectrl.report.markup import table
 from reflectrl.report.runs import Run
+from reflectrl.report.series import running_mean, stages, success_band
 
 
 def curriculum(run: Run) -> str:
@@ -17,15 +15,13 @@ def curriculum(run: Run) -> str:
         return ""
     means = running_mean(run.points, [point.success for point in run.points])
     band = success_band(run) if run.episodes > 0 else None
-    rows, end = [], 0
-    for name, stage in groupby(run.points, key=lambda point: point.stage):
-        points = list(stage)
-        end += len(points)
-        first, last = points[0].iteration, points[-1].iteration
-        interval = f" [{100 * band[end - 1][0]:.0f}, {100 * band[end - 1][1]:.0f}]" if band else ""
-        rows.append(
-            (escaped(name, 200), f"{len(points):,}", f"{first:,} to {last:,}", f"{means[end - 1]:.0%}{interval}")
-        )
+    rows = []
+    for name, places in stages(run.points):
+        first, last = run.points[places.start].iteration, run.points[places.stop - 1].iteration
+        low, high = band[places.stop - 1] if band else (0.0, 0.0)
+        interval = f" [{100 * low:.0f}, {100 * high:.0f}]" if band else ""
+        success = f"{means[places.stop - 1]:.0%}{interval}"
+        rows.append((escaped(name, 200), f"{len(places):,}", f"{first:,} to {last:,}", success))
     columns = ("stage", "iterations", "from, to", "success [95 %]" if band else "success")
     return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"
 

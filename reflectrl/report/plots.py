@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.files import check_output, write_bytes
 from reflectrl.core.text import visible
-from reflectrl.report.arms import FIGURES, WHATS, XS, Line, arms_by_label, arms_of, last_stage, lines, stage_starts
+from reflectrl.report.arms import (
+    FIGURES,
+    WHATS,
+    XS,
+    Line,
+    arms_by_label,
+    arms_of,
+    axis_title,
+    last_stage,
+    lines,
+    stage_starts,
+)
 from reflectrl.report.runs import read_runs
 
 if TYPE_CHECKING:
@@ -92,7 +103,7 @@ def write_plot(
             stage = stage or last_stage(read)
     drawn = lines(arms, what=what, x=x, stage=stage, smooth=smooth)
     starts = [] if stage else stage_starts(read, x)
-    title = FIGURES[figure].title if figure else WHATS[what].title
+    title = FIGURES[figure].title if figure else axis_title(what)
     data = _draw(drawn, what, x, starts, kind, title if stage is None else f"{title}, stage {visible(stage)}")
     try:
         write_bytes(out, data)
@@ -120,8 +131,8 @@ def _draw(
         _limit(axes, what, drawn)
         for place, name in starts:
             _mark_stage(axes, place, name)
-        axes.set_xlabel(XS[x].title)
-        axes.set_ylabel(WHATS[what].title)
+        axes.set_xlabel(XS[x])
+        axes.set_ylabel(axis_title(what))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.grid(axis="y", linewidth=0.4, color="#DDDDDD")
@@ -150,11 +161,11 @@ def _draw_line(axes: Axes, number: int, line: Line, dashes_before: int) -> None:
 
 def _limit(axes: Axes, what: str, drawn: Sequence[Line]) -> None:
     """Where the quantity itself has bounds, so has the axis, whatever an interval may reach."""
-    quantity = WHATS[what]
-    if quantity.high is not None:
-        axes.set_ylim(quantity.low, quantity.high)
-    elif quantity.low is not None:
-        axes.set_ylim(bottom=quantity.low)
+    metric = WHATS[what][1]
+    if metric.fraction:
+        axes.set_ylim(0, 100)
+    elif metric.low is not None:
+        axes.set_ylim(bottom=metric.low)
     ends = [line.x[-1] for line in drawn]
     begins = [line.x[0] for line in drawn]
     if min(begins) < max(ends):

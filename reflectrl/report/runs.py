@@ -1,10 +1,11 @@
-"""``Run``: what a run folder holds, read in order to be shown. Nothing here writes into it."""
+"""``Run``: the contents of a run folder, read for display. Nothing here writes into it."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,42 +15,19 @@ from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, stage_times
+from reflectrl.rollout.iteration import Iteration, Throughput
+from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
 
-T = TypeVar("T", "Point", "Pace")
+T = TypeVar("T", Iteration, Throughput)
 
-LARGEST = 1e12
-"""Of the numbers that are shown; curves over larger ones could not be drawn."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """What is shown of a line of ``metrics.jsonl``."""
-
-    iteration: int
-    stage: str
-    success: float
-    episode_return: float
-    entropy: float
-    env_steps: int
-    length: float | None = None
-    """Steps an episode; ``None`` in files that are older."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """What is shown of a line of ``throughput.jsonl``; the lines stand in the order of the iterations."""
-
-    seconds: float
-    reflection_hit_rate: float
-    """Since the process began."""
-    steps_per_second: float | None = None
-    """``None`` in files that are older."""
+MAX_NUMBER = 1e12
+"""Largest absolute value of a metric; curves over larger ones could not be drawn."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder; a part that its stage has not written yet is empty."""
+    """One run folder; a part whose stage has not run yet is empty."""
 
     name: str
     """Its folder's name; the path as given where several are called the same."""
@@ -57,8 +35,10 @@ class Run:
     recipe: str
     """``recipe.yaml`` as it stands, without credentials in addresses."""
     rows: tuple[EvalRow, ...]
-    points: tuple[Point, ...]
-    paces: tuple[Pace, ...]
+    points: tuple[Iteration, ...]
+    """The lines of ``metrics.jsonl``."""
+    paces: tuple[Throughput, ...]
+    """The lines of ``throughput.jsonl``, in the order of the iterations."""
     episodes: int = 0
     """Fresh episodes an iteration, on one process; 0 where the recipe does not say."""
     gamma: float = 1.0
@@ -97,7 +77,7 @@ def _read_run(path: Path, name: str) -> Run:
         for name in ("eval.jsonl", "metrics.jsonl", "throughput.jsonl")
     )
     rows = read_results(results) if results.is_file() else []
-    points, paces = _read_some(metrics, Point), _read_some(throughput, Pace)
+    points, paces = _read_iterations(metrics, Iteration), _read_iterations(throughput, Throughput)
     values = _values(recipe)
     rlft = part(values, "rlft")
     return Run(
@@ -123,17 +103,22 @@ def _values(recipe: str) -> Mapping[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _read_some(path: Path, kind: type[T]) -> tuple[T, ...]:
-    """The fields of ``kind`` out of each line; nothing where there is no file yet."""
+def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
+    """A record for each line; empty where there is no file yet.
+
+    Fields of newer versions are dropped. A metric that older versions did not record is NaN, or 0 if it counts.
+    """
     if not path.is_file():
         return ()
-    names = {field.name: field.default for field in fields(kind)}
-    absent = {name: default for name, default in names.items() if default is not MISSING}
+    names, metrics = {field.name for field in fields(kind)}, metrics_of(kind)
     records = []
     for where, value in read_jsonl(path):
-        known = {**absent, **{k: v for k, v in value.items() if k in names}} if isinstance(value, dict) else value
-        record = decode(kind, known, where)
-        if any(abs(found) > LARGEST for found in vars(record).values() if isinstance(found, int | float)):
-            raise InvalidInput(f"{where} holds a number beyond {LARGEST:g}; remove the line, or train anew.")
-        records.append(record)
+        given = value if isinstance(value, dict) else {}
+        missing = [name for name, metric in metrics.items() if metric.late and name not in given]
+        known = {**dict.fromkeys(missing, 0), **{name: item for name, item in given.items() if name in names}}
+        record = decode(kind, known if given else value, where)
+        if any(abs(found) > MAX_NUMBER for found in vars(record).values() if isinstance(found, int | float)):
+            raise InvalidInput(f"{where} holds a number beyond {MAX_NUMBER:g}; remove the line, or train again.")
+        unknown: dict[str, Any] = {name: math.nan for name in missing if isinstance(getattr(record, name), float)}
+        records.append(replace(record, **unknown))
     return tuple(records)

@@ -21,13 +21,13 @@ class IterationPlace:
 class Iteration(EpisodeMeans, IterationPlace):
     """Measurements of one iteration: equal for equal recipe and seed, however often the run was interrupted."""
 
-    loss: float = metric("update/loss", "Loss")
+    loss: float = metric("update/loss", "Loss", late=True)
     """Mean over the updates of the iteration."""
-    kl: float = metric("update/kl", "KL divergence")
+    kl: float = metric("update/kl", "KL divergence", late=True)
     """KL divergence of the sampling policy from the updated one, mean over steps and updates."""
-    clipped: float = metric("update/clipped", "Clipped steps", fraction=True)
+    clipped: float = metric("update/clipped", "Clipped steps", fraction=True, late=True)
     """Fraction of steps outside the clip range."""
-    replayed: int = metric("rollout/replayed")
+    replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
     env_steps: int = metric("rollout/env_steps")
     """Environment steps since the start of training, over all processes."""
@@ -41,14 +41,14 @@ class Throughput:
     """From 0."""
     seconds: float = metric("speed/seconds")
     """Wall seconds."""
-    steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second", panel=True)
+    steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second", panel=True, late=True)
     reflection_hit_rate: float = metric(
         "speed/reflection_hit_rate", "Reflections from the cache", fraction=True, panel=True
     )
     """Fraction of reflections that the cache had, since the process began."""
-    prompt_reuse: float = metric("speed/prompt_reuse")
+    prompt_reuse: float = metric("speed/prompt_reuse", late=True)
     """Fraction of prompt tokens whose keys and values were computed before."""
-    env_failures: int = metric("speed/env_failures")
+    env_failures: int = metric("speed/env_failures", late=True)
     """Episodes that the environment broke off."""
-    env_recycled: int = metric("speed/env_recycled")
+    env_recycled: int = metric("speed/env_recycled", late=True)
     """Environments that were replaced."""

@@ -32,6 +32,8 @@ class Metric:
     """Lower bound, where it has one."""
     panel: bool = False
     """Whether the HTML report draws it."""
+    late: bool = False
+    """Whether files of older versions may lack it."""
 
     @property
     def name(self) -> str:
@@ -40,10 +42,16 @@ class Metric:
 
 
 def metric(
-    tracked: str, title: str = "", *, fraction: bool = False, low: float | None = None, panel: bool = False
+    tracked: str,
+    title: str = "",
+    *,
+    fraction: bool = False,
+    low: float | None = None,
+    panel: bool = False,
+    late: bool = False,
 ) -> Any:
     """Declare a field of a record as a metric; see ``Metric`` for the arguments."""
-    return field(metadata={"metric": Metric(tracked, title, fraction, 0.0 if fraction else low, panel)})
+    return field(metadata={"metric": Metric(tracked, title, fraction, 0.0 if fraction else low, panel, late)})
 
 
 def metrics_of(record: type[Any]) -> dict[str, Metric]:
@@ -59,9 +67,9 @@ class EpisodeMeans:
     """Fraction of the episodes."""
     episode_return: float = metric("rollout/return", "Return", panel=True)
     """Undiscounted."""
-    length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True)
+    length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True, late=True)
     """Steps an episode."""
-    illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True)
+    illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True, late=True)
     """Illegal actions a step."""
     entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0, panel=True)
     """Nats a step, over the menu."""

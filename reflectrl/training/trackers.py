@@ -22,29 +22,15 @@ from transformers import TrainerCallback
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
-from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.iteration import Iteration, Throughput
+from reflectrl.rollout.metrics import metrics_of
 
 NAMES = {
-    "success": "rollout/success",
-    "episode_return": "rollout/return",
-    "length": "rollout/length",
-    "illegal": "rollout/illegal",
-    "entropy": "rollout/entropy",
-    "replayed": "rollout/replayed",
-    "env_steps": "rollout/env_steps",
-    "loss": "update/loss",
-    "kl": "update/kl",
-    "clipped": "update/clipped",
+    **{field: metric.tracked for record in (Iteration, Throughput) for field, metric in metrics_of(record).items()},
     "learning_rate": "update/learning_rate",
     "grad_norm": "update/grad_norm",
-    "seconds": "speed/seconds",
-    "steps_per_second": "speed/steps_per_second",
-    "reflection_hit_rate": "speed/reflection_hit_rate",
-    "prompt_reuse": "speed/prompt_reuse",
-    "env_failures": "speed/env_failures",
-    "env_recycled": "speed/env_recycled",
 }
-"""What is sent, by its name in ``metrics.jsonl``, ``throughput.jsonl`` and Trainer's own log."""
+"""Names in the trackers, by the names of the fields and in the log of ``Trainer``."""
 PROJECT = "reflectrl"
 """Unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
 EPISODES = 3
@@ -90,9 +76,9 @@ class Tracking(TrainerCallback):
     def __init__(self, tracker: Tracker, every: int) -> None:
         self._tracker = tracker
         self._every = every
-        self._waiting: tuple[Iteration, Mapping[str, float], Sequence[Trajectory]] | None = None
+        self._waiting: tuple[Iteration, Throughput, Sequence[Trajectory]] | None = None
 
-    def add(self, done: Iteration, throughput: Mapping[str, float], episodes: Sequence[Trajectory]) -> None:
+    def add(self, done: Iteration, throughput: Throughput, episodes: Sequence[Trajectory]) -> None:
         """Take an iteration, the pace at which it was done, and its episodes that may be shown."""
         self._waiting = done, throughput, episodes
 
@@ -102,7 +88,7 @@ class Tracking(TrainerCallback):
             return
         (done, throughput, episodes), self._waiting = self._waiting, None
         measured = {name: logs[name] for name in ("learning_rate", "grad_norm") if name in logs}
-        numbers = {**measured, **asdict(done), **throughput}
+        numbers = {**measured, **asdict(done), **asdict(throughput)}
         self._tracker.log(done.iteration, {NAMES[name]: numbers[name] for name in numbers if name in NAMES})
         if episodes and done.iteration % self._every == 0:
             self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:EPISODES]])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-import json
 import struct
 import subprocess
 import sys
@@ -9,24 +7,19 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from run_folders import iteration
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.report.arms import (
-    FIGURES,
-    arms_by_label,
-    arms_of,
-    last_stage,
-    lines,
-    mean_over_seeds,
-    smoothed,
-    stage_starts,
-)
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.report.arms import FIGURES, WHATS, arms_by_label, arms_of, axis_title, last_stage, lines, stage_starts
 from reflectrl.report.plots import write_plot
 from reflectrl.report.runs import read_runs
+from reflectrl.report.series import mean_over_seeds, running_mean
+
+CURRICULUM = ["rlft.stages=[{name: pickup, iterations: 2, env: {stage: pickup}}, {name: full, iterations: 3}]"]
 
 
 def make_run(
@@ -36,24 +29,18 @@ def make_run(
     overrides: Sequence[str] = (),
     steps: int = 10,
 ) -> Path:
-    """A run folder with so much success in the iterations of each stage."""
+    """A run folder with this success rate in each iteration of each stage."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(dump_recipe(load_recipe(recipe, overrides)))
-    rows: list[dict[str, Any]] = []
-    for stage, values in success.items():
-        for value in values:
-            numbers = {"episode_return": 2 * value - 1, "length": 4.0, "illegal": 0.0, "entropy": 0.5, "loss": 0.0}
-            rows.append(
-                {"iteration": len(rows), "stage": stage, "success": value, "kl": 0.0, "clipped": 0.0, **numbers}
-            )
-            rows[-1] |= {"replayed": 0, "env_steps": steps * len(rows)}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = [(stage, value) for stage, values in success.items() for value in values]
+    write_jsonl(
+        folder / "metrics.jsonl",
+        [
+            iteration(n, stage=stage, success=value, episode_return=2 * value - 1, env_steps=steps * (n + 1))
+            for n, (stage, value) in enumerate(pairs)
+        ],
+    )
     return folder
-
-
-CURRICULUM = [
-    "rlft.stages=[{name: pickup, iterations: 2, env: {stage: pickup}}, {name: full, iterations: 3}]",
-]
 
 
 def svg(path: Path) -> ET.Element:
@@ -71,89 +58,70 @@ def ids(root: ET.Element) -> set[str]:
 # ---- the numbers ------------------------------------------------------------------------------------------------
 
 
-def test_seeds_become_their_mean_with_a_t_interval() -> None:
+def test_seeds_become_their_mean_with_a_t_interval_where_all_of_them_are() -> None:
     x, mean, half = mean_over_seeds([([0, 1], [1.0, 4.0]), ([0, 1], [3.0, 4.0]), ([0, 1], [5.0, 4.0])])
-    assert x == [0, 1]
-    assert mean == [3.0, 4.0]
-    assert half == pytest.approx([4.303 * 2 / 3**0.5, 0.0])
-
-
-def test_a_single_seed_has_no_interval() -> None:
-    assert mean_over_seeds([([0, 1], [1.0, 4.0])]) == ([0, 1], [1.0, 4.0], [])
-
-
-def test_seeds_count_only_where_all_of_them_are() -> None:
+    assert (x, mean, half) == ([0, 1], [3.0, 4.0], pytest.approx([4.303 * 2 / 3**0.5, 0.0]))
+    assert mean_over_seeds([([0, 1], [1.0, 4.0])]) == ([0, 1], [1.0, 4.0], [])  # no interval of one seed
+    *_, many = mean_over_seeds([([0], [float(seed % 2)]) for seed in range(20)])  # more than the table has
+    assert many == pytest.approx([2.093 * 0.51299 / 20**0.5], rel=0.01)
     x, mean, _ = mean_over_seeds([([0, 1, 2], [0.0, 0.0, 9.0]), ([1, 2, 3], [2.0, 1.0, 5.0])])
     assert (x, mean) == ([1, 2], [1.0, 5.0])
-
-
-def test_seeds_of_different_paces_are_read_between_their_points() -> None:
     x, mean, _ = mean_over_seeds([([0, 10], [0.0, 10.0]), ([0, 5, 10], [0.0, 0.0, 0.0])])
     assert (x, mean) == ([0, 5, 10], [0.0, 2.5, 5.0])
 
 
-def test_more_seeds_than_the_table_of_quantiles_has() -> None:
-    *_, half = mean_over_seeds([([0], [float(seed % 2)]) for seed in range(20)])
-    assert half == pytest.approx([2.093 * 0.51299 / 20**0.5], rel=0.01)
+def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path: Path) -> None:
+    (run,) = read_runs([make_run(tmp_path / "a", {"pickup": [1, 1, 0], "full": [0.0, 0.5]})])
+    assert running_mean(run.points, [0.0, 2.0, 4.0, 6.0, 8.0], 2) == [0.0, 1.0, 3.0, 6.0, 7.0]
+    (line,) = lines(arms_by_label([run], ["a"]), what="success", x="iteration", smooth=5)
+    assert line.mean == pytest.approx([100, 100, 200 / 3, 0, 25])
+    assert line.raw == [100.0, 100.0, 0.0, 0.0, 50.0]
 
 
-def test_smoothing_takes_what_came_before() -> None:
-    assert smoothed([0.0, 2.0, 4.0, 6.0], 2) == [0.0, 1.0, 3.0, 5.0]
-    assert smoothed([0.0, 2.0], 1) == [0.0, 2.0]
-
-
-def test_smoothing_begins_anew_with_each_stage(tmp_path: Path) -> None:
-    read = read_runs([make_run(tmp_path / "a", {"pickup": [1.0, 1.0], "full": [0.0, 0.5]})])
-    (line,) = lines(arms_by_label(read, ["a"]), what="success", x="iteration", smooth=5)
-    assert line.mean == [100.0, 100.0, 0.0, 25.0]
-    assert line.raw == [100.0, 100.0, 0.0, 50.0]
-
-
-def test_a_stage_is_counted_from_its_beginning(tmp_path: Path) -> None:
-    read = read_runs([make_run(tmp_path / "a", {"pickup": [1.0, 1.0], "full": [0.0, 0.5]}, steps=7)])
-    arms = arms_by_label(read, ["a"])
+def test_a_stage_is_counted_from_its_beginning_and_marked_where_all_runs_agree(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", {"pickup": [1, 1], "ride": [0], "full": [0, 0.5]}, steps=7)
+    b = make_run(tmp_path / "b", {"pickup": [1, 1], "ride": [0, 1], "full": [0]}, steps=7)
+    read = read_runs([a, b])
+    arms = arms_by_label(read[:1], ["a"])
     (line,) = lines(arms, what="return", x="iteration", stage="full", smooth=1)
     assert (line.x, line.mean) == ([0, 1], [-1.0, 0.0])
-    (line,) = lines(arms, what="return", x="env_steps", stage="full", smooth=1)
-    assert line.x == [7, 14]
-    (line,) = lines(arms, what="return", x="env_steps", smooth=1)
-    assert line.x == [7, 14, 21, 28]
-
-
-def test_stages_are_marked_where_all_runs_agree(tmp_path: Path) -> None:
-    a = make_run(tmp_path / "a", {"pickup": [1, 1], "ride": [0], "full": [0]})
-    b = make_run(tmp_path / "b", {"pickup": [1, 1], "ride": [0, 1], "full": [0]})
-    assert stage_starts(read_runs([a, b]), "iteration") == [(2, "ride")]
+    assert lines(arms, what="return", x="env_steps", stage="full")[0].x == [7, 14]
+    assert lines(arms, what="return", x="env_steps")[0].x == [7, 14, 21, 28, 35]
+    assert stage_starts(read, "iteration") == [(2, "ride")]
 
 
 # ---- the figures of the paper -----------------------------------------------------------------------------------
 
 
-def test_figure_2_tells_methods_apart_and_takes_seeds_together(tmp_path: Path) -> None:
+def test_figures_sort_runs_into_arms_by_their_recipes(tmp_path: Path) -> None:
     values = {"pickup": [0.1, 0.2]}
-    runs = [
-        make_run(tmp_path / "only", values, "dangerous_taxi/nano_rlft_only"),
-        make_run(tmp_path / "s0", values),
-        make_run(tmp_path / "s1", values, overrides=["seed=1"]),
-        make_run(tmp_path / "plain", values, "dangerous_taxi/nano_no_reflection"),
+    only = make_run(tmp_path / "only", values, "dangerous_taxi/nano_rlft_only")
+    seeds = [make_run(tmp_path / f"s{seed}", values, overrides=[f"seed={seed}"]) for seed in range(2)]
+    plain = make_run(tmp_path / "plain", values, "dangerous_taxi/nano_no_reflection")
+    positive = make_run(tmp_path / "no", values, "dangerous_taxi/nano_no_negatives")
+    recipe = seeds[1] / "recipe.yaml"  # one of an older version has the facts too
+    recipe.write_text(recipe.read_text().replace("micro_batch_tokens:", "micro_batch_size:"))
+    arms = arms_of(FIGURES[2], read_runs([only, seeds[0], plain]))
+    assert [(arm.label, [run.name for run in arm.runs], arm.dashed) for arm in arms] == [
+        ("Reflect-RL", ["s0"], False),
+        ("RL", ["only"], True),
+        ("SFT + RL", ["plain"], True),
     ]
-    arms = {arm.label: arm for arm in arms_of(FIGURES[2], read_runs(runs))}
-    assert {label: [run.name for run in arm.runs] for label, arm in arms.items()} == {
-        "Reflect-RL": ["s0", "s1"],
-        "SFT + RL": ["plain"],
-        "RL": ["only"],
-    }
-    assert {label for label, arm in arms.items() if arm.dashed} == {"SFT + RL", "RL"}
-    assert next(iter(arms)) == "Reflect-RL"
-
-
-def test_figure_3_tells_negative_examples_apart(tmp_path: Path) -> None:
-    values = {"pickup": [0.1, 0.2]}
-    runs = [make_run(tmp_path / "no", values, "dangerous_taxi/nano_no_negatives"), make_run(tmp_path / "with", values)]
-    assert [(arm.label, arm.dashed) for arm in arms_of(FIGURES[3], read_runs(runs))] == [
+    assert [arm.label for arm in arms_of(FIGURES[2], read_runs(seeds[1:]))] == ["Reflect-RL"]
+    both = arms_of(FIGURES[3], read_runs([positive, seeds[0]]))
+    assert [(arm.label, arm.dashed) for arm in both] == [
         ("Positive + negative examples", False),
         ("Positive examples only", True),
     ]
+
+
+def test_seeds_are_averaged_and_runs_that_differ_otherwise_are_not(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"s{seed}", {"pickup": [1]}, overrides=[f"seed={seed}"]) for seed in range(2)]
+    (arm,) = arms_of(FIGURES[2], read_runs(runs))
+    assert [run.name for run in arm.runs] == ["s0", "s1"]
+    other = make_run(tmp_path / "other", {"pickup": [0]}, overrides=["rlft.gamma=0.5"])
+    with pytest.raises(InvalidInput, match=r"rlft\.gamma"):
+        write_plot([runs[0], other], tmp_path / "x.png", figure=2)
 
 
 def test_figure_4_draws_the_last_stage_of_runs_with_and_without_a_curriculum(tmp_path: Path) -> None:
@@ -170,33 +138,10 @@ def test_figure_4_draws_the_last_stage_of_runs_with_and_without_a_curriculum(tmp
     write_plot([with_, without, plain], tmp_path / "4.svg", figure=4)
     root = svg(tmp_path / "4.svg")
     assert {"Reflect-RL (w/ CL)", "Reflect-RL (w/o CL)", "SFT + RL", "Success rate (%)"} <= set(texts(root))
-    assert "Training success with and without curriculum, stage full" in "".join(root.itertext())
-
-
-def test_runs_that_are_no_seeds_of_each_other_are_not_averaged(tmp_path: Path) -> None:
-    runs = [
-        make_run(tmp_path / "a", {"pickup": [1]}),
-        make_run(tmp_path / "b", {"pickup": [0]}, overrides=["rlft.gamma=0.5"]),
-    ]
-    with pytest.raises(InvalidInput, match=r"a and b would both be 'Reflect-RL', but differ in rlft\.gamma"):
-        write_plot(runs, tmp_path / "x.png", figure=2)
-
-
-def test_curricula_that_end_differently_ask_for_a_stage(tmp_path: Path) -> None:
-    runs = [
-        make_run(tmp_path / "a", {"pickup": [1]}),
-        make_run(tmp_path / "b", {"full": [1]}, "dangerous_taxi/nano_full"),
-    ]
-    with pytest.raises(InvalidInput, match=r"\(a with 'pickup', b with 'full'\); choose one: --stage"):
-        last_stage(read_runs(runs))
-
-
-def test_a_recipe_of_an_older_version_still_says_what_a_figure_asks(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "old", {"pickup": [0.5]})
-    recipe = run / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("micro_batch_tokens:", "micro_batch_size:"))
-    write_plot([run], tmp_path / "x.svg", figure=2)
-    assert "Reflect-RL" in texts(svg(tmp_path / "x.svg"))
+    assert "stage full" in "".join(root.itertext())
+    pickup = make_run(tmp_path / "pickup", {"pickup": [1]})
+    with pytest.raises(InvalidInput, match="--stage"):  # the curricula end with different stages
+        last_stage(read_runs([pickup, without]))
 
 
 # ---- the files --------------------------------------------------------------------------------------------------
@@ -217,12 +162,11 @@ def test_a_line_an_arm_with_an_interval_for_seeds_and_the_raw_values_of_a_single
     assert {"both", "s2", "Iterations", "Success rate (%)"} <= set(texts(root))
 
 
-@pytest.mark.parametrize(
-    ("what", "title"), [("return", "Return"), ("entropy", "Entropy (nats a step)"), ("length", "Steps an episode")]
-)
-def test_other_quantities_have_axes_of_their_own(seeds: list[Path], tmp_path: Path, what: str, title: str) -> None:
-    write_plot(seeds, tmp_path / "x.svg", what=what, x="env_steps")
-    assert {title, "Environment steps"} <= set(texts(svg(tmp_path / "x.svg")))
+def test_every_metric_can_be_drawn(seeds: list[Path], tmp_path: Path) -> None:
+    assert {"success", "return", "length", "illegal", "entropy", "loss", "kl", "clipped"} <= set(WHATS)
+    for what in WHATS:
+        write_plot(seeds, tmp_path / "x.svg", what=what, x="env_steps")
+        assert {axis_title(what), "Environment steps"} <= set(texts(svg(tmp_path / "x.svg")))
 
 
 def test_stages_are_marked_in_a_figure_of_all_of_training(tmp_path: Path) -> None:
@@ -233,120 +177,77 @@ def test_stages_are_marked_in_a_figure_of_all_of_training(tmp_path: Path) -> Non
     assert " full" not in texts(svg(tmp_path / "one.svg"))
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_same_runs_give_the_same_bytes_in_any_process_whatever_the_user_set(
-    seeds: list[Path], tmp_path: Path, suffix: str
+    seeds: list[Path], tmp_path: Path
 ) -> None:
-    write_plot(seeds, tmp_path / f"a.{suffix}")
-    if suffix == "svg":  # one process is enough to see that nothing outside matters
-        (tmp_path / "matplotlibrc").write_text("font.size: 30\nlines.linewidth: 9\n")
-        code = (
-            "from pathlib import Path; from reflectrl.report.plots import write_plot\n"
-            f"write_plot([Path(p) for p in {list(map(str, seeds))}], Path('b.svg'))"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=tmp_path)
-    else:
-        write_plot(seeds, tmp_path / f"b.{suffix}")
-    a, b = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in "ab")
-    assert hashlib.sha256(a).digest() == hashlib.sha256(b).digest()
+    kinds = ("png", "svg", "pdf")
+    for kind in kinds:
+        write_plot(seeds, tmp_path / f"a.{kind}")
+    (tmp_path / "matplotlibrc").write_text("font.size: 30\nlines.linewidth: 9\n")
+    code = (
+        "from pathlib import Path; from reflectrl.report.plots import write_plot\n"
+        f"for kind in {kinds}: write_plot([Path(p) for p in {list(map(str, seeds))}], Path('b.' + kind))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=tmp_path)
+    for kind in kinds:
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes(), kind
+    assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (990, 720)  # a column at 300 dots an inch
 
 
-def test_a_png_is_as_wide_as_a_column_at_300_dots_an_inch(seeds: list[Path], tmp_path: Path) -> None:
-    write_plot(seeds, tmp_path / "x.PNG")
-    assert struct.unpack(">II", (tmp_path / "x.PNG").read_bytes()[16:24]) == (990, 720)
+HOSTILE = ["<script>alert(1)</script>", "$x^2", "_hidden", "a & b \"c\" 'd'", "tab\tand\nline", "字"]
+HOSTILE += ["\x1b[31mred\ufffe", "x" * 5000, "ninth"]
 
 
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "$x^2",
-    "_hidden",
-    "a & b \"c\" 'd'",
-    "tab\tand\nline",
-    "字",
-    "\x1b[31mred\ufffe",
-]
-
-
-def test_hostile_labels_are_text_and_nothing_else(tmp_path: Path) -> None:
+def test_hostile_labels_are_text_and_more_arms_than_colours_are_told_apart(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"r{n}", {"pickup": [0.5, 0.6]}) for n in range(len(HOSTILE))]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for suffix in ("svg", "png", "pdf"):
             write_plot(runs, tmp_path / f"x.{suffix}", labels=dict(zip(runs, HOSTILE, strict=True)))
     root = svg(tmp_path / "x.svg")
-    shown = set(texts(root))
-    assert {*HOSTILE[:4], "tab and line", "字", "␛[31mred�"} <= shown
+    assert {*HOSTILE[:4], "tab and line", "字", "␛[31mred�", "x" * 59 + "…"} <= set(texts(root))
     assert not [node for node in root.iter() if node.tag.endswith("script")]
-
-
-def test_a_long_label_is_cut(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", {"pickup": [0.5]})
-    write_plot([run], tmp_path / "x.svg", labels={run: "x" * 5000})
-    assert "x" * 59 + "…" in texts(svg(tmp_path / "x.svg"))
-
-
-def test_more_arms_than_colours_are_still_told_apart(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"r{n}", {"pickup": [0.5, 0.6]}) for n in range(9)]
-    write_plot(runs, tmp_path / "x.svg")
-    styles = {}
-    for node in svg(tmp_path / "x.svg").iter():
-        if node.attrib.get("id", "").startswith("arm-"):
-            styles[node.attrib["id"]] = next(child.attrib["style"] for child in node.iter() if "style" in child.attrib)
-    assert len(styles) == len(set(styles.values())) == 9
+    styles = [
+        next(child.attrib["style"] for child in node.iter() if "style" in child.attrib)
+        for node in root.iter()
+        if node.attrib.get("id", "").startswith("arm-")
+    ]
+    assert len(styles) == len(set(styles)) == 9
 
 
 # ---- what cannot be drawn ---------------------------------------------------------------------------------------
 
 
-def test_a_run_without_metrics_is_named(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "young", {})
-    (run / "metrics.jsonl").unlink()
-    with pytest.raises(InvalidInput, match="run young has no metrics yet; run `reflectrl rlft` first"):
-        write_plot([run], tmp_path / "x.png")
-
-
-def test_an_unknown_stage_names_those_of_the_run(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_drawn_are_named_with_what_to_do(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", {"pickup": [1], "full": [0]})
-    with pytest.raises(InvalidInput, match="run a has no iteration of stage 'ful' so far; did you mean 'full'"):
+    with pytest.raises(InvalidInput, match="'full'"):
         write_plot([run], tmp_path / "x.png", stage="ful")
-
-
-def test_a_run_that_recorded_no_lengths_is_named(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "old", {"pickup": [1]})
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (run / "metrics.jsonl").write_text(
-        "".join(json.dumps({k: v for k, v in r.items() if k != "length"}) + "\n" for r in rows)
-    )
-    with pytest.raises(InvalidInput, match="run old was made by an older version"):
-        write_plot([run], tmp_path / "x.png", what="length")
-
-
-def test_a_recipe_that_says_nothing_asks_for_labels(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", {"pickup": [1]})
+    young = make_run(tmp_path / "young", {})
+    with pytest.raises(InvalidInput, match="run young .*`reflectrl rlft`"):
+        write_plot([young], tmp_path / "x.png")
+    lines_of_old = [{name: value for name, value in iteration(0).items() if name != "length"}]
+    write_jsonl(young / "metrics.jsonl", lines_of_old)
+    write_plot([young], tmp_path / "x.png")
+    with pytest.raises(InvalidInput, match="run young .*older version"):
+        write_plot([young], tmp_path / "x.png", what="length")
     (run / "recipe.yaml").write_text("name: something else\n")
-    with pytest.raises(InvalidInput, match="lacks one of players.reflector.*LABEL=RUN"):
+    with pytest.raises(InvalidInput, match=r"players\.reflector.*LABEL=RUN"):
         write_plot([run], tmp_path / "x.png", figure=3)
-
-
-def test_a_foreign_folder_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no run folder"):
+    with pytest.raises(InvalidInput, match=str(tmp_path)):
         write_plot([tmp_path], tmp_path / "x.png")
 
 
-@pytest.mark.parametrize("name", ["plot.jpg", "plot", "plot.svgz"])
-def test_other_suffixes_are_refused_with_those_that_work(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"has the suffix .*Known: pdf, png, svg"):
-        write_plot([make_run(tmp_path / "a", {"pickup": [1]})], tmp_path / name)
-
-
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="No such file or directory.*choose another --out"):
-        write_plot([make_run(tmp_path / "a", {"pickup": [1]})], tmp_path / "nowhere" / "x.png")
-
-
-def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_and_kinds_of_files_that_cannot_be_written_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "a", {"pickup": [1]})
+    for name in ("plot.jpg", "plot", "plot.svgz"):
+        with pytest.raises(InvalidInput, match="pdf, png, svg"):
+            write_plot([run], tmp_path / name)
+    with pytest.raises(InvalidInput, match="--out"):
+        write_plot([run], tmp_path / "nowhere" / "x.png")
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'reflectrl\[plots\]'"):
-        write_plot([make_run(tmp_path / "a", {"pickup": [1]})], tmp_path / "x.png")
+    with pytest.raises(InvalidInput, match=r"reflectrl\[plots\]"):
+        write_plot([run], tmp_path / "x.png")

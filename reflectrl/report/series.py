@@ -1,0 +1,77 @@
+"""Series of a metric over the iterations of RLFT: the numbers behind the curves of the report and of ``plot``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from reflectrl.report.runs import Run
+from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.metrics import wilson_interval
+
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Two-sided 95 % quantiles of Student's t, from one degree of freedom on; scipy would be a dependency for these ten."""
+
+
+def t95(samples: int) -> float:
+    """Two-sided 95 % quantile of Student's t for the mean of at least two samples."""
+    return T95[samples - 2] if samples - 2 < len(T95) else 1.96 + 2.7 / (samples - 1)
+
+
+def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
+    """Name and places in ``points`` of each stage of the curriculum, in order."""
+    found, begin = [], 0
+    for name, group in groupby(points, key=lambda point: point.stage):
+        end = begin + sum(1 for _ in group)
+        found.append((name, range(begin, end)))
+        begin = end
+    return found
+
+
+def window(iterations: int) -> int:
+    """Width of the running mean of a run of so many iterations: a twentieth of it, at least 5."""
+    return max(5, iterations // 20)
+
+
+def running_mean(points: Sequence[Iteration], values: Sequence[float], width: int | None = None) -> list[float]:
+    """Mean of the last ``width`` of ``values`` at each point, by default its ``window``; restarted with each stage."""
+    width = width or window(len(points))
+    return [
+        sum(seen) / len(seen)
+        for _, stage in stages(points)
+        for place in stage
+        for seen in [values[max(stage.start, place + 1 - width) : place + 1]]
+    ]
+
+
+def success_band(run: Run) -> list[tuple[float, float]]:
+    """95 % Wilson interval of the running mean of the success rate, each episode counted as an independent trial."""
+    means, width = running_mean(run.points, [point.success for point in run.points]), window(len(run.points))
+    seen = [min(width, place + 1) for _, stage in stages(run.points) for place in range(len(stage))]
+    return [
+        wilson_interval(min(1.0, max(0.0, mean)), count * run.episodes) for mean, count in zip(means, seen, strict=True)
+    ]
+
+
+def mean_over_seeds(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[list[float], list[float], list[float]]:
+    """Mean of curves and half of its 95 % t interval, where all of them are defined, with linear interpolation.
+
+    Args:
+        curves: x, rising, and y of each curve.
+
+    Returns:
+        x, mean and half; the last is empty for one curve.
+
+    """
+    begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    grid = np.unique([place for x, _ in curves for place in x if begin <= place <= end])
+    values = np.array([np.interp(grid, x, y) for x, y in curves])
+    seeds = len(curves)
+    if seeds == 1:
+        return grid.tolist(), values[0].tolist(), []
+    half = t95(seeds) * values.std(axis=0, ddof=1) / seeds**0.5
+    return grid.tolist(), values.mean(axis=0).tolist(), half.tolist()
