@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from run_folders import iteration
 
 from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import AGENT, AgentFile, exported_recipe, read_agent_file, write_agent_file
 from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import decode
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.markdown import markdown
-from reflectrl.report.runs import Point, Run
+from reflectrl.report.runs import Run
+from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import EpisodeMetrics
 from reflectrl.rollout.results import EvalRow
 
@@ -41,7 +44,7 @@ def row(policy: str = "rlft", **changes: Any) -> EvalRow:
 
 
 def card(*overrides: str, rows: tuple[EvalRow, ...] = (row(),), **changes: Any) -> Card:
-    points = tuple(Point(n, "main", 0.5, 0.2, 0.1, 10) for n in range(7))
+    points = tuple(decode(Iteration, iteration(number), "a line") for number in range(7))
     run = Run("run", Path("run"), "", rows, points, ())
     values = {"agent": AGENT_FILE, "policy": "policy", "adapter": False, "base": None, **changes}
     return Card(run, load_recipe("number_line/nano", overrides), **values)
@@ -87,17 +90,9 @@ def test_the_metadata_is_what_the_hub_reads():
 def test_every_section_is_there_and_the_table_has_its_intervals():
     text = model_card(card())
     shown = Shown(text)
-    titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert titles == [
-        "What it is",
-        "How to use it",
-        "Evaluation",
-        "Training data",
-        "Recipe",
-        "Curriculum",
-        "Limits",
-        "Citation",
-    ]
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        f"## {title}" for title in ("What it is", "How to use it", "Evaluation", "Training data", "Recipe")
+    ] + ["## Curriculum", "## Limits", "## Citation"]
     assert "50% [35, 65]" in shown.texts
     assert "Played on 40 tasks of the split test" in shown.text
     assert "2402.12621" in shown.text
@@ -145,13 +140,10 @@ def test_hostile_texts_are_shown_and_do_nothing():
     assert metadata(text)["tags"][-1].startswith("<script>")
 
 
-def test_a_huge_text_is_cut():
+def test_a_huge_text_is_cut_and_escaped_text_is_one_line():
     text = model_card(card(f"description={'long ' * 10_000}"))
     assert len(text) < 10_000
     assert "more characters" in text
-
-
-def test_escaped_text_is_one_line():
     assert markdown("a | b\n# c") == "a \\| b \\# c"
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,16 +14,20 @@ from xml.etree import ElementTree
 
 import pytest
 from run_folders import HOSTILE, blocks, episode, iteration, make_run, tasks
+from typer.testing import CliRunner
 
+from reflectrl.cli.app import app
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.journal import PaidReply, RejectedCall
 from reflectrl.report import print_table, write_report
-from reflectrl.report.curves import curves, running_mean, success_band
+from reflectrl.report.curves import curves
 from reflectrl.report.escape import escaped
-from reflectrl.report.runs import Pace, Point, Run, read_runs
+from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.series import success_band
 from reflectrl.report.table import table_rows
+from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import wilson_interval
 
 EVALUATED = (
@@ -41,6 +44,10 @@ def half_won(episodes=10):
 
 def page_of(*runs):
     return write_report(runs, runs[0] / "report.html").read_text(encoding="utf-8")
+
+
+def cells(page):
+    return re.findall("<td[^>]*>(.*?)</td>", page)
 
 
 class Outline(HTMLParser):
@@ -102,18 +109,13 @@ def test_the_table_is_plain_when_it_is_piped(run, capsys):
     assert [line.split()[1] for line in lines[1:]] == ["random", "sft", "rlft", "expert"]
 
 
-def test_a_long_run_name_is_not_cut_in_a_pipe(tmp_path, capsys):
-    name = "dangerous_taxi-" + "n" * 150
-    print_table([make_run(tmp_path / name, {"rlft": half_won()})])
-    assert f"\n{name}  rlft" in capsys.readouterr().out
+def test_names_are_shown_as_they_are_and_never_cut_in_a_pipe(tmp_path, capsys):
+    for name, shown in ("dangerous_taxi-" + "n" * 150, None), ("[bold]:smile:\x1b[2J", "[bold]:smile:␛[2J"):
+        print_table([make_run(tmp_path / name, {"rlft": half_won()})])
+        assert f"\n{shown or name}  rlft" in capsys.readouterr().out
 
 
-def test_a_name_that_looks_like_markup_or_a_terminal_command_is_shown_as_it_is(tmp_path, capsys):
-    print_table([make_run(tmp_path / "[bold]:smile:\x1b[2J", {"rlft": half_won()})])
-    assert "[bold]:smile:␛[2J  rlft" in capsys.readouterr().out
-
-
-def test_runs_share_the_untrained_policies_and_keep_their_own_rows(tmp_path):
+def test_runs_share_the_untrained_policies_that_agree_and_keep_their_own_rows(tmp_path):
     played = {"random": [episode(success=False)], "rlft": half_won(), "expert": [episode()]}
     runs = read_runs([make_run(tmp_path / name, played) for name in ("nano", "blank")])
     assert [(name, row.policy) for name, row in table_rows(runs)] == [
@@ -122,52 +124,35 @@ def test_runs_share_the_untrained_policies_and_keep_their_own_rows(tmp_path):
         ("blank", "rlft"),
         ("all runs", "expert"),
     ]
+    differ = read_runs([make_run(tmp_path / name, {"random": half_won(n)}) for name, n in (("a", 4), ("b", 6))])
+    assert [name for name, _ in table_rows(differ)] == ["a", "b"]
 
 
-def test_untrained_policies_that_differ_are_both_shown(tmp_path):
-    runs = read_runs([make_run(tmp_path / name, {"random": half_won(n)}) for name, n in (("a", 4), ("b", 6))])
-    assert [name for name, _ in table_rows(runs)] == ["a", "b"]
-
-
-def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):
+def test_runs_of_one_name_are_told_apart_and_a_run_that_is_given_twice_is_shown_once(tmp_path, monkeypatch):
     paths = [make_run(tmp_path / place / "nano") for place in ("a", "b")]
     assert [run.name for run in read_runs(paths)] == [str(path) for path in paths]
+    monkeypatch.chdir(paths[0])
+    assert [each.name for each in read_runs([Path(), paths[0]])] == ["nano"]
 
 
-def test_a_run_that_is_given_twice_is_shown_once(run, monkeypatch):
-    monkeypatch.chdir(run)
-    assert [each.name for each in read_runs([Path(), run])] == ["nano"]
-
-
-def test_a_run_without_an_evaluation_says_so(tmp_path, capsys):
-    print_table([make_run(tmp_path / "nano")])
-    assert capsys.readouterr().out == "nano: not evaluated yet; run `reflectrl eval` for it.\n"
-
-
-def test_what_the_tasks_are_is_said_once_below_the_table_with_the_split(tmp_path, capsys):
-    played = {"random": half_won(), "rlft": half_won()}
-    runs = [make_run(tmp_path / name, played, benchmark="ALFWorld <valid_seen>") for name in ("a", "b")]
-    print_table(runs)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5
-    assert lines[4] == "Played on ALFWorld <valid_seen>, split test."
-    assert page_of(*runs).count("<p>Played on ALFWorld &lt;valid_seen&gt;, split test.</p>") == 1
-
-
-def test_runs_on_different_tasks_are_named_and_those_without_words_are_not(tmp_path, capsys):
+def test_the_tasks_are_named_below_the_table_with_the_runs_where_they_differ(tmp_path, capsys):
     played = {"rlft": half_won()}
-    words = {"a": "12 of 134 games", "b": "140 games", "c": "140 games", "d": ""}
-    print_table([make_run(tmp_path / name, played, benchmark=said) for name, said in words.items()])
+    words = {"a": "12 of <134> games", "b": "140 games", "c": "140 games", "d": ""}
+    runs = [make_run(tmp_path / name, played, benchmark=said) for name, said in words.items()]
+    print_table(runs)
     assert capsys.readouterr().out.splitlines()[5:] == [
-        "Played on a: 12 of 134 games, split test.",
+        "Played on a: 12 of <134> games, split test.",
         "Played on b, c: 140 games, split test.",
     ]
+    assert page_of(*runs).count("<p>Played on a: 12 of &lt;134&gt; games, split test.</p>") == 1
+    print_table(runs[1:3])
+    assert "Played on 140 games, split test." in capsys.readouterr().out
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_well_formed_and_stands_alone(run):
+def test_the_page_is_well_formed_stands_alone_and_allows_one_script(run):
     page = page_of(run)
     outline = Outline(page)
     assert {"table", "svg", "details", "pre", "noscript"} <= set(outline.seen)
@@ -177,20 +162,14 @@ def test_the_page_is_well_formed_and_stands_alone(run):
     assert "prefers-color-scheme: dark" in page
     for figure in re.findall("<svg.*?</svg>", page):
         ElementTree.fromstring(figure)
-
-
-def test_the_content_policy_names_the_one_script_and_no_other(run):
-    page = page_of(run)
     scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
     assert len(scripts) == 1
     assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
-    kinds = [value for name, value in Outline(page).attributes if name == "type" and "/" in value]
+    kinds = [value for name, value in outline.attributes if name == "type" and "/" in value]
     assert set(kinds) == {"text/plain", "application/json"}  # blocks of data, which no browser runs
-
-
-def test_equal_runs_give_an_equal_page(run):
-    assert page_of(run) == page_of(run)
+    assert page_of(run) == page
+    assert "Calls to chat models" not in page
 
 
 def test_the_page_holds_every_evaluated_episode_and_those_recorded_in_training(run):
@@ -205,18 +184,13 @@ def test_the_page_says_what_training_went_through_and_took(tmp_path):
     line = [*(iteration(number) for number in range(6)), *(iteration(number, stage="full") for number in range(6, 8))]
     path = make_run(tmp_path / "nano", metrics=line)
     (path / "recipe.yaml").write_text("rlft: {episodes: 8, gamma: 0.9}", encoding="utf-8")
-    page = page_of(path)
-    low, high = (round(100 * end) for end in wilson_interval(0.5, 2 * 8))
-    cells = re.findall("<td[^>]*>(.*?)</td>", page)
-    assert cells == ["main", "6", "0 to 5", "50% [35, 65]", "full", "2", "6 to 7", f"50% [{low}, {high}]"]
-    assert "Training: 8 iterations, 80 environment steps, 4 s, reflection cache hit rate 90%." in page
-
-
-def test_the_page_says_how_long_the_stages_took(tmp_path):
-    path = make_run(tmp_path / "nano")
     done = {"done": True, "inputs": {}, "wall_seconds": 1234.56, "cpu_seconds": 99.0}
     (path / "stages.json").write_text(json.dumps({"sft": done, "rlft": {"done": False, "inputs": {}}, "x": 1}))
-    assert re.findall("<td[^>]*>(.*?)</td>", page_of(path)) == ["sft", "1,234.6", "99.0", "rlft", "not done", ""]
+    page = page_of(path)
+    low, high = (round(100 * end) for end in wilson_interval(0.5, 2 * 8))
+    stages = ["main", "6", "0 to 5", "50% [35, 65]", "full", "2", "6 to 7", f"50% [{low}, {high}]"]
+    assert cells(page) == [*stages, "sft", "1,234.6", "99.0", "rlft", "not done", ""]
+    assert "Training: 8 iterations, 80 environment steps, 4 s, reflection cache hit rate 90%." in page
 
 
 PRICE = "endpoint: {model: gpt-4o, price: {prompt: 2.5, completion: 10}}"
@@ -239,13 +213,9 @@ def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, re
     write_jsonl(path / "calls" / "teacher" / "rejected.jsonl", [RejectedCall("c", "empty", ())])
     before = {file: file.read_bytes() for file in path.rglob("*.jsonl")}
     page = page_of(path)
-    assert re.findall("<td[^>]*>(.*?)</td>", page) == ["teacher", model, "2", "1", "1,400", "50", dollars]
+    assert cells(page) == ["teacher", model, "2", "1", "1,400", "50", dollars]
     assert note in page
     assert {file: file.read_bytes() for file in path.rglob("*.jsonl")} == before
-
-
-def test_a_run_that_asked_nobody_has_no_table_of_calls(run):
-    assert "Calls to chat models" not in page_of(run)
 
 
 def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_command(tmp_path):
@@ -264,11 +234,8 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
     assert not set(page) & {"\x00", "\x07", "\x1b", "\u202e"}
 
 
-def test_a_text_without_end_is_cut_and_says_so():
+def test_a_text_that_is_escaped_is_cut_and_can_be_written():
     assert escaped("<" * 5000) == "&lt;" * 4000 + " [1000 more characters]"
-
-
-def test_lone_surrogates_can_be_written():
     assert escaped("a\ud800b\x85c") == "a\ufffdb\ufffdc"
 
 
@@ -276,38 +243,43 @@ def test_lone_surrogates_can_be_written():
 
 
 def points(*values, stage="main"):
-    return [Point(number, stage, value, value, 0.5, number) for number, value in enumerate(values)]
+    old = dict.fromkeys(("length", "illegal", "loss", "kl", "clipped"), math.nan)  # not recorded by older versions
+    numbers = {"entropy": 0.5, "replayed": 0, **old}
+    return [
+        Iteration(iteration=at, stage=stage, success=value, episode_return=value, env_steps=at, **numbers)
+        for at, value in enumerate(values)
+    ]
 
 
 def trained(name, line):
     return Run(name, Path(name), "", (), tuple(line), ())
 
 
-def test_the_running_mean_covers_five_iterations_and_begins_anew_with_each_stage():
-    line = [*points(1, 0, 0, 0, 0, 1, 1), *points(0, 1, stage="full")]
-    means = running_mean(line, [point.success for point in line])
-    assert means == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 5, 2 / 5, 0, 1 / 2])
+def heights(drawn):
+    """Places of the unsmoothed success rate, from the top."""
+    (path,) = re.findall('class="raw" d="M([^"]*)"', drawn.split("</svg>")[0])
+    return [float(place.split()[1]) for place in path.split("L")]
 
 
-def test_each_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
+def test_a_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
     drawn = curves([trained("one", points(0.1, 0.2)), trained("none", []), trained("two", points(0.3, 0.1))])
     assert re.findall('<li class="swatch (c\\d)">(\\w+)</li>', drawn) == [("c0", "one"), ("c2", "two")]
     assert drawn.count('<path class="mean"') == 2 * 3
+    assert 'class="stage"' not in drawn
+    two = [*points(0.1), replace(points(0.1, 0.5, stage="dropoff")[1])]
+    assert curves([trained("one", two)]).count(">dropoff</text>") == 3
 
 
-def test_a_success_rate_is_drawn_between_zero_and_one():
-    (places,) = re.findall('class="raw" d="M([^"]*)"', curves([trained("one", points(0, 1, 0.5))]).split("</svg>")[0])
-    assert [float(place.split()[1]) for place in places.split("L")] == [192.0, 18.0, 105.0]
-
-
-def test_all_six_quantities_are_drawn_where_the_files_have_them(run):
-    titles = ["success rate", "return", "entropy, nats a step", "steps an episode", "reflections from the cache"]
-    titles.append("environment steps a second")
+def test_each_panel_is_drawn_where_the_files_have_its_metric(run):
+    titles = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Environment steps a second"]
+    titles.append("Reflections from the cache")
     assert re.findall("<figcaption>(.*?)</figcaption>", curves(read_runs([run]))) == titles
     old = trained("old", points(0.1, 0.2))
-    assert re.findall("<figcaption>(.*?)</figcaption>", curves([old])) == titles[:3]
-    few = replace(old, paces=(Pace(1.0, 0.5, 20.0),))  # training was killed before it wrote the second line
-    assert re.findall("<figcaption>(.*?)</figcaption>", curves([few])) == [*titles[:3], *titles[4:]]
+    assert re.findall("<figcaption>(.*?)</figcaption>", curves([old])) == [*titles[:2], titles[3]]
+    speed = {"prompt_reuse": 0.0, "env_failures": 0, "env_recycled": 0}
+    pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
+    few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
+    assert re.findall("<figcaption>(.*?)</figcaption>", curves([few])) == [*titles[:2], *titles[3:]]
 
 
 def test_the_band_is_the_wilson_interval_of_the_running_mean():
@@ -317,12 +289,6 @@ def test_the_band_is_the_wilson_interval_of_the_running_mean():
     assert 'class="band"' not in curves([trained("one", points(0.5))])  # the recipe does not say how many episodes
 
 
-def test_stages_are_marked_where_there_is_more_than_one():
-    two = [*points(0.1, 0.2)[:1], Point(1, "dropoff", 0.5, 0.5, 0.5, 9)]
-    assert curves([trained("one", two)]).count(">dropoff</text>") == 3
-    assert 'class="stage"' not in curves([trained("one", points(0.1, 0.2))])
-
-
 @pytest.mark.parametrize("line", [points(0.5), points(0.5, 0.5), points(1e-12, 2e-12), points(-1e9, 1e9)])
 def test_short_flat_and_steep_curves_are_drawn(line):
     for figure in re.findall("<svg.*?</svg>", curves([trained("one", line)])):
@@ -330,21 +296,23 @@ def test_short_flat_and_steep_curves_are_drawn(line):
         assert "nan" not in figure
 
 
-def test_a_long_curve_is_thinned_out_and_keeps_its_end():
-    drawn = curves([trained("one", points(*[0.0] * 4999, 1.0))])
-    places = re.findall('class="raw" d="M([^"]*)"', drawn)[0].split("L")
-    assert len(places) <= 400
-    assert places[-1] == "350.0 18.0"
+def test_a_success_rate_lies_between_zero_and_one_and_a_long_curve_is_thinned_out():
+    assert heights(curves([trained("one", points(0, 1, 0.5))])) == [192.0, 18.0, 105.0]
+    drawn = heights(curves([trained("one", points(*[0.0] * 4999, 1.0))]))
+    assert len(drawn) <= 400
+    assert drawn[-1] == 18.0
 
 
 # ---- what is missing or wrong ----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_has_only_begun_has_a_page(tmp_path):
-    page = page_of(make_run(tmp_path / "nano"))
+def test_a_run_that_has_only_begun_has_a_page_and_a_sentence(tmp_path, capsys):
+    path = make_run(tmp_path / "nano")
+    page = page_of(path)
     Outline(page)
-    assert "nano: not evaluated yet" in page
-    assert "No iteration of training yet" in page
+    print_table([path])
+    for text in page, capsys.readouterr().out:
+        assert "nano: not evaluated yet" in text
 
 
 def test_missing_trajectories_are_named(run):
@@ -355,41 +323,30 @@ def test_missing_trajectories_are_named(run):
     assert "no episodes of training are recorded here." in page
 
 
-def test_no_run_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="no run folder was given; expected at least one"):
-        write_report([], tmp_path / "report.html")
-
-
-@pytest.mark.parametrize(
-    "report", [lambda path: print_table([path]), lambda path: write_report([path], path.with_name("r.html"))]
-)
-@pytest.mark.parametrize("name", ["empty", "gone", "file"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path, report, name):
+@pytest.mark.parametrize("name", [None, "empty", "gone", "file"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(
-        InvalidInput, match=f"{name} is no run folder: its recipe.yaml cannot be read .*; expected a folder"
-    ):
-        report(tmp_path / name)
+    given = [] if name is None else [tmp_path / name]
+    with pytest.raises(InvalidInput, match=name):
+        print_table(given)
+    with pytest.raises(InvalidInput, match=name):
+        write_report(given, tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 lacks field 'e"),
-        ("metrics.jsonl", "[]", "metrics.jsonl, line 1 is \\[\\]; expected an object"),
-        ("metrics.jsonl", "{", "metrics.jsonl, line 1 is not JSON"),
-        (
-            "throughput.jsonl",
-            '{"seconds": NaN, "reflection_hit_rate": 0}',
-            "line 1, seconds is nan; expected a number that is",
-        ),
-        ("throughput.jsonl", '{"seconds": 1e300, "reflection_hit_rate": 0}', "line 1 holds a number beyond 1e"),
-        ("eval.jsonl", "{}", "eval.jsonl, line 1 lacks field 'metrics'"),
-        ("stages.json", "{", "stages.json is not the ledger of a run folder"),
-        ("calls/teacher/replies.jsonl", "{}", "replies.jsonl, line 1 lacks field"),
-        ("trajectories/advantages-00000.jsonl", '["a"]', "line 1\\[0\\] is 'a'; expected a number"),
-        ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 names the format None"),
+        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'e"),
+        ("metrics.jsonl", "[]", "metrics.jsonl, line 1"),
+        ("metrics.jsonl", "{", "metrics.jsonl, line 1"),
+        ("throughput.jsonl", '{"iteration": 0, "seconds": NaN, "reflection_hit_rate": 0}', "line 1, seconds"),
+        ("throughput.jsonl", '{"iteration": 0, "seconds": 1e300, "reflection_hit_rate": 0}', "line 1 .*1e"),
+        ("eval.jsonl", "{}", "eval.jsonl, line 1 .*'metrics'"),
+        ("stages.json", "{", "stages.json"),
+        ("calls/teacher/replies.jsonl", "{}", "replies.jsonl, line 1"),
+        ("trajectories/advantages-00000.jsonl", '["a"]', "line 1\\[0\\] is 'a'"),
+        ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 .*None"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, message):
@@ -404,16 +361,15 @@ def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, messa
 @pytest.mark.parametrize("out", ["", "gone/report.html", "recipe.yaml/report.html"])
 def test_a_report_that_cannot_be_written_is_refused_and_leaves_nothing(run, out):
     before = sorted(run.iterdir())
-    with pytest.raises(InvalidInput, match=r"cannot be written|is a folder"):
+    with pytest.raises(InvalidInput):
         write_report([run], run / out)
     assert sorted(run.iterdir()) == before
 
 
-def test_the_command_prints_the_table_and_says_where_the_page_is(run):
-    code = "from reflectrl.cli import main; main()"
-    command = [sys.executable, "-c", code, "report", "."]
-    done = subprocess.run(command, cwd=run, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+def test_the_command_prints_the_table_and_says_where_the_page_is(run, monkeypatch):
+    monkeypatch.chdir(run)
+    done = CliRunner().invoke(app, ["report", "."])
+    assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "report: report.html"
     assert "nano  rlft" in done.stdout
     assert (run / "report.html").is_file()
