@@ -11,11 +11,11 @@ from reflectrl.cli.quiet import hush_libraries
 from reflectrl.core import ReflectRLError
 
 TELEMETRY = {"HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False", "WANDB_ERROR_REPORTING": "false"}
-"""What switches off reports to the makers of libraries, unless the user has set it."""
+"""Environment variables that disable the telemetry of libraries, unless the user has set them."""
 
 
 def main() -> None:
-    """Run the command line; errors that the library raises on purpose become one sentence and an exit code."""
+    """Run the command line; an expected error ends it with one sentence and an exit code."""
     for name, off in TELEMETRY.items():
         os.environ.setdefault(name, off)
     hush_libraries()
@@ -30,7 +30,7 @@ def main() -> None:
     except ReflectRLError as error:
         warn(f"error: {error}")
         sys.exit(error.exit_code)
-    except UsageError as error:  # which quotes what was typed
+    except UsageError as error:  # its message quotes user input
         said = io.StringIO()
         error.show(said)
         warn(said.getvalue(), end="")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+import typer.core
 
 import reflectrl
 from reflectrl.cli import doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
@@ -13,34 +14,50 @@ from reflectrl.cli.terminal import say
 UsageError = cast(
     type[typer.BadParameter], next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 )
-"""What is raised for a command, option or argument that cannot be understood; typer has no name for it."""
+"""Base class of the errors for a command, option or argument that cannot be parsed; typer does not export it."""
+
+
+class GroupedCommands(typer.core.TyperGroup):
+    """Lists commands under the headings of their ``rich_help_panel``, in plain text, where typer itself needs rich."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - types that typer does not export
+        """Write one section a heading, in the order in which the headings were first used."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            sections.setdefault(heading, []).append((name, command.get_short_help_str(limit=200)))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=12)
+
 
 # A traceback means a bug in this library, so it is shown as Python shows it.
 app = typer.Typer(
     help="Small language models become agents: two-player online reinforcement learning (Reflect-RL).",
+    cls=GroupedCommands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("run")(stages.run)
-app.command("gen-data")(stages.gen_data)
-app.command("sft")(stages.sft)
-app.command("rlft")(stages.rlft)
-app.command("eval")(stages.evaluate)
-app.command("report")(reports.report)
-app.command("plot")(plot.plot)
-app.command("explore")(explore.explore)
-app.command("play")(play.play)
-app.command("export")(export.export)
-app.command("serve")(serve.serve)
-app.add_typer(recipes.app, name="recipes")
-app.command("new-env")(new_env.new_env)
-app.command("check-env")(envs.check)
-app.command("doctor")(doctor.doctor)
+STAGES, RESULTS, AGENTS, SETUP = "Stages of a run", "Results", "Playing and sharing", "Environments and recipes"
+app.command("run", rich_help_panel=STAGES)(stages.run)
+app.command("gen-data", rich_help_panel=STAGES)(stages.gen_data)
+app.command("sft", rich_help_panel=STAGES)(stages.sft)
+app.command("rlft", rich_help_panel=STAGES)(stages.rlft)
+app.command("eval", rich_help_panel=STAGES)(stages.evaluate)
+app.command("report", rich_help_panel=RESULTS)(reports.report)
+app.command("plot", rich_help_panel=RESULTS)(plot.plot)
+app.command("play", rich_help_panel=AGENTS)(play.play)
+app.command("explore", rich_help_panel=AGENTS)(explore.explore)
+app.command("serve", rich_help_panel=AGENTS)(serve.serve)
+app.command("export", rich_help_panel=AGENTS)(export.export)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=SETUP)
+app.command("check-env", rich_help_panel=SETUP)(envs.check)
+app.command("new-env", rich_help_panel=SETUP)(new_env.new_env)
+app.command("doctor", rich_help_panel="Installation")(doctor.doctor)
 
 
-@app.command()
+@app.command(rich_help_panel="Installation")
 def version() -> None:
     """Print the version."""
     say(f"reflectrl {reflectrl.__version__}")

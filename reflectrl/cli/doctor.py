@@ -1,4 +1,4 @@
-"""The doctor command: what is installed, what is missing, and what to do about it."""
+"""The doctor command: installed and missing packages, programs and keys, with advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = {
     "HF_TOKEN": "models of the hub that need a login, and export --push-to-hub",
     "WANDB_API_KEY": "rlft.report_to=wandb",
 }
-"""Environment variables that hold secrets; only whether they are set is told."""
+"""Environment variables that hold secrets; their values are never printed."""
 INSTALL = "pip install -c constraints.txt -e '.{}'"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 PROGRAMS = {
@@ -35,17 +35,20 @@ SECCOMP = "python and pip in the sandbox of AutoExplore: apt-get install libsecc
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: how something stands, and what to do if it is missing."""
+    """One line of the report: state of a component, and advice if it is missing."""
 
     what: str
     state: str
     advice: str = ""
     needed: bool = False
-    """Whether nothing works without it."""
+    """True if no recipe works without it."""
 
 
 def doctor() -> None:
-    """Tell what is installed, which extras and keys are missing, and what to do; exits with 1 if nothing can work."""
+    """Report missing packages, extras and keys, with advice.
+
+    Exit code 1 if a package is missing that every recipe needs.
+    """
     findings = [*_system(), *_packages(), *_extras(), *_programs(), *_keys()]
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
@@ -65,7 +68,7 @@ def _system() -> Iterator[Finding]:
     try:
         import torch
     except ImportError:
-        return  # the packages below tell
+        return  # reported among the packages
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             card = torch.cuda.get_device_properties(number)
@@ -75,7 +78,7 @@ def _system() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """What the package itself requires."""
+    """Packages that reflectrl itself requires."""
     for wanted in _required(""):
         fault = _fault(wanted)
         yield Finding(wanted.name, fault or version(wanted.name), INSTALL.format("") if fault else "", needed=True)
@@ -91,7 +94,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _required(extra: str) -> Iterator[Requirement]:
-    """What the package asks for here: in any case, or besides with ``extra``."""
+    """Requirements of reflectrl on this platform: those of ``extra``, or the unconditional ones if it is empty."""
     for requirement in map(Requirement, requires("reflectrl") or []):
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if always == (extra == "") and (always or requirement.marker and requirement.marker.evaluate({"extra": extra})):
@@ -99,7 +102,7 @@ def _required(extra: str) -> Iterator[Requirement]:
 
 
 def _fault(wanted: Requirement) -> str | None:
-    """What is wrong with an installed package."""
+    """Return what is wrong with the installation of a package, or ``None``."""
     try:
         found = version(wanted.name)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The check-env command: does an environment keep its promises?"""
+"""The check-env command: test an environment against the protocol that training relies on."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
+from reflectrl.cli.completion import complete_env
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput, check_env, env_names, make_env
 
 
 def check(
-    name: Annotated[str | None, typer.Argument(help="A registered environment.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Registered environment.", autocompletion=complete_env)] = None,
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its options, e.g. stage=pickup.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of the environment, e.g. stage=pickup.")
     ] = None,
     show_names: Annotated[bool, typer.Option("--list", help="Print the names of all environments.")] = False,
 ) -> None:
-    """Play an environment and check every promise that training relies on."""
+    """Play an environment and check that it follows the protocol."""
     if show_names:
         say("\n".join(env_names()))
         return
@@ -27,17 +28,17 @@ def check(
     env = make_env(name, **read_options(options or []))
     check_env(env)
     sizes = {split: len(env.any_tasks(split)) for split in env.splits}
-    told = ", ".join(f"{size} {split}" for split, size in sizes.items())
-    say(f"{name}: every check passed ({told} tasks; horizon {env.horizon}).")
+    counts = ", ".join(f"{size} {split}" for split, size in sizes.items())
+    say(f"{name}: every check passed ({counts} tasks; horizon {env.horizon}).")
     if missing := [split for split, size in sizes.items() if not size]:
         say(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:
-    """An environment's options as they are typed, each ``KEY=VALUE``.
+    """Parse an environment's options, each typed as ``KEY=VALUE`` with a YAML value.
 
     Raises:
-        InvalidInput: one that is not.
+        InvalidInput: an option without ``=``, or a value that is no YAML.
 
     """
     from reflectrl.config.yaml_text import read_yaml

@@ -81,7 +81,7 @@ def explore(
     from reflectrl.players.human import PlayerLeft
 
     # a folder's entries are in the menu too
-    screen = Screen(action="Command", most=MAX_COMMANDS, skip="Here: ", longest=MAX_LINE_CHARS)
+    screen = Screen(action="Command", max_actions=MAX_COMMANDS, skip="Here: ", max_chars=MAX_LINE_CHARS)
 
     try:
         from reflectrl.pipeline.explore import explore as play
@@ -114,7 +114,7 @@ def _work(
     """Let a person or a model work in a copy of the repository, and show what was changed."""
     from reflectrl.cli.screen import Screen
 
-    screen = Screen(longest=MAX_LINE_CHARS)
+    screen = Screen(max_chars=MAX_LINE_CHARS)
 
     def show(command: str, output: str) -> None:
         if model is not None:  # a person has typed it

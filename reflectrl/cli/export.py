@@ -1,4 +1,4 @@
-"""The export command: the agent of a run, as a folder or a repository of the hub that others can use."""
+"""The export command: a run's agent as a folder, or as a repository on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.completion import complete_run
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The new folder; export in the run if absent.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
+    out: Annotated[Path | None, typer.Option("--out", help="New folder; default: export in the run folder.")] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Merge adapters into their base; a base on this machine only always is.")
+        bool,
+        typer.Option("--merge", help="Merge adapters into their base; always done for a base that is not on the hub."),
     ] = False,
     push_to_hub: Annotated[
         str | None,
-        typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Also upload it; needs HF_TOKEN or a login."),
+        typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Upload the export; needs HF_TOKEN or a login."),
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Make the repository of --push-to-hub private, if it is new.")
+        bool, typer.Option("--private", help="Create the repository of --push-to-hub as a private one.")
     ] = False,
 ) -> None:
-    """Write a run's agent for others: weights, tokenizer, model card and an example."""
+    """Write an agent's weights, tokenizer, model card and example."""
     if private and push_to_hub is None:
         raise InvalidInput("--private was given without --push-to-hub, to which it belongs; give both or none.")
     if not run.is_dir():

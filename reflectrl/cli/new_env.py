@@ -12,16 +12,19 @@ from reflectrl.cli.terminal import say
 
 
 def new_env(
-    name: Annotated[str, typer.Argument(help="Small letters, digits and underscores, e.g. treasure_map.")],
-    out: Annotated[Path | None, typer.Option(help="A new folder for the package; absent: ./NAME.")] = None,
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and underscores, e.g. treasure_map.")],
+    out: Annotated[Path | None, typer.Option(help="New folder for the package; default: ./NAME.")] = None,
 ) -> None:
-    """Write an installable package: a working environment, its expert, tests and recipe, to change into your own."""
+    """Write a package with a working environment to start from.
+
+    It holds the environment, its expert, tests and a recipe, and can be installed as it is.
+    """
     from reflectrl.skeleton import write_package
 
     folder = out or Path(name)
     for path in write_package(name, folder):
         say(str(path))
-    # with the dot, a mistyped command cannot mean a stranger's package of the same name
+    # with the dot, a mistyped command cannot install a package of the same name from an index
     place = shlex.quote(str(folder if folder.is_absolute() else f"./{folder}"))
     say("\nNext:")
     say(f"  pip install -e {place}")

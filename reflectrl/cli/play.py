@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reflectrl.cli.completion import complete_env, complete_run
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
 
@@ -18,36 +19,48 @@ if TYPE_CHECKING:
     from reflectrl.pipeline.play import Game
     from reflectrl.rollout import Episode
 
-LONGEST_PAUSE_S = 3600.0
+MAX_PAUSE_S = 3600.0
 
 
 def play(
     environment: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ENV] [KEY=VALUE]...", help="A registered environment and its options; a run's own."),
+        typer.Argument(
+            metavar="[ENV] [KEY=VALUE]...",
+            help="Registered environment and its options; default: those of --run.",
+            autocompletion=complete_env,
+        ),
     ] = None,
     expert: Annotated[bool, typer.Option("--expert", help="Player: the environment's expert.")] = False,
-    chance: Annotated[bool, typer.Option("--random", help="Player: chance.")] = False,
-    run: Annotated[Path | None, typer.Option("--run", help="Players: those of this run folder.")] = None,
-    policy: Annotated[
-        str | None, typer.Option("--policy", help="Of the run: policy-sft or policy; the last that is there if absent.")
+    chance: Annotated[bool, typer.Option("--random", help="Player: uniformly random actions.")] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="Players: those of this run folder.", autocompletion=complete_run),
     ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw a run's actions; else the most probable.")] = False,
-    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="What to play; drawn if absent.")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Its tasks; train if absent.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of all that is drawn.")] = 0,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="Policy of the run: policy-sft or policy; default: the later one.")
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample the run's actions; default: the most probable.")
+    ] = False,
+    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Task to play; default: sampled.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Task split to play; default: train.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     watch: Annotated[
-        float | None, typer.Option("--watch", metavar="SECONDS", help="Wait so long before each step.")
+        float | None, typer.Option("--watch", metavar="SECONDS", help="Seconds to pause before each step.")
     ] = None,
     step: Annotated[bool, typer.Option("--step", help="Wait for Enter before each step; q leaves.")] = False,
-    episodes: Annotated[int, typer.Option("--episodes", help="How many to play.")] = 1,
-    hints: Annotated[bool, typer.Option("--hints", help="You play, and read the expert's reflections.")] = False,
+    episodes: Annotated[int, typer.Option("--episodes", help="Number of episodes.")] = 1,
+    hints: Annotated[bool, typer.Option("--hints", help="Show you the expert's reflections while you play.")] = False,
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="FILE", help="Add episodes that succeed to FILE, for data.demonstrations."),
+        typer.Option("--save", metavar="FILE", help="Append successful episodes to FILE, for data.demonstrations."),
     ] = None,
 ) -> None:
-    """Play an environment in the terminal, or watch its expert, chance or a trained run; without those, you play."""
+    """Play an environment in the terminal, or watch a player.
+
+    You play, unless --expert, --random or --run names another player.
+    """
     others = {"--expert": expert, "--random": chance, "--run": run is not None}
     _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
     _check_run({"--policy": policy is not None, "--sample": sample}, run)
@@ -85,7 +98,7 @@ def play(
 
 
 class _Session:
-    """Episodes, one after the other."""
+    """Plays episodes one after the other, and shows and saves them."""
 
     def __init__(self, game: Game, episodes: list[Episode], screen: Screen, file: Path | None) -> None:
         self._game = game
@@ -101,7 +114,7 @@ class _Session:
             check_place(file, game.header)
 
     def play(self, pause: Callable[[], None], *, menus: bool) -> None:
-        """Play them all, with a ``pause`` before each step; ``menus`` for those who do not see them otherwise."""
+        """Play all episodes with a ``pause`` before each step; ``menus`` also shows the state and the menu."""
         from reflectrl.pipeline.play import play_episode
 
         played = []
@@ -115,7 +128,7 @@ class _Session:
             self._screen.say(f"{sum(played)} of {len(played)} episodes succeeded.{self.saved()}")
 
     def saved(self) -> str:
-        """In words, what is in the file now that was not there before."""
+        """Return a sentence that counts the episodes saved so far; empty without ``--save``."""
         if self._file is None:
             return ""
         return f" Saved in {self._file}: {_count(self._kept, 'episode')}."
@@ -163,15 +176,15 @@ class _Session:
         samples = save_episode(self._file, self._game.header, trajectory)
         self._kept += bool(samples)
         kept = f"Saved: {_count(samples, 'sample')} in {self._file}"
-        screen.say(kept if samples else "Not saved: only an episode that succeeds is there to be imitated.")
+        screen.say(kept if samples else "Not saved: demonstrations are successful episodes only.")
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _environment(given: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """Name and options; a run needs no name, and ``key=value`` is none."""
+    """Return the environment's name, ``None`` if only options are given, and its options."""
     from reflectrl.cli.envs import read_options
 
     named = bool(given) and "=" not in given[0].partition(":")[0]
@@ -196,7 +209,7 @@ def _wait_for_enter() -> None:
 
 
 def _check_together(players: dict[str, bool], paces: dict[str, bool], *, hints: bool) -> None:
-    """Refuse what excludes each other."""
+    """Refuse options that exclude each other."""
     playing, pacing = ([name for name, given in options.items() if given] for options in (players, paces))
     if len(playing) > 1:
         raise InvalidInput(f"{' and '.join(playing)} were given; expected one of them, or none to play yourself.")
@@ -215,7 +228,7 @@ def _check_run(belonging: dict[str, bool], run: Path | None) -> None:
 
 
 def _check_numbers(watch: float | None, episodes: int) -> None:
-    if watch is not None and not 0 <= watch <= LONGEST_PAUSE_S:
-        raise InvalidInput(f"--watch {watch} was given; expected 0 to {LONGEST_PAUSE_S:.0f} seconds.")
+    if watch is not None and not 0 <= watch <= MAX_PAUSE_S:
+        raise InvalidInput(f"--watch {watch} was given; expected 0 to {MAX_PAUSE_S:.0f} seconds.")
     if episodes < 1:
         raise InvalidInput(f"--episodes {episodes} was given; expected 1 or more.")

@@ -1,4 +1,4 @@
-"""Warnings of other libraries, kept off the screen, which shows the lines of this program only."""
+"""Hides other libraries' warnings, so that the terminal shows lines of this program only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = (
     "transformers",
     "trl",
 )
-"""Libraries whose warnings are hidden, as advice to programmers; their errors are shown."""
+"""Libraries whose warnings, meant for programmers, are hidden; their errors are shown."""
 
 
 def hush_libraries() -> None:

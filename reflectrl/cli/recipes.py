@@ -1,4 +1,4 @@
-"""The recipes commands: list, show and copy what is shipped."""
+"""The recipes commands: list, show and copy shipped recipes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.completion import complete_recipe
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
 app = typer.Typer(help="List, show and copy the shipped recipes.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="A name that 'reflectrl recipes ls' prints.")]
+Name = Annotated[str, typer.Argument(help="Name that 'reflectrl recipes ls' prints.", autocompletion=complete_recipe)]
 
 
 @app.command()
 def ls() -> None:
-    """One shipped recipe a line, with what it shows."""
+    """List the shipped recipes with their descriptions."""
     from reflectrl.config import load_recipe, recipe_names
 
     names = recipe_names()
@@ -27,10 +28,10 @@ def ls() -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")],
+    name: Annotated[str, typer.Argument(help="Shipped recipe or YAML file.", autocompletion=complete_recipe)],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE")] = None,
 ) -> None:
-    """The whole recipe: what it extends, overrides and defaults filled in."""
+    """Print a whole recipe, with parents, overrides and defaults."""
     from reflectrl.config import dump_recipe, load_recipe
 
     say(dump_recipe(load_recipe(name, overrides or ())), end="")
@@ -39,9 +40,9 @@ def show(
 @app.command()
 def cp(
     name: Name,
-    dest: Annotated[Path, typer.Argument(help="A new file, or a folder.")] = Path(),
+    dest: Annotated[Path, typer.Argument(help="New file, or folder to put it in.")] = Path(),
 ) -> None:
-    """Copy a shipped recipe to a file of your own; its 'extends' keeps working there."""
+    """Copy a shipped recipe; its 'extends' keeps working."""
     from reflectrl.config import recipe_text
 
     text = recipe_text(name)

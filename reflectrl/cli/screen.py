@@ -1,4 +1,4 @@
-"""``Screen``: what a person sees of an episode, step by step: coloured on a terminal, plain text elsewhere."""
+"""``Screen``: prints an episode step by step, coloured on a terminal and as plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from reflectrl.core.text import visible_line
 if TYPE_CHECKING:
     from reflectrl.core import Turn
 
-WIDEST_BAR = 20
-"""Characters of a probability of 1."""
+MAX_BAR_WIDTH = 20
+"""Width of the bar for probability 1, in characters."""
 
 
 class Screen:
-    """Shows steps that were played.
+    """Prints the steps of an episode.
 
     Args:
-        action: what an action is called.
-        most: so many actions of a menu, the most probable first; absent: all, in the menu's order and with bars.
-        skip: lines of a state that begin so are left out.
-        longest: characters shown of a line.
+        action: heading of the chosen action.
+        max_actions: number of actions shown of a menu, the most probable first; ``None`` shows all, in the menu's
+            order and with bars.
+        skip: prefix of lines of a state that are left out.
+        max_chars: characters shown of a line.
 
     """
 
     def __init__(
-        self, *, action: str = "Action", most: int | None = None, skip: str | None = None, longest: int = 2000
+        self, *, action: str = "Action", max_actions: int | None = None, skip: str | None = None, max_chars: int = 2000
     ) -> None:
         self._console = Console(highlight=False)
         self._action = action
-        self._most = most
+        self._max_actions = max_actions
         self._skip = skip
-        self._longest = longest
+        self._max_chars = max_chars
 
     def say(self, text: str, style: str = "") -> None:
-        """One line, without characters that a terminal would obey."""
+        """Print one line, with control characters replaced."""
         self._console.print(Text(visible_line(text), style), soft_wrap=True)
 
     def step(self, number: int, turn: Turn, labels: Sequence[str] = ()) -> None:
-        """One step: the state, what was said about it, the menu, and the action."""
+        """Print one step: state, reflection, menu and action."""
         self.say("")
         self.say(f"Step {number}", "bold")
         self.state(turn.observation.text)
@@ -52,34 +53,34 @@ class Screen:
         self.action(turn)
 
     def state(self, text: str) -> None:
-        """A state in words."""
+        """Print the text of a state."""
         for line in text.split("\n"):
             if self._skip is None or not line.startswith(self._skip):
                 self._inside(line)
 
     def action(self, turn: Turn) -> None:
-        """What was played."""
+        """Print the chosen action."""
         self.say(f"  {self._action}: {turn.decision.action}", "bold")
 
     def _menu(self, turn: Turn, labels: Sequence[str]) -> None:
         chances = turn.decision.probabilities
         order = list(range(len(turn.menu)))
-        if chances and self._most is not None:
+        if chances and self._max_actions is not None:
             order.sort(key=lambda index: -chances[index])
         self._inside("Menu:")
-        for index in order[: self._most]:
+        for index in order[: self._max_actions]:
             chance = f"{chances[index]:4.0%}  {self._bar(chances[index])}" if chances else ""
             label = f"{labels[index]}. " if labels else ""
             self._inside(f"  {chance}{label}{turn.menu[index]}", "green" if index == turn.decision.index else "")
-        if len(order) > len(order[: self._most]):
-            self._inside(f"  and {len(order) - len(order[: self._most])} more")
+        if len(order) > len(order[: self._max_actions]):
+            self._inside(f"  and {len(order) - len(order[: self._max_actions])} more")
 
     def _bar(self, chance: float) -> str:
-        if self._most is not None:
+        if self._max_actions is not None:
             return ""
-        width = max(1, min(WIDEST_BAR, self._console.width // 4))
+        width = max(1, min(MAX_BAR_WIDTH, self._console.width // 4))
         mark = "#" if self._console.options.ascii_only else "\u2588"
         return f"{mark * round(chance * width):<{width}}  "
 
     def _inside(self, line: str, style: str = "") -> None:
-        self.say(f"  {line if len(line) <= self._longest else f'{line[: self._longest].rstrip()} [cut]'}", style)
+        self.say(f"  {line if len(line) <= self._max_chars else f'{line[: self._max_chars].rstrip()} [cut]'}", style)

@@ -9,35 +9,44 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.completion import complete_run
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an exported agent.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run folder or exported agent.", autocompletion=complete_run)
+    ],
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="policy (after RLFT) or policy-sft; the last there is if absent."),
+        typer.Option("--policy", help="policy (after RLFT) or policy-sft; default: the later one."),
     ] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy/--sample", help="The most probable action (default), or a draw.")
+        bool, typer.Option("--greedy/--sample", help="Choose the most probable action (default), or sample.")
     ] = True,
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A further name that clients may call it by; repeatable."),
+        typer.Option("--allow-host", metavar="NAME", help="Additional host name that clients may use; repeatable."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")] = 8000,
     api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", help="Environment variable with the key that clients must send.")
+        str | None,
+        typer.Option("--api-key-env", help="Environment variable that holds the bearer key clients must send."),
     ] = None,
-    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes of a request, at most.")] = 131_072,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=1, help="Maximum size of a request body in bytes.")
+    ] = 131_072,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", min=1, max=400, help="Requests that wait at the same time, at most.")
+        int, typer.Option("--max-waiting", min=1, max=400, help="Maximum number of pending requests.")
     ] = 64,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.001, help="Seconds for an answer, at most.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")] = 30.0,
 ) -> None:
-    """Answer POST /act (a state, to an action) and /v1/chat/completions (the reflector) until Ctrl-C."""
+    """Serve an agent over HTTP until Ctrl-C.
+
+    POST /act maps a state to an action; /v1/chat/completions is the reflector as an OpenAI-compatible chat model.
+    """
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise InvalidInput(
@@ -65,7 +74,7 @@ def _key(name: str) -> str:
     key = os.environ.get(name, "").strip()
     if not (key and key.isascii() and key.isprintable()):
         raise InvalidInput(
-            f"the environment variable {name} holds no key; set it to the one that clients are to send, or leave out "
+            f"the environment variable {name} holds no key; set it to the key that clients must send, or leave out "
             "--api-key-env."
         )
     return key

@@ -1,4 +1,4 @@
-"""The stages of an experiment as commands: gen-data, sft, rlft, eval, and run for all of them."""
+"""The stages of a run as commands: gen-data, sft, rlft, eval, and run for all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reflectrl.cli.completion import complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.profile import profiling
@@ -16,17 +17,28 @@ if TYPE_CHECKING:
     from reflectrl.config import Recipe
 
 RecipeOption = Annotated[
-    str, typer.Option("--recipe", "-r", help="A shipped recipe (see 'reflectrl recipes ls') or a YAML file.")
+    str,
+    typer.Option(
+        "--recipe",
+        "-r",
+        help="Shipped recipe (see 'reflectrl recipes ls') or YAML file.",
+        autocompletion=complete_recipe,
+    ),
 ]
-RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
-RunOption = Annotated[str | None, typer.Option("--run", help="Name of this run's folder; the recipe's name if absent.")]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run", help="Name of the run folder; default: the name of the recipe.", autocompletion=complete_run_name
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE", help="Changes to the recipe, e.g. rlft.gamma=0.9.")
 ]
 
 
 class Players(StrEnum):
-    """Whom ``sft`` trains."""
+    """Players that ``sft`` trains."""
 
     reflector = "reflector"
     policy = "policy"
@@ -34,7 +46,7 @@ class Players(StrEnum):
 
 
 class Batch(StrEnum):
-    """The two halves of a round through Batch mode."""
+    """Steps of a round through OpenAI's Batch mode."""
 
     submit = "submit"
     collect = "collect"
@@ -42,7 +54,7 @@ class Batch(StrEnum):
 
 MaxCost = Annotated[
     float | None,
-    typer.Option("--max-cost", help="US dollars that chat models may cost in this run folder; needs endpoint.price."),
+    typer.Option("--max-cost", help="Budget for chat models in this run folder, in USD; needs endpoint.price."),
 ]
 
 
@@ -51,25 +63,27 @@ def gen_data(
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked and may be paid.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the expected calls and their cost.")] = False,
     batch: Annotated[
         Batch | None,
-        typer.Option(help="OpenAI's Batch mode, half the price: hand the calls in; a day later, fetch the replies."),
+        typer.Option(
+            help="OpenAI's Batch mode at half the price: submit the calls, and collect the replies within a day."
+        ),
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Stage 1a: let the teacher play and reflect; write its episodes and the SFT rows."""
+    """Stage 1a: write the teacher's episodes and the SFT rows."""
     _stages(("gen-data",), recipe, runs, run, overrides, max_cost=max_cost, dry_run=dry_run, batch=batch)
 
 
 def sft(
     recipe: RecipeOption,
-    player: Annotated[Players, typer.Option(help="Whom to train.")] = Players.both,
+    player: Annotated[Players, typer.Option(help="Players to train.")] = Players.both,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     overrides: Overrides = None,
 ) -> None:
-    """Stage 1b: supervised fine-tuning of the reflector and of the policy."""
+    """Stage 1b: fine-tune the reflector and the policy on the rows."""
     players = ("reflector", "policy") if player is Players.both else (player.value,)
     _stages(("sft",), recipe, runs, run, overrides, players)
 
@@ -79,10 +93,10 @@ def rlft(
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
-    profile: Annotated[bool, typer.Option(help="Print where the time of an iteration went.")] = False,
+    profile: Annotated[bool, typer.Option(help="Print the time spent in each part of an iteration.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Stage 2: online reinforcement learning of the policy, with the reflector frozen."""
+    """Stage 2: train the policy by online RL, reflector frozen."""
     if not profile:
         _stages(("rlft",), recipe, runs, run, overrides, max_cost=max_cost)
         return
@@ -100,7 +114,7 @@ def evaluate(
     max_cost: MaxCost = None,
     overrides: Overrides = None,
 ) -> None:
-    """Play the evaluation tasks with every policy that the recipe lists."""
+    """Play the evaluation tasks with every policy of the recipe."""
     _stages(("eval",), recipe, runs, run, overrides, max_cost=max_cost)
 
 
@@ -111,7 +125,7 @@ def run(
     max_cost: MaxCost = None,
     overrides: Overrides = None,
 ) -> None:
-    """All stages, then the report; what is done already is not done again."""
+    """All stages, then the report; finished stages are skipped."""
     folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, max_cost=max_cost)
     from reflectrl.report import print_table, write_report
 
@@ -131,7 +145,7 @@ def _stages(
     dry_run: bool = False,
     batch: Batch | None = None,
 ) -> Path:
-    """Check everything that was given before anything heavy is imported, then work; returns the run folder."""
+    """Check all input before anything heavy is imported, run the stages, and return the run folder."""
     from reflectrl.config import check_recipe, load_recipe
 
     checked = load_recipe(recipe, overrides or ())
@@ -143,8 +157,8 @@ def _stages(
 
         terms = Terms(max_cost, dry_run, None if batch is None else batch.value)
         run_stages(checked, folder, stages, sft_players=sft_players, terms=terms)
-    except (KeyboardInterrupt, SystemExit) as stopped:  # by SIGINT, by SIGTERM
-        warn(f"\nstopped; what is done is in {folder}. The same command goes on from there.")
+    except (KeyboardInterrupt, SystemExit) as stopped:  # SIGINT, SIGTERM
+        warn(f"\nstopped; finished work is in {folder}. The same command continues from there.")
         code = stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130
         raise typer.Exit(code) from None
     return folder

@@ -9,17 +9,17 @@ from reflectrl.core.text import visible
 
 
 def any_text() -> None:
-    """Let the terminal show and the keyboard type any text: what it cannot is replaced, and no reason to stop."""
+    """Replace characters that the terminal's encoding lacks, on input and output, instead of failing on them."""
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
-    """Print a result; names of files, tasks and runs in it do nothing to the terminal."""
+    """Print a result to stdout, with control characters made visible."""
     print(visible(text), end=end, flush=True)
 
 
 def warn(text: str, *, end: str = "\n") -> None:
-    """Print something that is no result, to stderr."""
+    """Print a message to stderr, with control characters made visible."""
     print(visible(text), end=end, file=sys.stderr)
