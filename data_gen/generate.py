@@ -159,14 +159,14 @@ def _batch(
             f"Batch mode was asked for with data.teacher={recipe.data.teacher} and data.trajectory="
             f"{recipe.data.trajectory}; expected openai and oracle: a teacher that plays must be answered at once."
         )
-    from reflectrl.endpoint.batch import Batches, CallsToCome
+    from reflectrl.endpoint.batch import Batches, RecordingClient
 
     batches = Batches(folder / CALLS / "teacher", client)
     if what == "collect":
         return client.run(batches.collect())
-    to_come = CallsToCome(client)
-    collect(recipe, envs, to_come, shown=shown)
-    return client.run(batches.submit(to_come.calls))
+    recording = RecordingClient(client)
+    collect(recipe, envs, recording, shown=shown)
+    return client.run(batches.submit(recording.calls))
 
 
 def collect(

@@ -1,4 +1,4 @@
-"""What calls to chat endpoints come to: tokens, money, and the limit on it."""
+"""Tokens and cost of calls to chat endpoints, and the budget of a run folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reflectrl.core import InvalidInput, WorkFailed
 
 BATCH_DISCOUNT = 0.5
-"""Fraction of the price that OpenAI asks for replies of its Batch mode."""
+"""Price of a reply in OpenAI's Batch mode as a fraction of the ordinary price."""
 
 
 @dataclass(frozen=True)
@@ -23,127 +23,128 @@ class Price:
 
 @dataclass(frozen=True)
 class Usage:
-    """What calls came to."""
+    """Calls, tokens and cost of one client."""
 
     calls: int = 0
     """Requests sent, repeated ones included."""
     retries: int = 0
-    """How many of them were repetitions."""
+    """Requests that repeated an earlier one."""
     kept: int = 0
-    """Replies that an earlier process had paid for, or another call of this one."""
+    """Replies taken from an earlier process, or from an equal call of this one."""
     rejected: int = 0
-    """Calls that were set aside without a usable reply."""
+    """Calls given up without a usable reply."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """How many of them the endpoint had in its own cache."""
+    """Prompt tokens that the endpoint had in its own cache."""
     completion_tokens: int = 0
     cost: float = 0.0
-    """US dollars, as far as prices are known."""
+    """Cost in USD; 0 without a price."""
     cut: int = 0
-    """Replies that ``max_tokens`` ended before their end, and that were asked for again."""
+    """Replies that ``max_tokens`` truncated, and that were requested again."""
 
     def sentence(self, spent: float) -> str:
-        """For the person who pays; ``spent`` dollars are all that was ever spent in the folder."""
-        told = [f"{self.calls:,} sent"]
-        told += [
-            f"{count:,} {what}" for count, what in ((self.retries, "of them again"), (self.kept, "known")) if count
-        ]
-        told += [f"{self.cut:,} cut off at max_tokens"] * bool(self.cut)
-        told += [f"{self.rejected:,} set aside in rejected.jsonl"] * bool(self.rejected)
+        """Return a summary for the terminal; ``spent`` is the total cost of the run folder so far, in USD."""
+        parts = (
+            (self.retries, "of them again"),
+            (self.kept, "known"),
+            (self.cut, "cut off at max_tokens"),
+            (self.rejected, "set aside in rejected.jsonl"),
+        )
+        counts = ", ".join([f"{self.calls:,} sent", *(f"{count:,} {what}" for count, what in parts if count)])
         tokens = f"{self.prompt_tokens:,} tokens sent and {self.completion_tokens:,} answered"
         cost = f"; {self.cost:.4f} dollars, {spent:.4f} in all" if spent else ""
-        return f"{', '.join(told)}; {tokens}{cost}"
+        return f"{counts}; {tokens}{cost}"
 
     def __add__(self, other: Usage) -> Usage:
-        """Both together."""
+        """Return the sums of both."""
         return Usage(*(mine + its for mine, its in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Of one reply, as the endpoint counts them; 0 where it does not."""
+    """Token counts of one reply, as the endpoint reports them; 0 where it does not."""
 
     prompt: int = 0
     completion: int = 0
     cached: int = 0
 
     def cost(self, price: Price | None, *, batch: bool = False) -> float:
-        """US dollars; 0 without a price."""
+        """Return the cost in USD; 0 without a price."""
         if price is None:
             return 0.0
         cached = price.prompt if price.cached is None else price.cached
-        dear = (self.prompt - self.cached) * price.prompt + self.cached * cached + self.completion * price.completion
-        return dear / 1e6 * (BATCH_DISCOUNT if batch else 1.0)
+        full = (self.prompt - self.cached) * price.prompt + self.cached * cached + self.completion * price.completion
+        return full / 1e6 * (BATCH_DISCOUNT if batch else 1.0)
 
 
 class Account:
-    """The money of one run folder, spent by several clients.
+    """Budget of one run folder, shared by several clients.
 
     Args:
-        max_cost: US dollars that may be spent in all, by earlier processes too; ``None`` for no limit.
+        max_cost: limit in USD on the total spending, earlier processes included; ``None`` for no limit.
 
     Raises:
-        InvalidInput: a limit that is not above 0.
+        InvalidInput: the limit is not above 0.
 
     """
 
     def __init__(self, max_cost: float | None = None) -> None:
         if max_cost is not None and not max_cost > 0:
-            raise InvalidInput(f"a cost of at most {max_cost} dollars was given; expected more than 0.")
+            raise InvalidInput(f"a limit of {max_cost} dollars was given; expected more than 0.")
         self.max_cost = max_cost
         self.spent = 0.0
-        """US dollars so far."""
-        self._promised = 0.0
-        self._under_way = 0
+        """USD spent so far."""
+        self._reserved = 0.0
+        self._in_flight = 0
 
     def count(self, paid: Iterable[tuple[Tokens, bool]], price: Price | None) -> None:
-        """Add what earlier processes paid: of each reply its tokens, and whether it came in Batch mode."""
+        """Add the cost of earlier processes: for each reply its tokens, and whether it came in Batch mode."""
         self.spent += sum(tokens.cost(price, batch=batch) for tokens, batch in paid)
 
     def divided(self, processes: int) -> Account:
-        """The account of one of so many processes, which may each spend an equal part of what is left."""
+        """Return the account of one of ``processes`` processes, with an equal part of the remaining budget."""
         part = None if self.max_cost is None else self.spent + (self.max_cost - self.spent) / processes
         account = Account(part)
         account.spent = self.spent
         return account
 
     def check_price(self, who: str, price: Price | None) -> None:
-        """Refuse a limit that could not be kept.
+        """Check that a limit can be enforced.
 
         Raises:
-            InvalidInput: there is a limit, and no price for ``who``.
+            InvalidInput: a limit is set, but ``who`` has no price.
 
         """
         if self.max_cost is not None and price is None:
             raise InvalidInput(
                 f"at most {self.max_cost:g} dollars were allowed, but the price of {who} is not known; set the price "
-                "of the endpoint, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, in dollars a million tokens, "
-                "or 0 for a server of your own."
+                "of the endpoint in USD per million tokens, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, "
+                "or 0 for your own server."
             )
 
-    def tight(self, most: float) -> bool:
-        """Whether there is money for a call, but perhaps not for those under way as well: wait for what they cost."""
-        if self.max_cost is None or not self._under_way:
+    def must_wait(self, call_cost: float) -> bool:
+        """Return whether a call fits into the budget only if the calls in flight cost less than reserved."""
+        if self.max_cost is None or not self._in_flight:
             return False
-        return self.spent + most <= self.max_cost < self.spent + self._promised + most
+        return self.spent + call_cost <= self.max_cost < self.spent + self._reserved + call_cost
 
-    def promise(self, most: float) -> None:
-        """A call is about to be sent that costs ``most`` dollars at worst.
+    def reserve(self, call_cost: float) -> None:
+        """Reserve ``call_cost`` USD for a call that is about to be sent.
 
         Raises:
-            WorkFailed: the limit might be passed by it.
+            WorkFailed: the call might exceed the limit.
 
         """
-        if self.max_cost is not None and self.spent + self._promised + most > self.max_cost:
+        if self.max_cost is not None and self.spent + self._reserved + call_cost > self.max_cost:
             raise WorkFailed(
-                f"{self.spent:.4f} of at most {self.max_cost:g} dollars are spent, and the next call might pass the "
-                "limit; what is paid for is kept: allow more with --max-cost, and the same command goes on."
+                f"{self.spent:.4f} of at most {self.max_cost:g} dollars are spent, and the next call might exceed "
+                "the limit; paid replies are kept: raise --max-cost, and the same command continues."
             )
-        self._promised += most
-        self._under_way += 1
+        self._reserved += call_cost
+        self._in_flight += 1
 
-    def settle(self, most: float, cost: float) -> None:
-        """A promised call has ended and cost ``cost`` dollars."""
-        self._under_way -= 1
-        self._promised = self._promised - most if self._under_way else 0.0  # sums of fractions leave crumbs
+    def settle(self, call_cost: float, cost: float) -> None:
+        """Replace the reservation ``call_cost`` of a finished call by its real ``cost``, both in USD."""
+        self._in_flight -= 1
+        self._reserved = self._reserved - call_cost if self._in_flight else 0.0  # no accumulated rounding errors
         self.spent += cost

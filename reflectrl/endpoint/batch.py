@@ -1,7 +1,7 @@
-"""OpenAI's Batch mode: calls handed in together, and answered within a day at half the price.
+"""OpenAI's Batch mode: calls submitted together, and answered within a day at half the price.
 
-Nothing else changes: the replies go to the journal, and gen-data finds them there. What is still missing then, such as
-an answer to a reply that broke the rules, is asked in the ordinary way, or in another round.
+The replies go to the journal, where gen-data finds them. Calls that still lack a reply then, such as corrections of an
+invalid reply, are made in the ordinary way or in another round.
 """
 
 from __future__ import annotations
@@ -18,103 +18,104 @@ from reflectrl.core.files import write_text
 from reflectrl.endpoint.chat import ChatClient, Reply
 from reflectrl.endpoint.journal import RejectedReply
 
-LARGEST = 50_000
-"""Calls of one batch, by the endpoint's rules; and so many bytes:"""
-LARGEST_BYTES = 200_000_000
-UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
+MAX_BATCH_CALLS = 50_000
+"""Calls in one batch, by OpenAI's rules."""
+MAX_BATCH_BYTES = 200_000_000
+"""Bytes in the file of one batch, by OpenAI's rules."""
+PENDING_STATES = ("validating", "in_progress", "finalizing", "cancelling")
 """States of a batch that has not ended."""
-OPEN = "batches.json"
-"""Names the batches that are handed in and not yet collected."""
+OPEN_BATCHES = "batches.json"
+"""File with the names of the batches that were submitted and not yet collected."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Call:
-    """What is to be asked, with the digest it is known by."""
+class BatchCall:
+    """A call to submit: its chat, and the digest that identifies it."""
 
     asked: str
     chat: Messages
 
 
-class CallsToCome(ChatClient):
-    """Stands in for ``client`` where an expert plays: notes what is not answered yet, and says nothing.
+class RecordingClient(ChatClient):
+    """Replaces ``client`` while the teacher plays: records the calls that lack a reply, and returns empty replies.
 
-    A reply that breaks the rules is not asked again here.
+    An invalid reply is not corrected here.
     """
 
     def __init__(self, client: ChatClient) -> None:
         """Read the journal of ``client``."""
         super().__init__(client.endpoint, client.journal)
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, BatchCall] = {}
 
     @property
-    def calls(self) -> Sequence[Call]:
-        """Without a reply so far, each once."""
+    def calls(self) -> Sequence[BatchCall]:
+        """Calls that lack a reply, without repetitions."""
         return list(self._calls.values())
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:  # noqa: ARG002
-        """An empty reply."""
+        """Record the call if it lacks a reply, and return an empty one."""
         asked = self.endpoint.digest(chat, draw)
         if self.journal.known(asked) is None:
-            self._calls[asked] = Call(asked, chat)
+            self._calls[asked] = BatchCall(asked, chat)
         return Reply(cast(T, ""), 0)
 
 
 class Batches:
-    """The batches of one role in one run folder.
+    """Batches of one role in one run folder.
 
     Args:
-        folder: of the role's calls.
-        client: speaks to the endpoint, and keeps the replies.
-        largest: calls of one batch.
+        folder: folder of the role's calls.
+        client: client of the endpoint, whose journal receives the replies.
+        max_calls: maximum number of calls in one batch.
 
     """
 
-    def __init__(self, folder: Path, client: ChatClient, largest: int = LARGEST) -> None:
-        self._path = folder / OPEN
+    def __init__(self, folder: Path, client: ChatClient, max_calls: int = MAX_BATCH_CALLS) -> None:
+        self._path = folder / OPEN_BATCHES
         self._client = client
-        self._largest = largest
+        self._max_calls = max_calls
 
     def check_collected(self) -> None:
-        """Refuse to ask what is under way already.
+        """Check that no batch is open.
 
         Raises:
-            InvalidInput: batches were handed in, and not yet collected.
+            InvalidInput: batches were submitted, and not yet collected.
 
         """
         if batches := self._open():
             raise InvalidInput(
-                f"{', '.join(batches)} of this folder were handed in and not yet collected; collect first (--batch "
+                f"{', '.join(batches)} of this folder were submitted and not yet collected; collect first (--batch "
                 f"collect), or delete {self._path} to give them up."
             )
 
-    async def submit(self, calls: Sequence[Call]) -> str:
-        """Hand ``calls`` in; says what was done.
+    async def submit(self, calls: Sequence[BatchCall]) -> str:
+        """Submit ``calls``, and return a report.
 
         Raises:
             InvalidInput: earlier batches were not collected.
-            WorkFailed: the endpoint refused, or the money is spent.
+            WorkFailed: the endpoint refused, or the budget does not suffice.
 
         """
         self.check_collected()
         if not calls:
             return "batch: every call has its reply; run gen-data without --batch to write the rows."
-        self._client.promise_batch([call.chat for call in calls])
-        handed_in: list[str] = []
+        self._client.check_batch_cost([call.chat for call in calls])
+        submitted: list[str] = []
         async with self._client:
-            for lines in _portions((json.dumps(self._line(call)) + "\n" for call in calls), self._largest):
-                handed_in.append(await self._hand_in("".join(lines).encode()))
-                self._note(handed_in)  # whoever is killed now knows of it
-        return f"batch: {len(calls):,} calls were handed in as {', '.join(handed_in)}; fetch with --batch collect."
+            for lines in _portions((json.dumps(self._line(call)) + "\n" for call in calls), self._max_calls):
+                submitted.append(await self._submit_file("".join(lines).encode()))
+                self._note(submitted)  # on disk before the next one, in case of a kill
+        return f"batch: {len(calls):,} calls were submitted as {', '.join(submitted)}; fetch them with --batch collect."
 
-    async def _hand_in(self, lines: bytes) -> str:
-        """Its name."""
+    async def _submit_file(self, lines: bytes) -> str:
+        """Upload the calls, create their batch, and return its name."""
         given = ("calls.jsonl", lines)
         file = await self._client.call(lambda api: api.files.create(file=given, purpose="batch"))
 
         async def create(api: Any) -> str:
-            for known in (await api.batches.list(limit=100)).data:  # of an attempt whose answer was lost
+            for known in (await api.batches.list(limit=100)).data:  # from an attempt whose reply was lost
                 if known.input_file_id == file.id:
                     return str(known.id)
             batch = await api.batches.create(
@@ -125,50 +126,50 @@ class Batches:
         return await self._client.call(create)
 
     async def collect(self) -> str:
-        """Fetch the replies of batches that have ended; says what was done.
+        """Fetch the replies of batches that have ended, and return a report.
 
         Raises:
-            InvalidInput: there is no batch.
+            InvalidInput: no batch is open.
             WorkFailed: the endpoint failed.
 
         """
         waiting = self._open()
         if not waiting:
-            raise InvalidInput("no batch was handed in from this folder; begin with --batch submit.")
-        told: list[str] = []
+            raise InvalidInput("no batch was submitted from this folder; begin with --batch submit.")
+        report: list[str] = []
         async with self._client:
             for name in tuple(waiting):
                 ended, state = await self._fetch(name)
-                told.append(f"batch {name} is {state}")
+                report.append(f"batch {name} is {state}")
                 if ended:
                     waiting.remove(name)
                     self._note(waiting)
-        return "\n".join(told)
+        return "\n".join(report)
 
     async def _fetch(self, name: str) -> tuple[bool, str]:
-        """Keep the replies of a batch that has ended; whether it has, and how it stands."""
+        """Keep the replies of a batch that has ended; return whether it has, and its state in words."""
         batch = await self._client.call(lambda api: api.batches.retrieve(name))
-        if batch.status in UNDER_WAY:
+        if batch.status in PENDING_STATES:
             done = f", {batch.request_counts.completed:,} calls done" if batch.request_counts else ""
             return False, f"{batch.status}{done}; fetch again later."
         results: list[bool] = []
         for file in filter(None, (batch.output_file_id, batch.error_file_id)):
             content = await self._download(file)
             results += [self._keep(line) for line in content.split("\n") if line]
-        said = batch.errors and batch.errors.data and batch.errors.data[0].message
-        why = f" It said: {said}" if said else ""
+        message = batch.errors and batch.errors.data and batch.errors.data[0].message
+        why = f" It said: {message}" if message else ""
         return True, f"{batch.status}: {sum(results):,} replies kept, {results.count(False):,} calls without one.{why}"
 
     async def _download(self, file: str) -> str:
         content = await self._client.call(lambda api: api.files.content(file))
         return content.text
 
-    def _line(self, call: Call) -> dict[str, Any]:
+    def _line(self, call: BatchCall) -> dict[str, Any]:
         body = self._client.endpoint.body(call.chat)
         return {"custom_id": call.asked, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
     def _keep(self, line: str) -> bool:
-        """Put one line of a result into the journal; False where it holds no reply."""
+        """Write the reply of one result line to the journal; return False if the line has none."""
         try:
             result = json.loads(line)
             asked, response = result["custom_id"], result["response"]
@@ -189,7 +190,7 @@ class Batches:
         except ValueError:
             names = None
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise InvalidInput(f"{self._path} is not a list of batches; mend it, or delete it to give them up.")
+            raise InvalidInput(f"{self._path} is not a list of batches; correct it, or delete it to give them up.")
         return names
 
     def _note(self, names: Sequence[str]) -> None:
@@ -197,12 +198,12 @@ class Batches:
         write_text(self._path, json.dumps(list(names)) + "\n")
 
 
-def _portions(lines: Iterator[str], largest: int) -> Iterator[list[str]]:
-    """As many lines as one batch may hold, each time."""
+def _portions(lines: Iterator[str], max_calls: int) -> Iterator[list[str]]:
+    """Split lines into portions that fit into one batch."""
     portion: list[str] = []
     size = 0
     for line in lines:
-        if portion and (len(portion) == largest or size + len(line.encode()) > LARGEST_BYTES):
+        if portion and (len(portion) == max_calls or size + len(line.encode()) > MAX_BATCH_BYTES):
             yield portion
             portion, size = [], 0
         portion.append(line)

@@ -1,7 +1,7 @@
-"""``ChatClient``: one OpenAI-compatible chat endpoint behind one retry policy. The only importer of ``openai``.
+"""``ChatClient``: an OpenAI-compatible chat endpoint with retries. The only importer of ``openai``.
 
-The client library's own retries are off: they do not cover replies that arrive with status 200 and are broken, and they
-repeat calls that no repetition can mend (an exhausted quota).
+The retries of the client library are off: they neither cover broken replies with status 200 nor show each attempt to
+the budget and the counts, and they repeat calls that cannot succeed (an exhausted quota).
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
-from reflectrl.endpoint.answers import Unusable, judge, tokens_of, words_of
 from reflectrl.endpoint.endpoint import NO_KEY, OPENAI_URL, Endpoint
-from reflectrl.endpoint.first_reply import FirstReply
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
-from reflectrl.endpoint.transport import open_http, proxies
+from reflectrl.endpoint.replies import UnusableReply, classify_error, read_text, read_tokens
+from reflectrl.endpoint.transport import FirstReply, open_http, proxies
 
-LONGEST_BACKOFF_S = 30.0
+MAX_BACKOFF_S = 30.0
+"""Longest pause before a repetition, unless the server asks for another one."""
 CUT = "Your reply was too long and was cut off. Answer again, completely, in fewer words."
-"""What a model is told whose reply ``max_tokens`` ended before its end."""
+"""Message to a model whose reply ``max_tokens`` truncated."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reply(Generic[T]):
-    """What was read out of a model's words."""
+    """Value that was read from a model's reply."""
 
     value: T
     tokens: int
-    """Completion tokens; 0 where the endpoint does not say, and for words that were paid for earlier."""
+    """Completion tokens; 0 if the endpoint reports none, and for a reply that was paid for earlier."""
 
 
 class ChatClient:
-    """Asks one endpoint. Use ``ask_many``, or ``async with client:`` and ``ask``.
+    """Client of one chat endpoint. Use ``ask_many``, or ``async with client:`` and ``ask``.
 
     Args:
-        endpoint: who is asked, and how.
-        journal: keeps what is paid for.
-        account: counts the money.
-        tell: given a line when a first reply takes long.
+        endpoint: model, address and limits.
+        journal: keeps the paid replies.
+        account: budget that the calls are paid from.
+        tell: receives a line when the first reply takes long.
 
     Raises:
-        InvalidInput: no key, an address that cannot be one, a limit on money without a price, or variables of the
-            environment with which no connection can be set up.
+        InvalidInput: the key is missing, the address is invalid, the budget is limited but no price is known, or
+            environment variables for proxies or certificates cannot be used.
 
     """
 
@@ -76,7 +76,7 @@ class ChatClient:
         self._account.check_price(str(endpoint), endpoint.price)
         self._key = endpoint.key()
         self._not_before = 0.0
-        self._http: Any = open_http()  # before work starts, to be used by the first that is opened
+        self._http: Any = open_http()  # fails before any work starts; used by the first `_open`
         self._api: openai.AsyncOpenAI | None = None
         self._first = FirstReply(str(endpoint), endpoint.notice_s, tell)
         self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
@@ -93,7 +93,7 @@ class ChatClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connections, once the replies that are under way, and will be paid for, have come."""
+        """Close the connections, once the replies in flight, which will be paid for, have arrived."""
         await self._leave()
         if self._api is not None:
             await self._api.close()
@@ -106,15 +106,15 @@ class ChatClient:
         draws: Sequence[str] | None = None,
         instead: T | None = None,
     ) -> list[Reply[T]]:
-        """Ask all chats, ``endpoint.concurrency`` at a time; replies in order. See ``ask``.
+        """Ask all chats, ``endpoint.concurrency`` at a time, and return the replies in order. See ``ask``.
 
-        The connections stay open for the next call, until the client is gone: a rollout asks at every step.
+        The connections stay open for the next call until the client is deleted: a rollout asks at every step.
 
         Args:
-            chats: what is asked.
-            reads: what is made of each reply.
+            chats: the chats.
+            reads: for each chat, the function that reads a value from its reply.
             draws: as in ``ask``.
-            instead: stands for a reply that is rejected; ``None`` to raise.
+            instead: value for a rejected call; ``None`` to raise.
 
         """
         if self._api is None:
@@ -134,7 +134,7 @@ class ChatClient:
             asked = [asyncio.create_task(ask_one(*one)) for one in asks]
             try:
                 return await asyncio.gather(*asked)
-            finally:  # after a failure, nobody waits for the others
+            finally:  # after a failure, the others are cancelled
                 for ask in asked:
                     ask.cancel()
                 await asyncio.gather(*asked, return_exceptions=True)
@@ -143,44 +143,46 @@ class ChatClient:
         return run_async(ask_all(), self._runner)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work``, which asks this client, returns; whoever stops it waits for the replies under way."""
+        """Run ``work``, which asks this client, and return its result; an interrupt waits for the replies in flight."""
         return run_async(work)
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:
-        """What ``read`` makes of the model's reply; where it raises ``BadReply``, the model is told and asked again.
+        """Ask the model, and return the value that ``read`` finds in its reply.
+
+        Where ``read`` raises ``BadReply``, its message is sent to the model, which is asked again.
 
         Args:
-            chat: what is asked. Equal chats are asked once.
-            read: makes a value of the model's words.
-            draw: above temperature 0, tells apart calls that ask the same and are to be drawn independently.
+            chat: the chat. Equal chats are asked once.
+            read: reads a value from the reply's text.
+            draw: above temperature 0, distinguishes equal chats that are to be sampled independently.
 
         Raises:
-            RejectedReply: ``endpoint.max_attempts`` times the model gave no usable reply; the call is set aside.
-            WorkFailed: the endpoint cannot be used, the money is spent, or too many calls were set aside.
+            RejectedReply: the model gave no usable reply in ``endpoint.max_attempts`` attempts.
+            WorkFailed: the endpoint cannot be used, the budget is spent, or too many calls were rejected.
 
         """
         if self._api is None:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
-        said, bad = chat, []
+        messages, bad = chat, []
         for _ in range(self.endpoint.max_attempts):
-            asked, words = self.endpoint.digest(said, draw), await self._words(said, draw)
+            asked, text = self.endpoint.digest(messages, draw), await self._text(messages, draw)
             cut = self.journal.is_cut(asked)
             try:
                 if cut:
                     raise BadReply(CUT)
-                return Reply(read(words.value), words.tokens)
+                return Reply(read(text.value), text.tokens)
             except BadReply as complaint:
-                failure = f"its last reply was {words.value[:80]!r}, and the answer to it: {complaint}"
+                failure = f"its last reply was {text.value[:80]!r}, and the answer to it: {complaint}"
                 if cut:
                     limit = self.endpoint.max_tokens
                     failure = f"its reply was cut off (finish_reason length); raise max_tokens={limit} of the endpoint."
                 bad.append(asked)
-                said = [*said, _message("assistant", words.value), _message("user", str(complaint))]
-        self.journal.known(bad[0])  # it may be set aside already
-        raise self._rejection(bad[0], said, failure, bad)
+                messages = [*messages, _message("assistant", text.value), _message("user", str(complaint))]
+        self.journal.known(bad[0])  # raises if it is rejected already
+        raise self._rejection(bad[0], messages, failure, bad)
 
-    async def _words(self, chat: Messages, draw: str) -> Reply[str]:
-        """The model's words: those that are there already, or those that somebody else waits for too, or new ones."""
+    async def _text(self, chat: Messages, draw: str) -> Reply[str]:
+        """Return a reply's text from the journal, from an equal call in flight, or from a new call."""
         asked = self.endpoint.digest(chat, draw)
         known = self.journal.known(asked)
         if known is not None:
@@ -190,21 +192,21 @@ class ChatClient:
         if task is None:
             task = self._asking[asked] = asyncio.create_task(self._fetch(asked, chat))
             task.add_done_callback(lambda _: self._asking.pop(asked))
-            return await asyncio.shield(task)  # a reply that will be paid for is kept, although nobody waits for it
+            return await asyncio.shield(task)  # a paid reply is kept even if the caller is cancelled
         self._count(kept=1)
         return replace(await asyncio.shield(task), tokens=0)
 
     async def _fetch(self, asked: str, chat: Messages) -> Reply[str]:
         try:
-            async with self._slots:  # kept while waiting to ask again: a server in trouble is asked less
+            async with self._slots:  # held between attempts: a server in trouble gets fewer requests
                 return await self._repeat(lambda attempt: self._attempt(asked, chat, attempt))
-        except Unusable as failure:
+        except UnusableReply as failure:
             if failure.answered:
                 raise self._rejection(asked, chat, str(failure)) from failure
             raise self._failed(failure) from failure
 
     async def call(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
-        """What another ``request`` of the client library returns, under the same policy.
+        """Send another ``request`` of the client library with the same retries, and return its result.
 
         Raises:
             WorkFailed: the endpoint cannot be used.
@@ -212,7 +214,7 @@ class ChatClient:
         """
         try:
             return await self._repeat(lambda _: self._send(request))
-        except Unusable as failure:
+        except UnusableReply as failure:
             raise self._failed(failure) from failure
 
     async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
@@ -220,22 +222,22 @@ class ChatClient:
         while not self._leaving:
             try:
                 return await attempt(number)
-            except Unusable as failure:
+            except UnusableReply as failure:
                 if failure.final or number == self.endpoint.max_attempts:
                     raise
                 if not self._leaving:
                     await self._pause(number, failure.wait_s)
             number += 1
-        raise WorkFailed(f"{self.endpoint} was left before it gave a reply.")
+        raise WorkFailed(f"{self.endpoint} was closed before it gave a reply.")
 
-    def _failed(self, failure: Unusable) -> WorkFailed:
+    def _failed(self, failure: UnusableReply) -> WorkFailed:
         return WorkFailed(
             f"{self.endpoint} gave no usable reply in {self.endpoint.max_attempts} attempts: {failure} Check the "
             "server and the model, or raise max_attempts or timeout_s of the endpoint, then run again."
         )
 
     def _rejection(self, asked: str, chat: Messages, failure: str, bad: Sequence[str] = ()) -> WorkFailed:
-        """Set a call aside, and say so; or say that this was one too many."""
+        """Reject a call, and return the error to raise: ``WorkFailed`` if that exceeds ``max_rejected``."""
         reason = f"{self.endpoint} gave no usable reply in {self.endpoint.max_attempts} attempts: {failure}"
         self.journal.reject(asked, chat, reason, bad)
         self._count(rejected=1)
@@ -248,68 +250,68 @@ class ChatClient:
         )
 
     async def _pause(self, attempt: int, wait_s: float | None) -> None:
-        if wait_s:  # the server's word holds for all calls, not only for this one
+        if wait_s:  # holds for all calls, not only for this one
             self._not_before = max(self._not_before, time.monotonic() + wait_s)
             return
-        longest = min(LONGEST_BACKOFF_S, self.endpoint.backoff_s * 2 ** (attempt - 1))
-        # jitter decides when a call is repeated, never what it says, so it needs no seed
-        await asyncio.sleep(random.uniform(longest / 2, longest))
+        pause_s = min(MAX_BACKOFF_S, self.endpoint.backoff_s * 2 ** (attempt - 1))
+        # jitter influences only the time of a call, so it needs no seed
+        await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
 
     async def _attempt(self, asked: str, chat: Messages, attempt: int) -> Reply[str]:
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
-        body, most, paid = self.endpoint.body(chat), self.endpoint.most_cost(chat), 0.0
-        while self._account.tight(most):
+        body, max_cost, paid = self.endpoint.body(chat), self.endpoint.max_cost(chat), 0.0
+        while self._account.must_wait(max_cost):
             await asyncio.sleep(0.02)
-        self._account.promise(most)
+        self._account.reserve(max_cost)
         try:
             self._count(calls=1, retries=int(attempt > 1))
-            # chat.completions.create takes a third more processor time a call, to check and wrap what goes by
+            # chat.completions.create takes a third more CPU time per call, for validation
             completion = await self._send(lambda api: api.post("/chat/completions", cast_to=object, body=body))
-            paid = tokens_of(completion).cost(self.endpoint.price)
+            paid = read_tokens(completion).cost(self.endpoint.price)
         finally:
-            self._account.settle(most, paid)
+            self._account.settle(max_cost, paid)
         return self._keep(asked, completion, batch=False)
 
-    def promise_batch(self, chats: Sequence[Messages]) -> None:
-        """Look whether there is money for ``chats`` in Batch mode.
+    def check_batch_cost(self, chats: Sequence[Messages]) -> None:
+        """Check that the budget suffices for ``chats`` in Batch mode.
 
         Raises:
-            WorkFailed: there might not be.
+            WorkFailed: they might exceed the limit.
 
         """
-        most = BATCH_DISCOUNT * sum(self.endpoint.most_cost(chat) for chat in chats)
-        self._account.promise(most)
-        self._account.settle(most, 0.0)
+        max_cost = BATCH_DISCOUNT * sum(self.endpoint.max_cost(chat) for chat in chats)
+        self._account.reserve(max_cost)
+        self._account.settle(max_cost, 0.0)
 
     def keep_batched(self, asked: str, completion: object) -> bool:
-        """Keep a reply of Batch mode; False where it cannot be used, and the call has to be made again."""
-        self._account.spent += tokens_of(completion).cost(self.endpoint.price, batch=True)
+        """Keep a reply of Batch mode; return False if it is unusable, so that the call has to be repeated."""
+        self._account.spent += read_tokens(completion).cost(self.endpoint.price, batch=True)
         try:
             self._keep(asked, completion, batch=True)
-        except Unusable:
+        except UnusableReply:
             return False
         return True
 
     def _keep(self, asked: str, completion: object, *, batch: bool) -> Reply[str]:
-        """Count a reply and put it on the disk, before anybody reads it."""
-        tokens = tokens_of(completion)
+        """Count a reply and write it to the journal, before it is used."""
+        tokens = read_tokens(completion)
         cost = tokens.cost(self.endpoint.price, batch=batch)
         self._count(
             prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost
         )
         try:
-            words = words_of(completion, self._safe)
-        except Unusable:
+            reply = read_text(completion, self._safe)
+        except UnusableReply:
             self.journal.add(PaidReply(asked, None, tokens, batch))
             raise
-        self._count(cut=int(words.cut))
-        text = self._clean(words.text)
-        self.journal.add(PaidReply(asked, text, tokens, batch, words.cut))
+        self._count(cut=int(reply.cut))
+        text = self._clean(reply.text)
+        self.journal.add(PaidReply(asked, text, tokens, batch, reply.cut))
         return Reply(text, tokens.completion)
 
     async def _send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
-        """One request, within its deadline; the library's own would run between bytes only."""
+        """Send one request with a deadline for the whole reply; the library's timeout is one between bytes."""
         seconds, task = self.endpoint.attempt_s, asyncio.current_task()
         if self._api is None or task is None:
             raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
@@ -320,27 +322,29 @@ class ChatClient:
             self._first.came()
             return answer
         except TimeoutError as error:
-            raise Unusable(f"no complete reply within timeout_s={seconds:g}.") from error
+            raise UnusableReply(f"no complete reply within timeout_s={seconds:g}.") from error
         except openai.APIStatusError as error:
             self._first.came()
-            raise judge(
+            raise classify_error(
                 self.endpoint, error.status_code, error.code, error.response.headers, self._safe(error.response.text)
-            ) from None  # its text may hold the key
+            ) from None  # its text may contain the key
         except openai.APIConnectionError as error:
             through = f", through {proxies()}" if proxies() else ""
-            raise Unusable(f"it cannot be reached ({self._safe(str(error.__cause__ or error))}{through}).") from None
-        except (openai.APIResponseValidationError, ValueError, RecursionError) as error:  # of bytes, syntax, depth
-            raise Unusable("its reply is not the JSON of a chat completion.", answered=True) from error
+            raise UnusableReply(
+                f"it cannot be reached ({self._safe(str(error.__cause__ or error))}{through})."
+            ) from None
+        except (openai.APIResponseValidationError, ValueError, RecursionError) as error:  # wrong bytes, syntax or depth
+            raise UnusableReply("its reply is not the JSON of a chat completion.", answered=True) from error
         finally:
             self._posting.discard(task)
 
     def _safe(self, text: str) -> str:
-        """What a server said, short, without the key should it echo it."""
+        """Return a server's message, shortened and without the key."""
         line = " ".join(self._clean(without_credentials(text)).split())
         return line if len(line) <= 200 else f"{line[:197]}..."
 
     def _clean(self, text: str) -> str:
-        """``text`` for a file: without the key, and without half of a surrogate pair, which is valid in JSON only."""
+        """Return ``text`` without the key and without lone surrogates, which only JSON can represent."""
         hidden = text if self._key == NO_KEY else text.replace(self._key, "***")
         return hidden.encode(errors="replace").decode()
 
@@ -360,18 +364,18 @@ class ChatClient:
         return self._api
 
     async def _leave(self) -> None:
-        """Send nothing more, and keep the replies that are under way."""
+        """Send no more requests, and wait for the replies in flight."""
         self._leaving = True
         self._first.leave()
         for task in self._asking.values():
             if task not in self._posting:
                 task.cancel()
-        while self._asking:  # whoever is given a reply may ask for more, and is refused
+        while self._asking:  # a caller that gets its reply may ask again, and is refused
             await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
 
 def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
-    """Close the connections and the event loop of a client that is gone."""
+    """Close the connections and the event loop of a client that was deleted."""
 
     def close() -> None:
         with runner:
@@ -381,7 +385,7 @@ def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         close()
-    else:  # the client was collected in the middle of somebody else's event loop
+    else:  # garbage collection ran inside another event loop
         thread = threading.Thread(target=close)
         thread.start()
         thread.join()

@@ -1,4 +1,4 @@
-"""``Endpoint``: which chat model is asked, where, and how."""
+"""``Endpoint``: model, address and limits of a chat endpoint."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reflectrl.endpoint.account import Price
 
 OPENAI_URL = "https://api.openai.com/v1"
 NO_KEY = "EMPTY"
-"""Sent to a server that needs none; the client library insists on one."""
+"""Key sent to a server that needs none; the client library insists on one."""
 TIMEOUT_S = 60.0
-"""Seconds one attempt may take, where the recipe does not say."""
+"""Default time limit of one attempt, in seconds."""
 PRIVATE_TIMEOUT_S = 600.0
-"""The same at a server on this machine or its own network, which may be slow, or still load its model."""
+"""Default time limit for a server on a private address, which may be slow or still load its model."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Endpoint:
     """Seconds without any reply after which a line says so; they double with each further line."""
 
     def __str__(self) -> str:
-        """For messages: what is asked, and where."""
+        """Return model and address, for messages."""
         return f"model {self.model!r} at {self.base_url or OPENAI_URL}"
 
     @property
     def attempt_s(self) -> float:
-        """Seconds one attempt may take."""
+        """Time limit of one attempt, in seconds."""
         if self.timeout_s is not None:
             return self.timeout_s
         return PRIVATE_TIMEOUT_S if self.base_url is not None and is_private(self.base_url) else TIMEOUT_S
 
     def body(self, chat: Messages) -> dict[str, Any]:
-        """What a call sends."""
-        # self-made servers know max_tokens, OpenAI's newer models refuse it
+        """Return the JSON body of a call."""
+        # other servers know max_tokens; OpenAI's newer models refuse it
         old_name = self.base_url is not None and self.azure_api_version is None
         return {
             "model": self.model,
@@ -65,25 +65,25 @@ class Endpoint:
         }
 
     def digest(self, chat: Messages, draw: str = "") -> str:
-        """Tells calls apart: equal ones have the same reply, except that each ``draw`` above temperature 0 has its own.
+        """Return the key of a call: calls with equal digests share one reply.
 
-        How fast and how often it is asked is no part of it.
+        Settings that influence only the speed or the number of calls do not count; ``draw`` does above temperature 0.
         """
         asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.temperature else ""]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
-    def most_cost(self, chat: Messages) -> float:
-        """US dollars that a call may cost at worst: no token is shorter than a byte, but for a few around messages."""
+    def max_cost(self, chat: Messages) -> float:
+        """Return an upper bound of a call's cost in USD: a token per byte, 16 per message, all of ``max_tokens``."""
         if self.price is None:
             return 0.0
         tokens = sum(len(message["content"].encode()) + 16 for message in chat)
         return (tokens * self.price.prompt + self.max_tokens * self.price.completion) / 1e6
 
     def key(self) -> str:
-        """The key, from the environment only.
+        """Return the key, which is read from the environment only.
 
         Raises:
-            InvalidInput: no key, an address that cannot be one, or one that holds credentials.
+            InvalidInput: the key is missing, or the address is invalid or holds credentials.
 
         """
         url, azure = self.base_url, self.azure_api_version is not None
@@ -97,8 +97,8 @@ class Endpoint:
         if not key and (url is None or azure):
             raise InvalidInput(
                 f"{self} needs a key, but the environment variable {self.api_key_env} is not set; set it, or point "
-                "base_url at a server of your own."
+                "base_url at your own server."
             )
         if not (key.isascii() and key.isprintable()):
-            raise InvalidInput(f"environment variable {self.api_key_env} has characters that no key has; set it anew.")
+            raise InvalidInput(f"environment variable {self.api_key_env} has characters that no key has; correct it.")
         return key or NO_KEY

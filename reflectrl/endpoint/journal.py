@@ -1,7 +1,7 @@
-"""``Journal``: every reply that was paid for, so that no call is paid for twice, after a kill neither.
+"""``Journal``: all paid replies of a run folder, so that no call is paid for twice, even after a kill.
 
-A reply is known by a digest of everything that was asked, and of whom. It is on the disk before anybody reads it, so a
-process that is started again asks the same questions, is given the same replies, and comes to the same result.
+The key of a reply is a digest of the endpoint and the chat. A reply is on disk before it is used, so a restarted
+process makes the same calls, reads the same replies and comes to the same result.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class PaidReply:
     """One line of ``replies.jsonl``."""
 
     asked: str
-    """Digest of the chat and of the endpoint's settings that shape a reply."""
+    """Digest of the chat and of the endpoint settings that influence a reply."""
     text: str | None
-    """The model's words; ``None`` for a reply without any, which was paid for all the same, and for one to forget."""
+    """The reply's text; ``None`` for an empty reply, which is paid for too, and to delete an earlier one."""
     tokens: Tokens
     batch: bool
-    """Whether it came in OpenAI's Batch mode."""
+    """True for a reply of OpenAI's Batch mode."""
     cut: bool = False
-    """Whether ``max_tokens`` ended it before its end, so that it cannot be used as it is."""
+    """True if ``max_tokens`` truncated the reply, so that it cannot be used."""
 
 
 @dataclass(frozen=True)
 class RejectedCall:
-    """One line of ``rejected.jsonl``: what was asked, and why no reply could be used."""
+    """One line of ``rejected.jsonl``: a chat, and why none of its replies could be used."""
 
     asked: str
     reason: str
@@ -48,17 +48,17 @@ class RejectedCall:
 
 
 class RejectedReply(WorkFailed):
-    """However often it was asked, the model gave no usable reply; the call is set aside, and others go on."""
+    """A call was given up after ``max_attempts`` unusable replies; other calls continue."""
 
 
 class Journal:
-    """The calls of one role in one run folder.
+    """Paid replies and rejected calls of one role in one run folder.
 
     Args:
         folder: holds ``replies.jsonl`` and ``rejected.jsonl``; ``None`` to keep no replies.
 
     Raises:
-        InvalidInput: files of another kind.
+        InvalidInput: a file is damaged or has another format.
 
     """
 
@@ -68,7 +68,7 @@ class Journal:
         self._rejected: dict[str, str] = {}
         self._cut: set[str] = set()
         self.paid: list[tuple[Tokens, bool]] = []
-        """Of each reply of an earlier process: its tokens, and whether it came in Batch mode."""
+        """Tokens of each reply of an earlier process, and whether it came in Batch mode."""
         if folder is not None:
             for name in (REPLIES, REJECTED):
                 mend_tail(folder / name)
@@ -80,19 +80,19 @@ class Journal:
 
     @property
     def rejected(self) -> int:
-        """Calls that were set aside so far."""
+        """Number of rejected calls so far."""
         return len(self._rejected)
 
     @property
     def rejected_path(self) -> Path | None:
-        """Where they are; who takes lines out has them asked again."""
+        """File of the rejected calls; a call whose line is deleted is made again."""
         return None if self._folder is None else self._folder / REJECTED
 
     def known(self, asked: str) -> str | None:
-        """The reply to a call, if there is one already.
+        """Return the known reply to a call, or ``None``.
 
         Raises:
-            RejectedReply: the call was set aside.
+            RejectedReply: the call was rejected.
 
         """
         if asked in self._rejected:
@@ -100,20 +100,20 @@ class Journal:
         return self._replies.get(asked)
 
     def is_cut(self, asked: str) -> bool:
-        """Whether ``max_tokens`` ended the reply to a call before its end."""
+        """Return whether ``max_tokens`` truncated the reply to a call."""
         return asked in self._cut
 
     def add(self, reply: PaidReply) -> None:
-        """Keep a reply; on the disk when this returns."""
+        """Append a reply to the file; it is on disk when this returns."""
         self._append(REPLIES, reply)
         self._remember(reply)
 
     def reject(self, asked: str, chat: Messages, reason: str, bad: Sequence[str] = ()) -> None:
-        """Set a call aside, and forget the ``bad`` replies that it came to: who asks again wants others."""
+        """Reject a call, and delete its ``bad`` replies, so that a repetition gets new ones."""
         self._append(REJECTED, RejectedCall(asked, reason, tuple(chat)))
         self._rejected[asked] = reason
-        for forgotten in bad:
-            self.add(PaidReply(forgotten, None, Tokens(), batch=False))
+        for deleted in bad:
+            self.add(PaidReply(deleted, None, Tokens(), batch=False))
 
     def _append(self, name: str, line: PaidReply | RejectedCall) -> None:
         if self._folder is not None:
@@ -128,17 +128,17 @@ class Journal:
 
 
 def read_replies(folder: Path) -> list[PaidReply]:
-    """The replies in ``folder``; earlier versions took those that were cut for whole ones.
+    """Return the replies in ``folder``; earlier versions did not record truncation.
 
     Raises:
-        InvalidInput: a damaged file.
+        InvalidInput: the file is damaged.
 
     """
     return _lines(folder / REPLIES, PaidReply, {"cut": False})
 
 
 def _lines(path: Path, kind: type[T], absent: Mapping[str, object] = MappingProxyType({})) -> list[T]:
-    """The records of a file; ``absent`` are fields that earlier versions did not write."""
+    """Return the records of a file; ``absent`` holds defaults of fields that earlier versions did not write."""
     if not path.exists():
         return []
     lines = [(where, {**absent, **value} if isinstance(value, dict) else value) for where, value in read_jsonl(path)]

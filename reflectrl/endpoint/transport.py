@@ -1,81 +1,132 @@
-"""``open_http``: the HTTP client below the chat client. It follows no redirect and reads no reply without end."""
+"""Connections of the chat client: no redirects, bounded replies, and a notice while a server has not replied yet."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 
 import httpx2
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import without_credentials
-from reflectrl.endpoint.answers import Unusable
+from reflectrl.endpoint.replies import UnusableReply
 
 MAX_REPLY_BYTES = 4 * 2**20
-"""A chat completion of a million tokens is about as large."""
+"""Maximum size of a reply; a chat completion of a million tokens is about as large."""
 MAX_BATCH_FILE_BYTES = 2**30
-"""The results of a batch of 50,000 calls."""
+"""Maximum size of a file of batch results, which holds up to 50,000 replies."""
 _LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=5.0)
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+_PROXY = re.compile(r"(\w+://[^\s/\[]|[^\s/:\[]+:\d|\[[0-9a-f:]+\]:\d|\w+://\S*\[[0-9a-f:]+\])", re.IGNORECASE)
+"""Beginning of a proxy's address: a scheme and a host, or a host and a port."""
 
 
 def open_http() -> httpx2.AsyncClient:
-    """Prepare connections with the proxy and the certificates that the environment asks for; nothing is sent.
+    """Create the HTTP client with the proxy and the certificates of the environment; nothing is sent.
 
     Raises:
-        InvalidInput: variables of the environment that cannot be used.
+        InvalidInput: an environment variable for proxies or certificates cannot be used.
 
     """
+    for name in _set(*_PROXIES):
+        if not _PROXY.match(os.environ[name]):
+            raise InvalidInput(
+                f"the environment variable {name} does not hold the address of a proxy; expected one like "
+                "http://proxy.example:3128: correct it, or unset it."
+            )
     try:
         return httpx2.AsyncClient(
-            timeout=None,  # an attempt has a deadline of its own
+            timeout=None,  # each attempt has its own deadline
             limits=_LIMITS,
-            follow_redirects=False,  # prompts go where the recipe says, and nowhere else
+            follow_redirects=False,  # prompts are sent only to the server that the recipe names
             headers={"accept-encoding": "identity"},  # a few compressed bytes could become gigabytes
             event_hooks={"response": [_bound]},
         )
     except (ValueError, OSError, ImportError, httpx2.InvalidURL) as error:
-        said = without_credentials(f"{type(error).__name__}: {error}").rstrip(". ")
+        reason = without_credentials(f"{type(error).__name__}: {error}").rstrip(". ")
+        names = ", ".join(_set(*_PROXIES, "NO_PROXY", *_CERTIFICATES))
         raise InvalidInput(
-            f"no connection can be set up with the environment variables {_set(*_PROXIES, *_CERTIFICATES)} ({said}); "
-            "correct the one that is wrong, or unset it."
+            f"no connection can be set up with the environment variables {names} ({reason}); correct the one that is "
+            "wrong, or unset it."
         ) from None
 
 
 def proxies() -> str:
-    """The environment variables that name a proxy, for messages; empty where there are none."""
-    return _set(*_PROXIES[:3])
+    """Return the names of the environment variables that set a proxy, for messages."""
+    return ", ".join(_set(*_PROXIES))
 
 
-def _set(*names: str) -> str:
-    """Those of ``names`` that are set; for proxies small letters count too."""
-    return ", ".join(name for name in (*names, *map(str.lower, names)) if os.environ.get(name))
+def _set(*names: str) -> list[str]:
+    """Return those of ``names`` that are set, in upper or lower case."""
+    return [name for name in (*names, *map(str.lower, names)) if os.environ.get(name)]
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Have the body of ``response``, which nobody has read yet, end with an error where it grows too large."""
+    """Make reading the body of ``response`` fail once it exceeds the size limit."""
     encoding = response.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise Unusable(f"its reply is compressed ({encoding[:20]!r}), which was not asked for.", answered=True)
-    batch = response.request.url.path.endswith("/content")
-    most = MAX_BATCH_FILE_BYTES if batch else MAX_REPLY_BYTES
+        raise UnusableReply(f"its reply is compressed ({encoding[:20]!r}), which was not asked for.", answered=True)
+    is_batch = response.request.url.path.endswith("/content")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Bounded(response.stream, most)
+    response.stream = _Bounded(response.stream, MAX_BATCH_FILE_BYTES if is_batch else MAX_REPLY_BYTES)
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._stream = stream
-        self._most = most
+        self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for part in self._stream:
             size += len(part)
-            if size > self._most:
-                raise Unusable(f"its reply has more than {self._most:,} bytes, which is the limit.", answered=True)
+            if size > self._max_bytes:
+                raise UnusableReply(f"its reply exceeds the limit of {self._max_bytes:,} bytes.", answered=True)
             yield part
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class FirstReply:
+    """Reports at growing intervals that a server, which may still load its model, has not replied yet.
+
+    Args:
+        who: the endpoint, for messages.
+        notice_s: seconds until the first message; they double with each further one.
+        tell: receives each message.
+
+    """
+
+    def __init__(self, who: str, notice_s: float, tell: Callable[[str], None]) -> None:
+        self._who = who
+        self._notice_s = notice_s
+        self._tell = tell
+        self._came = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self) -> None:
+        """Start waiting: a request was sent."""
+        if not self._came and self._timer is None:
+            self._wait(self._notice_s, self._notice_s)
+
+    def came(self) -> None:
+        """End all waiting: the server has replied."""
+        self._came = True
+        self.leave()
+
+    def leave(self) -> None:
+        """End waiting until the next request."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self, seconds: float, waited: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._say, waited)
+
+    def _say(self, waited: float) -> None:
+        self._tell(f"still waiting for the first reply from {self._who} ({waited:g} s).")
+        self._wait(waited, 2 * waited)

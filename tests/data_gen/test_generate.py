@@ -296,7 +296,7 @@ def test_no_more_than_the_allowed_money_is_spent_and_more_goes_on(endpoint: Scri
     assert whole.spent == whole.usage.cost == pytest.approx(whole.usage.calls * 17e-6)
     calls = len(endpoint.requests)
     endpoint.requests.clear()
-    with pytest.raises(WorkFailed, match="of at most 0.001 dollars are spent.*allow more with --max-cost"):
+    with pytest.raises(WorkFailed, match="0.001.*--max-cost"):
         generate(priced(endpoint), tmp_path / "poor", terms=Terms(max_cost=0.001))
     assert 0 < len(endpoint.requests) * 17e-6 <= 0.001
     summary = generate(priced(endpoint), tmp_path / "poor", terms=Terms(max_cost=1.0))
@@ -307,7 +307,7 @@ def test_no_more_than_the_allowed_money_is_spent_and_more_goes_on(endpoint: Scri
 
 
 def test_a_limit_on_money_needs_a_price(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="price of model 'gpt-4o' .* is not known; set the price"):
+    with pytest.raises(InvalidInput, match="gpt-4o.*price"):
         generate(remote(endpoint, {}), tmp_path, terms=Terms(max_cost=1.0))
 
 

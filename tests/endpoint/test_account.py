@@ -27,20 +27,20 @@ def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
     return {"prompt_tokens": 27, "completion_tokens": 200}
 
 
-def test_tokens_cost_what_the_price_says_for_a_million() -> None:
-    assert Tokens(1_000_000, 0).cost(PRICE) == 2.5
-    assert Tokens(0, 500_000).cost(PRICE) == 5.0
-    assert Tokens(1000, 100).cost(PRICE) == pytest.approx(0.0025 + 0.001)
-    assert Tokens(1000, 100).cost(None) == 0
-
-
-def test_cached_tokens_cost_their_own_price_or_that_of_the_others() -> None:
-    assert Tokens(1_000_000, 0, cached=400_000).cost(PRICE) == pytest.approx(0.6 * 2.5 + 0.4 * 1.25)
-    assert Tokens(1_000_000, 0, cached=400_000).cost(Price(2.5, 10.0)) == 2.5
-
-
-def test_batch_mode_costs_half() -> None:
-    assert Tokens(1000, 100).cost(PRICE, batch=True) == Tokens(1000, 100).cost(PRICE) / 2
+@pytest.mark.parametrize(
+    ("tokens", "price", "cost"),
+    [
+        (Tokens(1_000_000, 0), PRICE, 2.5),
+        (Tokens(0, 500_000), PRICE, 5.0),
+        (Tokens(1000, 100), PRICE, 0.0035),
+        (Tokens(1000, 100), None, 0.0),
+        (Tokens(1_000_000, 0, cached=400_000), PRICE, 0.6 * 2.5 + 0.4 * 1.25),
+        (Tokens(1_000_000, 0, cached=400_000), Price(prompt=2.5, completion=10.0), 2.5),
+    ],
+)
+def test_the_cost_of_tokens(tokens: Tokens, price: Price | None, cost: float) -> None:
+    assert tokens.cost(price) == pytest.approx(cost)
+    assert tokens.cost(price, batch=True) == pytest.approx(cost / 2)
 
 
 def test_what_the_endpoint_counted_is_paid(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_s
     for limit, answered in ((10.5 * one, 10), (12.0 * one, 12)):  # earlier processes' spending counts
         account = Account(limit)
         account.count(Journal(tmp_path).paid, PRICE)
-        with pytest.raises(WorkFailed, match=r"are spent, and the next call might pass the limit.*--max-cost"):
+        with pytest.raises(WorkFailed, match="--max-cost"):
             ask(there, tmp_path, account)
         assert account.spent <= limit
         assert len(endpoint.requests) == answered
@@ -117,7 +117,7 @@ def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
 ) -> None:
     endpoint.latency_s = 0.02
     there = endpoint.at(price=PRICE, concurrency=8, max_tokens=200)
-    limit = 3 * there.most_cost([{"role": "user", "content": TEXTS[0]}])  # not enough for 8 at worst; they cost less
+    limit = 3 * there.max_cost([{"role": "user", "content": TEXTS[0]}])  # not enough for 8 at worst; they cost less
     account = Account(limit)
     assert ask(there, tmp_path, account) == ["fine"] * 40
     assert 1 < endpoint.peak <= 40
@@ -125,32 +125,22 @@ def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
     assert account.spent < limit
 
 
-def test_two_clients_spend_from_one_account(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    account, there = Account(), endpoint.at(price=PRICE)
-    for role in ("writer", "teacher"):
-        ask(there, tmp_path / role, account, ["a", "b"])
-    assert account.spent == pytest.approx(4 * (7 * 2.5 + 5 * 10) / 1e6)
-
-
 def test_a_limit_without_a_price_is_refused_before_anything_is_sent(endpoint: ScriptedEndpoint) -> None:
-    with pytest.raises(InvalidInput, match=r"at most 5 dollars were allowed, but the price of model 'gpt-4o' at http"):
+    with pytest.raises(InvalidInput, match="gpt-4o.*price"):
         ChatClient(endpoint.at(), account=Account(5))
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
 def test_a_limit_that_is_not_above_0_is_refused(limit: float) -> None:
-    with pytest.raises(InvalidInput, match="expected more than 0"):
+    with pytest.raises(InvalidInput):
         Account(limit)
 
 
-def test_the_summary_names_what_was_sent_known_and_set_aside_and_what_it_cost() -> None:
-    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305)
-    assert usage.sentence(1.5) == (
-        "1,200 sent, 30 of them again, 4 known, 2 set aside in rejected.jsonl; 90,000 tokens sent and 8,000 answered; "
-        "0.3050 dollars, 1.5000 in all"
-    )
-    assert Usage(calls=3).sentence(0.0) == "3 sent; 0 tokens sent and 0 answered"
-    assert usage + Usage(calls=1, cost=1.0) == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305)
+def test_usages_add_up_and_the_summary_has_every_count() -> None:
+    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305) + Usage(calls=1, cost=1.0)
+    assert usage == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305)
+    for count in ("1,201", "30", "4", "2", "90,000", "8,000", "1.3050", "1.5000"):
+        assert f" {count} " in f" {usage.sentence(1.5)} "
 
 
 def test_processes_of_one_launch_share_what_is_left() -> None:

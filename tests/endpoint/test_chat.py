@@ -18,7 +18,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply, Messages
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.chat import CUT, ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, RejectedReply
 from reflectrl.endpoint.transport import MAX_REPLY_BYTES
@@ -69,12 +69,6 @@ def test_replies_come_in_the_order_of_the_questions(endpoint: ScriptedEndpoint) 
     assert ask(endpoint.at(), *texts) == [f"you said {text}" for text in texts]
 
 
-def test_no_more_calls_are_in_flight_than_allowed(endpoint: ScriptedEndpoint) -> None:
-    endpoint.faults.extend(["slow:0.05"] * 8)
-    ask(endpoint.at(concurrency=3), *"abcdefgh")
-    assert endpoint.peak == 3
-
-
 def test_equal_chats_in_flight_are_asked_once_and_paid_by_one(endpoint: ScriptedEndpoint) -> None:
     endpoint.latency_s = 0.05
     client = ChatClient(endpoint.at())
@@ -111,87 +105,50 @@ def test_azure_is_asked_on_its_own_path(endpoint: ScriptedEndpoint, monkeypatch:
 
 # faults
 
-BROKEN = {
-    "html": "not a chat completion but",
-    "truncated": "not the JSON of a chat completion",
-    "bad-utf8": "not the JSON of a chat completion",
-    "deep": "not the JSON of a chat completion",
-    "no-choices": "not a chat completion but",
-    "list": r"not a chat completion but '\[1, 2\]'",
-    "empty": "reply is empty",
-    "wrong-type": "reply is empty",
-    "length": "raise max_tokens",
-    "endless": "more than 4,194,304 bytes",
-    "gzip": "compressed",
-    "refusal": "the model refused: I cannot help with that",
-    "content-filter": "the model refused: finish_reason content_filter",
-}
-"""Replies of an endpoint that works."""
-DOWN = {
-    **{status: f"status {status}: .*injected {status}" for status in ("408", "409", "425", "429", "500", "502", "503")},
-    "cut": "cannot be reached",
-    "reset": "cannot be reached",
-    "slow:9": "no complete reply within timeout_s=1",
-    "drip:9": "no complete reply within timeout_s=1",
-}
-"""Faults of an endpoint that does not."""
-QUICK = {"slow:9", "drip:9"}
+BROKEN = ("html", "truncated", "bad-utf8", "deep", "no-choices", "list", "empty", "wrong-type", "length", "endless")
+BROKEN += ("gzip", "refusal", "content-filter")
+"""Replies of an endpoint that works, but that cannot be used."""
+DOWN = ("408", "409", "425", "429", "500", "502", "503", "cut", "reset", "slow:9", "drip:9")
+"""Faults of an endpoint that does not work."""
 
 
 @pytest.mark.parametrize("fault", [*BROKEN, *DOWN])
-def test_a_passing_fault_is_tried_again(endpoint: ScriptedEndpoint, fault: str) -> None:
-    endpoint.faults.extend([fault, fault])
-    client = ChatClient(endpoint.at(timeout_s=1.0 if fault in QUICK else 60.0))
-    [reply] = client.ask_many([question("hello")], [str])
-    assert reply.value == "fine"
-    assert (client.usage.calls, client.usage.retries) == (3, 2)
-
-
-@pytest.mark.parametrize(("fault", "why"), BROKEN.items())
-def test_a_call_that_cannot_be_answered_is_set_aside_with_the_reason(
-    endpoint: ScriptedEndpoint, calls: Path, fault: str, why: str
+def test_a_fault_is_retried_and_ends_in_an_error_of_its_kind(
+    endpoint: ScriptedEndpoint, calls: Path, fault: str
 ) -> None:
-    endpoint.faults.extend([fault] * 4)
-    with pytest.raises(RejectedReply, match=rf"model 'gpt-4o' at http://127.* in 4 attempts: .*{why}"):
-        ask(endpoint.at(), "hello", calls=calls)
-    assert len(endpoint.requests) == 4
-    [line] = (calls / REJECTED).read_text().splitlines()
-    assert json.loads(line)["chat"] == question("hello")
-
-
-@pytest.mark.parametrize(("fault", "why"), DOWN.items())
-def test_an_endpoint_that_is_down_stops_the_work_and_says_why(
-    endpoint: ScriptedEndpoint, calls: Path, fault: str, why: str
-) -> None:
+    there = endpoint.at(timeout_s=0.5 if fault in ("slow:9", "drip:9") else 60.0, max_attempts=3)
+    client = ChatClient(there, Journal(calls))
     endpoint.faults.extend([fault] * 2)
-    with pytest.raises(WorkFailed, match=f"in 2 attempts: .*{why}.*run again") as caught:
-        ask(endpoint.at(max_attempts=2, timeout_s=1.0 if fault in QUICK else 60.0), "hello", calls=calls)
-    assert not isinstance(caught.value, RejectedReply)
-    assert not (calls / REJECTED).exists()
+    assert client.ask_many([question("hello")], [str])[0].value == "fine"
+    assert (client.usage.calls, client.usage.retries) == (3, 2)
+    endpoint.faults.extend([fault] * 3)
+    with pytest.raises(RejectedReply if fault in BROKEN else WorkFailed, match=f"{endpoint.url}.* 3 ") as caught:
+        client.ask_many([question("again")], [str])
+    assert isinstance(caught.value, RejectedReply) == (calls / REJECTED).exists() == (fault in BROKEN)
+    assert len(endpoint.requests) == 6
+    if fault in BROKEN:
+        [line] = (calls / REJECTED).read_text().splitlines()
+        assert json.loads(line)["chat"] == question("again")
 
 
 def test_an_endpoint_that_is_not_there_is_named(endpoint: ScriptedEndpoint) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(WorkFailed, match=rf"{url} gave no usable reply in 2 attempts: it cannot be reached"):
+    with pytest.raises(WorkFailed, match=url):
         ask(endpoint.at(base_url=url, max_attempts=2), "hello")
 
 
 @pytest.mark.parametrize(
-    ("fault", "advice"),
+    ("fault", "fact"),
     [
-        ("401", "environment variable OPENAI_API_KEY"),
-        ("403", "environment variable OPENAI_API_KEY"),
-        ("404", "check endpoint.model"),
-        ("400", "request was refused"),
-        ("quota", "quota is used up"),
-        ("429:600", "pause of 600 seconds"),
+        *(("401", "OPENAI_API_KEY"), ("403", "OPENAI_API_KEY"), ("404", "endpoint.model"), ("400", "400")),
+        *(("quota", "quota"), ("429:600", "600")),
     ],
 )
-def test_a_fault_that_no_repetition_mends_stops_at_once(endpoint: ScriptedEndpoint, fault: str, advice: str) -> None:
+def test_a_permanent_fault_stops_at_once(endpoint: ScriptedEndpoint, fault: str, fact: str) -> None:
     endpoint.faults.append(fault)
-    with pytest.raises(WorkFailed, match=advice):
+    with pytest.raises(WorkFailed, match=fact):
         ask(endpoint.at(), "hello")
     assert len(endpoint.requests) == 1
 
@@ -202,12 +159,6 @@ def test_a_chat_that_is_too_long_is_set_aside_at_once_and_others_go_on(endpoint:
     replies = client.ask_many([question(text) for text in "ab"], [str] * 2, instead="nothing")
     assert [reply.value for reply in replies] == ["nothing", "fine"]
     assert asked(endpoint) == ["a", "b"]
-
-
-def test_an_attempt_has_a_deadline_that_bytes_that_drip_do_not_move(endpoint: ScriptedEndpoint) -> None:
-    endpoint.faults.append("drip:9")
-    assert ask(endpoint.at(timeout_s=1.0), "hello") == ["fine"]
-    assert len(endpoint.requests) > 1  # the first attempt was given up
 
 
 def test_a_pause_that_the_server_asks_for_holds_for_all_calls(endpoint: ScriptedEndpoint) -> None:
@@ -225,7 +176,7 @@ def test_a_pause_that_is_none_is_not_kept(endpoint: ScriptedEndpoint, given: str
 
 
 def test_a_redirect_is_not_followed_and_says_where_it_leads(endpoint: ScriptedEndpoint) -> None:
-    where = r"status 307: it redirects to 127\.0\.0\.1, .*; set base_url"
+    where = r"307.* 127\.0\.0\.1, .*base_url"
     with ScriptedEndpoint() as other:
         for url in (f"{other.url}/chat/completions", f"http://me:{KEY}@{other.root[7:]}/x?key={KEY}", endpoint.url):
             endpoint.faults.append(f"redirect:{url}")
@@ -247,6 +198,8 @@ def test_of_an_endless_reply_no_more_is_read_than_its_limit(endpoint: ScriptedEn
     [
         ("HTTPS_PROXY", f"socks9://me:{KEY}@127.0.0.1:1"),
         ("https_proxy", "http://127.0.0.1:port"),
+        ("HTTP_PROXY", "garbage"),
+        ("all_proxy", "http://"),
         ("SSL_CERT_FILE", "missing.pem"),
         ("SSL_CERT_FILE", __file__),
     ],
@@ -255,7 +208,7 @@ def test_connections_that_the_environment_makes_impossible_are_refused_before_wo
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(InvalidInput, match=f"environment variables .*{variable}.*correct the one") as caught:
+    with pytest.raises(InvalidInput, match=variable) as caught:
         ChatClient(Endpoint(base_url="https://127.0.0.1:1/v1"))
     assert KEY not in str(caught.value)
 
@@ -263,89 +216,69 @@ def test_connections_that_the_environment_makes_impossible_are_refused_before_wo
 def test_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "")
-    with pytest.raises(WorkFailed, match="cannot be reached .*, through HTTP_PROXY"):
+    with pytest.raises(WorkFailed, match="HTTP_PROXY"):
         ask(Endpoint(base_url="http://192.0.2.1/v1", max_attempts=1), "hello")
 
 
-def test_a_first_reply_that_takes_long_is_announced_until_it_comes(endpoint: ScriptedEndpoint) -> None:
-    told: list[str] = []
-    waited = threading.Event()
+def test_a_late_first_reply_is_announced_until_it_comes_and_later_ones_are_not(endpoint: ScriptedEndpoint) -> None:
+    lines: list[str] = []
+    two = threading.Event()
 
     def tell(line: str) -> None:
-        told.append(line)
-        if len(told) == 2:
-            waited.set()
+        lines.append(line)
+        if len(lines) == 2:
+            two.set()
 
     def late(_: Chat) -> str:
-        waited.wait(30)
+        two.wait(30)
         return "fine"
 
     endpoint.reply = late
     client = ChatClient(endpoint.at(notice_s=0.02), tell=tell)
     assert client.ask_many([question("a")], [str])[0].value == "fine"
-    assert told[:2] == [
-        f"still waiting for the first reply from model 'gpt-4o' at {endpoint.url} ({seconds} s)."
-        for seconds in ("0.02", "0.04")
-    ]
-    told.clear()
+    for line, seconds in zip(lines, ("(0.02 s)", "(0.04 s)"), strict=False):
+        assert endpoint.url in line
+        assert seconds in line
+    lines.clear()
     endpoint.latency_s = 0.1
     assert client.ask_many([question("b")], [str])[0].value == "fine"
-    assert told == []  # it was not the first
-
-
-def test_a_server_that_answers_at_once_is_not_announced(endpoint: ScriptedEndpoint) -> None:
-    told: list[str] = []
-    client = ChatClient(endpoint.at(notice_s=1000.0), tell=told.append)
-    client.ask_many([question("a")], [str])
-    assert told == []
+    assert ChatClient(endpoint.at(notice_s=1000.0), tell=tell).ask_many([question("c")], [str])
+    assert lines == []
 
 
 # what the caller makes of it
 
 
-def test_a_reply_that_was_cut_off_is_asked_again_and_counted(endpoint: ScriptedEndpoint, calls: Path) -> None:
+def test_a_truncated_reply_is_asked_again_and_in_the_end_rejected(endpoint: ScriptedEndpoint, calls: Path) -> None:
     endpoint.faults.append("cut-off")
-    for sent, cut in ((2, 1), (2, 0)):  # the second time nothing is asked
-        client = ChatClient(endpoint.at(), Journal(calls))
+    for sent, cut in ((2, 1), (2, 0)):  # the second client reads the journal
+        client = ChatClient(endpoint.at(max_tokens=50), Journal(calls))
         assert [reply.value for reply in client.ask_many([question("hello")], [str])] == ["fine"]
         assert (len(endpoint.requests), client.usage.cut) == (sent, cut)
-    assert endpoint.requests[1].chat == [
-        *question("hello"),
-        {"role": "assistant", "content": "It was all going very"},
-        *question("Your reply was too long and was cut off. Answer again, completely, in fewer words."),
-    ]
+    first, answer, complaint = endpoint.requests[1].chat
+    assert (first["content"], answer["content"], complaint["content"]) == ("hello", "It was all going very", CUT)
+    endpoint.faults.extend(["cut-off"] * 4)
+    with pytest.raises(RejectedReply, match="max_tokens=50"):
+        ask(endpoint.at(max_tokens=50), "again", calls=calls)
 
 
-def test_a_reply_that_is_always_cut_off_is_set_aside_with_what_to_raise(
+def test_an_invalid_reply_is_asked_again_with_the_reason_and_in_the_end_rejected(
     endpoint: ScriptedEndpoint, calls: Path
 ) -> None:
-    endpoint.faults.extend(["cut-off"] * 4)
-    with pytest.raises(RejectedReply, match=r"cut off \(finish_reason length\); raise max_tokens=50 of the endpoint"):
-        ask(endpoint.at(max_tokens=50), "hello", calls=calls)
-    [line] = (calls / REJECTED).read_text().splitlines()
-    assert "raise max_tokens" in json.loads(line)["reason"]
-
-
-def test_a_bad_reply_is_asked_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
-    endpoint.reply = lambda chat: "seven" if len(chat) == 1 else "7"
+    endpoint.reply = lambda chat: "7" if len(chat) == 3 else "seven"
     assert ask(endpoint.at(), "how many?", read=number) == ["7"]
     assert endpoint.requests[1].chat == [
         *question("how many?"),
         {"role": "assistant", "content": "seven"},
         *question("Answer with a number."),
     ]
-
-
-def test_bad_replies_are_asked_again_a_bounded_number_of_times_then_set_aside(
-    endpoint: ScriptedEndpoint, calls: Path
-) -> None:
     endpoint.reply = lambda chat: f"many{len(chat)}"
-    with pytest.raises(RejectedReply, match="in 4 attempts: its last reply was 'many7'.*Answer with a number"):
+    with pytest.raises(RejectedReply, match="'many7'.*Answer with a number"):
         ask(endpoint.at(), "how many?", "how many?", read=number, calls=calls)
-    assert len(endpoint.requests) == 4
+    assert len(endpoint.requests) == 2 + 4
     [line] = (calls / REJECTED).read_text().splitlines()
     assert [turn["content"] for turn in json.loads(line)["chat"]][:3] == ["how many?", "many1", "Answer with a number."]
-    assert "its last reply was 'many7'" in json.loads(line)["reason"]
+    assert "'many7'" in json.loads(line)["reason"]
 
 
 @pytest.mark.parametrize("fault", ["refusal", "none"])
@@ -367,7 +300,7 @@ def test_a_call_that_was_set_aside_is_asked_again_once_its_line_is_taken_out(
 def test_one_call_too_many_that_is_set_aside_stops_the_work(endpoint: ScriptedEndpoint, calls: Path) -> None:
     endpoint.faults.extend(["too-long"] * 3)
     client = ChatClient(endpoint.at(concurrency=1, max_rejected=1), Journal(calls))
-    with pytest.raises(WorkFailed, match=r"2 calls were set aside, more than max_rejected=1 .*rejected\.jsonl") as stop:
+    with pytest.raises(WorkFailed, match=r"max_rejected=1 .*rejected\.jsonl") as stop:
         client.ask_many([question(text) for text in "abcd"], [str] * 4, instead="")
     assert not isinstance(stop.value, RejectedReply)
     assert "d" not in asked(endpoint)  # c may have gone out already
@@ -401,7 +334,7 @@ def test_a_restart_asks_nothing_twice(endpoint: ScriptedEndpoint, calls: Path) -
 def test_a_reply_under_way_when_another_call_fails_is_kept(endpoint: ScriptedEndpoint, calls: Path) -> None:
     endpoint.reply = echo
     endpoint.faults.extend(["slow:0.3", "401"])
-    with pytest.raises(WorkFailed, match="key was refused"):
+    with pytest.raises(WorkFailed, match="401"):
         ask(endpoint.at(concurrency=2), *"abcdef", calls=calls)
     sent = len(endpoint.requests)
     assert sent <= 3  # the third may have gone out already
@@ -427,24 +360,32 @@ def test_a_reply_under_way_when_the_client_is_left_is_kept(endpoint: ScriptedEnd
 def test_a_client_that_is_left_does_not_wait_for_a_repetition(endpoint: ScriptedEndpoint) -> None:
     endpoint.faults.extend(["401", "500"])
     endpoint.latency_s = 0.1
-    with pytest.raises(WorkFailed, match="key was refused"):
+    with pytest.raises(WorkFailed, match="401"):
         ask(endpoint.at(backoff_s=5.0), "a", "b")
     assert len(endpoint.requests) == 2
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_a_process_that_is_stopped_keeps_what_it_paid_for(
-    endpoint: ScriptedEndpoint, calls: Path, sign: signal.Signals
+SCRIPT = """
+import pathlib, signal, sys
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import Journal
+
+url, path, itself = sys.argv[1:]
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)))
+signals = [signal.SIGTERM] if itself else []  # one: a second one ends the process at once
+read = lambda words: signals and signal.raise_signal(signals.pop())
+client.ask_many([[{"role": "user", "content": text}] for text in "abcdef"], [read] * 6)
+"""
+
+
+@pytest.mark.parametrize(("sign", "kept"), [(signal.SIGINT, 4), (signal.SIGKILL, 2)])
+def test_a_stopped_process_keeps_what_it_paid_for(
+    endpoint: ScriptedEndpoint, calls: Path, sign: signal.Signals, kept: int
 ) -> None:
-    code = (
-        "import pathlib, sys; from reflectrl.endpoint.chat import ChatClient; from reflectrl.endpoint.endpoint import "
-        "Endpoint; from reflectrl.endpoint.journal import Journal; url, path = sys.argv[1:];"
-        "client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)));"
-        "chats = [[{'role': 'user', 'content': text}] for text in 'abcdef'];"
-        "client.ask_many(chats, [str] * 6)"
-    )
     endpoint.faults.extend(["none", "none", "slow:0.6", "slow:0.6"])
-    command = [sys.executable, "-c", code, endpoint.url, str(calls)]
+    command = [sys.executable, "-c", SCRIPT, endpoint.url, str(calls), ""]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
         deadline = time.monotonic() + 300
         while len(endpoint.requests) < 4 and time.monotonic() < deadline:
@@ -453,23 +394,13 @@ def test_a_process_that_is_stopped_keeps_what_it_paid_for(
         assert child.wait(60) != 0
         assert child.stderr is not None
         assert (b"KeyboardInterrupt" in child.stderr.read()) == (sign == signal.SIGINT)
-    assert len((calls / REPLIES).read_text().splitlines()) == (4 if sign == signal.SIGINT else 2)
-    paid = 6 if sign == signal.SIGINT else 8
+    assert len((calls / REPLIES).read_text().splitlines()) == kept
     assert ask(endpoint.at(), *"abcdef", calls=calls) == ["fine"] * 6
-    assert len(endpoint.requests) == paid
+    assert len(endpoint.requests) == 4 + 6 - kept
 
 
 def test_sigterm_inside_of_a_task_ends_the_process_without_a_complaint(endpoint: ScriptedEndpoint, calls: Path) -> None:
-    code = (
-        "import pathlib, signal, sys; from reflectrl.endpoint.chat import ChatClient; "
-        "from reflectrl.endpoint.endpoint import Endpoint; from reflectrl.endpoint.journal import Journal\n"
-        "url, path = sys.argv[1:]; signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))\n"
-        "client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)))\n"
-        "chats = [[{'role': 'user', 'content': text}] for text in 'abcdef']\n"
-        "signals = [signal.SIGTERM]\n"  # one: a second one ends the process at once
-        "client.ask_many(chats, [lambda words: signals and signal.raise_signal(signals.pop())] * 6)"
-    )
-    command = [sys.executable, "-c", code, endpoint.url, str(calls)]
+    command = [sys.executable, "-c", SCRIPT, endpoint.url, str(calls), "itself"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (143, "")
     assert len((calls / REPLIES).read_text().splitlines()) == len(endpoint.requests)

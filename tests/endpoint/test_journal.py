@@ -24,12 +24,9 @@ def test_a_reply_is_in_the_file_as_soon_as_it_is_added_and_known_to_the_next_pro
     again = Journal(tmp_path / "calls")
     assert (again.known("a"), again.known("b")) == ("fine", None)
     assert again.paid == [(Tokens(7, 5), False)]
-
-
-def test_a_reply_without_words_is_paid_for_and_not_known(tmp_path: Path) -> None:
-    Journal(tmp_path).add(paid("a", None))
-    assert Journal(tmp_path).known("a") is None
-    assert Journal(tmp_path).paid == [(Tokens(7, 5), False)]
+    again.add(paid("b", None))  # an empty reply is paid for too
+    assert Journal(tmp_path / "calls").known("b") is None
+    assert Journal(tmp_path / "calls").paid == [(Tokens(7, 5), False)] * 2
 
 
 @pytest.mark.parametrize("torn", ['{"asked": "b", "te', '{"asked": "b", "text": "x"}', "\x00\x00"])
@@ -48,7 +45,7 @@ def test_a_line_in_the_middle_that_is_none_is_refused_by_its_number(tmp_path: Pa
     with (tmp_path / REPLIES).open("a") as file:
         file.write('{"asked": "b"\n')
     journal.add(paid("c", "fine"))
-    with pytest.raises(InvalidInput, match=r"replies.jsonl, line 2 is not JSON"):
+    with pytest.raises(InvalidInput, match=r"replies.jsonl, line 2"):
         Journal(tmp_path)
 
 

@@ -80,7 +80,7 @@ def test_money_is_counted_over_all_stages_and_its_limit_stops_each(endpoint: Scr
     said = io.StringIO()
     told = Reporter(Console(file=said, width=200))
     run_stages(priced, run, ("gen-data", "sft"), reporter=told)
-    with pytest.raises(WorkFailed, match="dollars are spent, and the next call might pass the limit"):
+    with pytest.raises(WorkFailed, match="--max-cost"):
         run_stages(priced, run, ("rlft",), terms=Terms(max_cost=0.21), reporter=told)
     paid = len(endpoint.requests)
     assert 0 < paid * 5e-3 <= 0.21
