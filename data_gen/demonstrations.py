@@ -16,7 +16,7 @@ from typing import Any
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.files import check_output
-from reflectrl.core.jsonl import dump_line, mend_tail
+from reflectrl.core.jsonl import drop_unfinished_line, dump_line
 from reflectrl.core.promises import wrong_observation
 from reflectrl.data_gen.samples import FORMAT, Sample, read_samples
 from reflectrl.prompts.chat import read_reflection
@@ -55,7 +55,7 @@ def check_place(path: Path, header: Header) -> None:
         ours = file.read(100).startswith(f'{{"format": "{FORMAT}"'.encode())
     if not ours:
         raise InvalidInput(f"{path} holds something else than episodes; choose another file for them.")
-    mend_tail(path)
+    drop_unfinished_line(path)
     found, _ = read_samples(path)
     options = json.loads(dump_line(header.options, path))
     if (found.env, found.options) != (header.env, options):

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.chat import Messages
-from reflectrl.core.jsonl import append_jsonl, decode, mend_tail, read_jsonl
+from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, read_jsonl
 from reflectrl.endpoint.account import Tokens
 
 REPLIES = "replies.jsonl"
@@ -71,7 +71,7 @@ class Journal:
         """Tokens of each reply of an earlier process, and whether it came in Batch mode."""
         if folder is not None:
             for name in (REPLIES, REJECTED):
-                mend_tail(folder / name)
+                drop_unfinished_line(folder / name)
             for reply in read_replies(folder):
                 self._remember(reply)
                 self.paid.append((reply.tokens, reply.batch))

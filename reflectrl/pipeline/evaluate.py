@@ -8,7 +8,7 @@ from dataclasses import replace
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
-from reflectrl.core.jsonl import append_jsonl, mend_tail
+from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import LanguageModel
 from reflectrl.pipeline.cast import Cast
@@ -68,7 +68,7 @@ class _Judge:
     def _finished(self) -> list[EvalRow]:
         if not self._unfinished.exists():
             return []
-        mend_tail(self._unfinished)
+        drop_unfinished_line(self._unfinished)
         return read_results(self._unfinished)
 
     def play(

@@ -14,7 +14,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
-from reflectrl.core.jsonl import append_jsonl, mend_tail, write_jsonl
+from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
@@ -87,7 +87,7 @@ class _Records:
         for name in ("metrics.jsonl", "throughput.jsonl"):
             path = self._run / name
             if path.is_file():
-                mend_tail(path)
+                drop_unfinished_line(path)
                 kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:iteration]
                 write_text(path, "".join(kept))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.jsonl import append_jsonl, decode, encode, mend_tail, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, encode, read_jsonl, write_jsonl
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 
 FORMAT = "reflectrl-trajectories"
@@ -43,7 +43,7 @@ def write_records(path: Path, form: str, header: Header, records: Iterable[Any])
 
 def append_records(path: Path, form: str, header: Header, records: Sequence[Any]) -> None:
     """Add ``records`` to a file of the format ``form``, which is begun with ``header`` where there is none yet."""
-    mend_tail(path)
+    drop_unfinished_line(path)
     begun = path.exists() and path.stat().st_size > 0
     append_jsonl(path, records if begun else (_first_line(form, header), *records))
 

