@@ -81,7 +81,10 @@ def write_run(folder: Path) -> None:
         folder / "eval.jsonl", [summarise(policy, "local", "sampled", "test", [EPISODE]) for policy in ("sft", "rlft")]
     )
     write_jsonl(folder / "metrics.jsonl", [{**POINT, "iteration": number} for number in range(9)])
-    write_jsonl(folder / "throughput.jsonl", [{"seconds": 1.5, "reflection_hit_rate": 0.5}] * 9)
+    write_jsonl(
+        folder / "throughput.jsonl",
+        [{"iteration": number, "seconds": 1.5, "reflection_hit_rate": 0.5} for number in range(9)],
+    )
     for name in ("eval-rlft-local-sampled", "rlft-000000", "rlft-000008"):
         write_trajectories(folder / "trajectories" / f"{name}.jsonl", HEADER, [EPISODE, EPISODE])
 

@@ -337,7 +337,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'e"),
+        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'stage'"),
         ("metrics.jsonl", "[]", "metrics.jsonl, line 1"),
         ("metrics.jsonl", "{", "metrics.jsonl, line 1"),
         ("throughput.jsonl", '{"iteration": 0, "seconds": NaN, "reflection_hit_rate": 0}', "throughput.jsonl, line 1"),
