@@ -317,11 +317,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def _broke(self, what: str, *, asked: bool = False) -> EnvFailed:
         """The environment failed, and there is no going on."""
         self._ended = True
-        where = f"at the start of task {self.task.id!r}"
-        if asked:
-            where = f"in task {self.task.id!r} after {self.steps} steps, asked for hints"
-        elif self._actions:
-            where = f"in task {self.task.id!r} after {self.steps - 1} steps, at action {self._actions[-1]!r}"
+        before = self.steps if asked or not self._actions else self.steps - 1
+        where = place_in_episode(self.task, before, None if asked else self.last_action, hints=asked)
         return EnvFailed.at(f"environment {self.name!r} failed {where}", what, _ADVICE)
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:
@@ -331,3 +328,14 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             "success": outcome.success,
             "illegal": outcome.illegal,
         }
+
+
+def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints: bool = False) -> str:
+    """Say where something failed: at an ``action`` or a request for ``hints`` after so many steps, or at the start."""
+    if hints:
+        return f"in task {task.id!r} after {steps} steps, asked for hints"
+    return (
+        f"at the start of task {task.id!r}"
+        if action is None
+        else (f"in task {task.id!r} after {steps} steps, at action {action!r}")
+    )

@@ -106,14 +106,13 @@ def _wrong_texts(*texts: object) -> str | None:
         return f"showed {shown(bad)} as a text; observation texts and actions must be str"
     if len(whole) > LONGEST:
         return f"showed texts of {len(whole):,} characters; expected {LONGEST:,} at most"
-    if "\0" in whole or not can_be_encoded(whole):
-        bad = next(text for text in texts if isinstance(text, str) and ("\0" in text or not can_be_encoded(text)))
+    if "\0" in whole or not _can_be_written(whole):
+        bad = next(text for text in texts if isinstance(text, str) and ("\0" in text or not _can_be_written(text)))
         return f"showed the text {shown(bad)}; expected one without NUL and lone surrogates, which no file can hold"
     return None
 
 
-def can_be_encoded(text: str) -> bool:
-    """Return whether a text has a form in UTF-8, as unpaired surrogates have not."""
+def _can_be_written(text: str) -> bool:
     if text.isascii():  # known without looking at it
         return True
     try:

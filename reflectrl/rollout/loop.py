@@ -11,8 +11,8 @@ from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observati
 from reflectrl.core.profile import part
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat
-from reflectrl.workers.hosting import AskHints, Reset, Step
 from reflectrl.workers.pool import ask_ahead, send_ahead
+from reflectrl.workers.protocol import AskHints, Reset, Step
 
 
 @dataclass(frozen=True)

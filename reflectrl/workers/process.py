@@ -13,72 +13,37 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from reflectrl.core.errors import InvalidInput
-from reflectrl.workers.hosting import Answer, Numbered, Raised, Refused, Request, line_of_requests, read_reply, write
+from reflectrl.workers.protocol import Answer, Numbered, Raised, Refused, Request, decode_reply, encode_requests
 
-GRACE_S = 5.0
-"""A process that is no longer needed may take so long to close its environments."""
-WATCH_S = 0.2
-"""How often memory is looked at, where it is limited."""
-LONGEST = 64 * 2**20
-"""Bytes of a reply; an observation has a million characters at most."""
-_CHUNK = 2**16
-_MB = 10**6
+CLOSE_GRACE_S = 5.0
+"""Time that a process has to close its environments when it is no longer needed."""
+MEMORY_CHECK_INTERVAL_S = 0.2
+MAX_REPLY_BYTES = 64 * 2**20
+"""An observation has a million characters at most."""
+_READ_BYTES = 2**16
+_BYTES_PER_MB = 10**6
 
 _PROGRAM = """
 import sys
 sys.path[:] = sys.argv[3:]
-from reflectrl.workers.hosting import serve
+from reflectrl.workers.host import serve
 serve(int(sys.argv[1]), int(sys.argv[2]))
 """
 _ONE_THREAD = dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class Broken(Exception):
-    """A call failed; says what the environment did: ``died of SIGKILL``."""
+    """A request failed with its environment; the message says how: ``died of SIGKILL``."""
 
 
-class _Lines:
-    """What comes out of a pipe, line by line; nobody ever waits for the rest of a line."""
-
-    def __init__(self, handle: int) -> None:
-        os.set_blocking(handle, False)
-        self._pipe = FileIO(handle, "r")
-        self._whole: deque[bytes] = deque()
-        self._begun = bytearray()
-        self._ended = False
-        self.fileno = self._pipe.fileno
-        self.close = self._pipe.close
-
-    def hear(self) -> None:
-        """Take in what has come."""
-        chunk = self._pipe.read(_CHUNK)
-        if chunk is None:
-            return
-        self._ended = not chunk
-        first, *others = chunk.split(b"\n")
-        self._begun += first
-        for other in others:
-            self._whole.append(bytes(self._begun))
-            self._begun = bytearray(other)
-
-    @property
-    def too_long(self) -> bool:
-        """Whether the next line is longer than any may be."""
-        return len(self._begun) > LONGEST and not self._whole
-
-    @property
-    def here(self) -> bool:
-        """Whether the next line is there, or there will be none."""
-        return bool(self._whole) or self._ended or self.too_long
-
-    def pop(self) -> bytes | None:
-        """The next line."""
-        return self._whole.popleft() if self._whole else None
+class Lost(Exception):
+    """A request went under with a process that ended because of another one, or of an interrupt: send it again."""
 
 
 class WorkerProcess:
@@ -86,126 +51,124 @@ class WorkerProcess:
 
     There is a pipe each way, because the two ends of one for both ways would wake each other whenever they read.
     It is a new program rather than a fork, because a fork would copy torch's threads in the middle of their work.
+
+    Args:
+        max_memory_mb: resident memory at which the process is ended, a failure; ``None`` for any.
+
     """
 
-    def __init__(self, most_mb: int | None = None) -> None:
-        self.most_mb = most_mb
-        """Memory at which the process is ended."""
+    def __init__(self, max_memory_mb: int | None = None) -> None:
+        self.max_memory_mb = max_memory_mb
         self.lock = threading.Lock()
-        """To be held from ``start`` to the answers: the requests of one caller are under way at a time."""
+        """Held while requests are sent and replies awaited, so that callers do so one after the other."""
         self.hosted = 0
-        """Environments that are open."""
+        """Number of open environments."""
         self.closed = False
         self.life = 1
-        """Goes up whenever the process ends: what was hosted in an earlier life is gone."""
-        self.awaited: deque[Request] = deque()
-        """What is still to be answered."""
-        self.since = 0.0
-        """When somebody began to wait for the next of them."""
-        self._looked = 0.0
+        """Goes up whenever the process ends: environments of an earlier life are gone."""
+        self.episodes = 0
+        """Episodes begun in this life, as its user counts them."""
+        self._pending: deque[tuple[Request, Future[Any]]] = deque()
+        self._waiting_since = self._weighed_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: FileIO
-        self._replies: _Lines
+        self._replies: FileIO
+        self._unfinished = bytearray()
+
+    @property
+    def busy(self) -> bool:
+        """True while replies are pending."""
+        return bool(self._pending)
 
     def start(self) -> None:
-        """Have a process that nothing is awaited of."""
+        """Start the process if there is none.
+
+        Raises:
+            InvalidInput: its pool was closed.
+
+        """
         if self.closed:
             raise InvalidInput("an environment was used after its worker processes were closed; make a new one.")
-        if self.awaited:  # somebody was interrupted, and what nobody waits for must not meet the next request
-            self._kill()
-        if self._process is None:
-            requests, ours = os.pipe()
-            self._requests = FileIO(ours, "w")
-            ours, replies = os.pipe()
-            self._replies = _Lines(ours)
-            with FileIO(requests), FileIO(replies, "w"):
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, str(requests), str(replies), *sys.path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    env={**os.environ, **_ONE_THREAD},
-                    pass_fds=(requests, replies),
-                    process_group=0,
-                )
+        if self._process is not None:
+            return
+        self._unfinished = bytearray()
+        requests, ours = os.pipe()
+        self._requests = FileIO(ours, "w")
+        ours, replies = os.pipe()
+        os.set_blocking(ours, False)
+        self._replies = FileIO(ours, "r")
+        with FileIO(requests), FileIO(replies, "w"):
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(requests), str(replies), *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, **_ONE_THREAD},
+                pass_fds=(requests, replies),
+                process_group=0,
+            )
 
-    def send(self, requests: Sequence[Numbered]) -> None:
-        """Ask for as many answers, to be received one by one in this order.
+    def send(self, requests: Sequence[Numbered]) -> list[Future[Any]]:
+        """Send requests in one message to a process that is not busy; ``progress`` brings the answers.
+
+        A future raises ``InvalidInput`` (the environment refused), ``Broken`` or ``Lost``.
 
         Raises:
             InvalidInput: options that are not plain values.
 
         """
-        line = line_of_requests(requests)
-        self.awaited.extend(request for _, request in requests)
-        with contextlib.suppress(OSError):  # it is dead: whoever receives will hear of it
-            write(self._requests, line)
+        rest = memoryview(encode_requests(requests))
+        futures: list[Future[Any]] = [Future() for _ in requests]
+        self._pending.extend((request, future) for (_, request), future in zip(requests, futures, strict=True))
+        self.restart_clock()
+        try:
+            while rest:
+                rest = rest[self._requests.write(rest) :]
+        except OSError:
+            pass  # it is dead, which is seen when its replies are awaited
+        except BaseException:  # interrupted, with half of the message sent
+            self.kill()
+            raise
+        return futures
 
-    def receive(self, deadline_s: float) -> Any:
-        """The next answer.
+    def ask(self, number: int, request: Request, deadline_s: float) -> Any:
+        """Send a single request to a process that is not busy, and wait; raises what its future does."""
+        [future] = self.send([(number, request)])
+        while not future.done():
+            progress([self], deadline_s)
+        return future.result()
 
-        Raises:
-            InvalidInput: the environment refused it.
-            Broken: the environment raised something else, or the process died, or stalled or grew and was killed.
+    def restart_clock(self) -> None:
+        """Count the deadline of the next reply from now on."""
+        self._waiting_since = time.monotonic()
 
-        """
-        self.since = time.monotonic()
-        while not self.heard:
-            listen([self], self.patience(deadline_s))
-            if not self.heard:
-                self.check(deadline_s)
-        return self.read()
+    def patience_s(self, deadline_s: float) -> float:
+        """Seconds to wait for a reply before the deadline or the memory has to be checked."""
+        left_s = max(self._waiting_since + deadline_s - time.monotonic(), 0.0)
+        return left_s if self.max_memory_mb is None else min(left_s, MEMORY_CHECK_INTERVAL_S)
 
-    @property
-    def heard(self) -> bool:
-        """Whether the next answer is there, or there will be none."""
-        return self._replies.here
-
-    def patience(self, deadline_s: float) -> float:
-        """Seconds to wait for an answer before ``check`` is called."""
-        left = max(self.since + deadline_s - time.monotonic(), 0.0)
-        return left if self.most_mb is None else min(left, WATCH_S)
+    def read(self) -> None:
+        """Take in what the process has sent; the pipe is known to be readable."""
+        chunk = self._replies.read(_READ_BYTES)
+        if chunk is None:
+            return
+        if not chunk:
+            self._fail("died")
+            return
+        first, *others = chunk.split(b"\n")
+        self._unfinished += first
+        for other in others:
+            line, self._unfinished = bytes(self._unfinished), bytearray(other)
+            if self._process is not None:  # else an earlier line was the last straw
+                self._take(line)
+        if len(self._unfinished) > MAX_REPLY_BYTES:
+            self._fail(f"sent a message of more than {MAX_REPLY_BYTES:,} bytes")
 
     def check(self, deadline_s: float) -> None:
-        """There is no answer yet.
-
-        Raises:
-            Broken: it took too long, or too much memory.
-
-        """
-        if time.monotonic() - self.since >= deadline_s:
-            self._kill()
-            raise Broken(f"stalled for more than {deadline_s:g} s")
-        self._weigh()
-
-    def read(self) -> Any:
-        """The next answer, which is there; raises what ``receive`` does."""
-        if self._replies.too_long:
-            self._kill()
-            raise Broken(f"sent a message of more than {LONGEST:,} bytes")
-        line = self._replies.pop()
-        if line is None:
-            status = self._kill()
-            raise Broken(f"died {_how(status)}")
-        try:
-            reply = read_reply(line, self.awaited[0])
-        except (ValueError, RecursionError) as error:
-            self._kill()
-            raise Broken(f"sent what cannot be read: {error}") from error
-        self.awaited.popleft()
-        self.since = time.monotonic()
-        self._weigh()
-        match reply:
-            case Answer(value=value):
-                return value
-            case Refused(sentence=sentence):
-                raise InvalidInput(sentence)
-            case Raised(what=what):
-                raise Broken(what)
-
-    def ask(self, request: Numbered, deadline_s: float) -> Any:
-        """The answer to a single request; raises what ``receive`` does."""
-        self.send([request])
-        return self.receive(deadline_s)
+        """End the process if its next reply is late, or its memory too large."""
+        if time.monotonic() - self._waiting_since >= deadline_s:
+            self._fail(f"stalled for more than {deadline_s:g} s")
+        else:
+            self._fits_memory()
 
     @property
     def memory_mb(self) -> float:
@@ -216,68 +179,95 @@ class WorkerProcess:
             pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
         except (OSError, IndexError):  # it is dead
             return 0.0
-        return int(pages) * os.sysconf("SC_PAGE_SIZE") / _MB
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") / _BYTES_PER_MB
 
     def stop(self) -> None:
-        """End the process, if there is one; it closes its environments."""
-        with self.lock:
-            self.end()
-
-    def end(self) -> None:
-        """``stop`` for who holds the lock: nothing that the environments have started is left behind."""
-        if self._process is None:
-            return
-        if not self.awaited:
+        """End the process, if there is one; unless it is busy, it closes its environments first."""
+        if self._process is not None and not self.busy:
             self._requests.close()
-            self._wait()
-        self._kill()
+            # until it has ended, but not until it is gone: its number, and that of its group, must stay its own
+            end, pid = time.monotonic() + CLOSE_GRACE_S, self._process.pid
+            while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < end:
+                time.sleep(0.002)
+        self.kill()
 
-    def _wait(self) -> None:
-        """Until it has ended, but not until it is gone: its number must stay its own, and that of its group."""
-        end, pid = time.monotonic() + GRACE_S, 0 if self._process is None else self._process.pid
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < end:
-            time.sleep(0.002)
-
-    def _weigh(self) -> None:
-        if self.most_mb is None or time.monotonic() - self._looked < WATCH_S:
-            return
-        self._looked = time.monotonic()
-        if (memory_mb := self.memory_mb) > self.most_mb:
-            self._kill()
-            raise Broken(f"used {memory_mb:,.0f} MB of memory, more than {self.most_mb:,}")
-
-    def _kill(self) -> int:
-        """End the process and those that it started; returns its exit status."""
-        process = self._forget()
-        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so its number is still its own
-        return process.wait()
-
-    def _forget(self) -> subprocess.Popen[bytes]:
+    def kill(self) -> int:
+        """End the process, if there is one, and those that it started; returns its exit status."""
         process, self._process = self._process, None
-        if process is None or process.stdin is None:
-            raise RuntimeError("a worker without a process was ended")
-        self._requests.close()
-        self._replies.close()
-        process.stdin.close()
+        if process is None:
+            return 0
+        for pipe in (self._requests, self._replies, process.stdin):
+            if pipe is not None:
+                pipe.close()
+        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so its number is still its own
+        status = process.wait()
         self.life += 1
-        self.awaited.clear()
-        return process
+        self.episodes = 0
+        lost, self._pending = self._pending, deque()
+        for _, future in lost:
+            future.set_exception(Lost())
+        return status
+
+    def _take(self, line: bytes) -> None:
+        if not self._pending or not self._fits_memory():
+            return
+        request, future = self._pending[0]
+        try:
+            reply = decode_reply(line, request)
+        except (ValueError, RecursionError) as error:
+            self._fail(f"sent what cannot be read: {error}")
+            return
+        self._pending.popleft()
+        self.restart_clock()
+        match reply:
+            case Answer(value=value):
+                future.set_result(value)
+            case Refused(sentence=sentence):
+                future.set_exception(InvalidInput(sentence))
+            case Raised(what=what):
+                future.set_exception(Broken(what))
+
+    def _fits_memory(self) -> bool:
+        if self.max_memory_mb is None or time.monotonic() - self._weighed_at < MEMORY_CHECK_INTERVAL_S:
+            return True
+        self._weighed_at = time.monotonic()
+        memory_mb = self.memory_mb
+        if memory_mb > self.max_memory_mb:
+            self._fail(f"used {memory_mb:,.0f} MB of memory, more than {self.max_memory_mb:,}")
+            return False
+        return True
+
+    def _fail(self, how: str) -> None:
+        """End the process, and blame the request that was under way."""
+        blamed = self._pending.popleft()[1] if self._pending else None
+        status = self.kill()
+        if blamed is not None:
+            blamed.set_exception(Broken(f"died {_cause(status)}" if how == "died" else how))
 
 
-def listen(processes: Sequence[WorkerProcess], patience_s: float) -> None:
-    """Take in what any of them says, waiting so long for the first, unless something is there already."""
-    poll, lines = select.poll(), {process._replies.fileno(): process._replies for process in processes}
-    for handle in lines:
+def progress(processes: Sequence[WorkerProcess], deadline_s: float) -> None:
+    """Wait for busy processes until one of them has sent something or is late, and take in what is there."""
+    poll, by_handle = select.poll(), {process._replies.fileno(): process for process in processes}
+    for handle in by_handle:
         poll.register(handle, select.POLLIN)
-    waits = 0 if any(process.heard for process in processes) else math.ceil(patience_s * 1000)
-    for handle, _ in poll.poll(waits):
-        lines[handle].hear()
+    try:
+        patience_s = min(process.patience_s(deadline_s) for process in processes)
+        readable = {handle for handle, _ in poll.poll(math.ceil(patience_s * 1000))}
+        for handle, process in by_handle.items():
+            if handle in readable:
+                process.read()
+            else:
+                process.check(deadline_s)
+    except BaseException:  # interrupted: a reply may be half taken in, and a stalled process is not to be waited for
+        for process in processes:
+            process.kill()
+        raise
 
 
-def _how(status: int) -> str:
+def _cause(status: int) -> str:
+    """Describe the end of a process by its exit status."""
     if status >= 0:
         return f"with exit code {status}"
-    try:
+    with contextlib.suppress(ValueError):  # a signal without a name
         return f"of {signal.Signals(-status).name}"
-    except ValueError:  # one of those without a name
-        return f"of signal {-status}"
+    return f"of signal {-status}"

@@ -9,7 +9,7 @@ from reflectrl.config import load_recipe
 from reflectrl.config.environment import RecipeEnvs, recipe_env
 from reflectrl.config.schema import EnvSection
 from reflectrl.core import InvalidInput
-from reflectrl.workers.pool import WorkerEnv
+from reflectrl.workers.env import WorkerEnv
 
 
 def test_the_recipe_s_options_are_overridden_by_a_stage_s(tmp_path: Path) -> None:

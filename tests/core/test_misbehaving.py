@@ -18,8 +18,8 @@ from reflectrl.core.errors import EnvFailed
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.workers.hosting import Reset
 from reflectrl.workers.pool import WorkerPool, ask_ahead
+from reflectrl.workers.protocol import Reset
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
 
@@ -347,10 +347,10 @@ def test_options_arrive_as_they_are(pool):
 
 
 def nested(levels):
-    return [nested(levels - 1)] if levels else []
+    return functools.reduce(lambda inside, _: [inside], range(levels), [])
 
 
-ODD = [lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, {"a"}, Path("a"), math.nan, [-math.inf], b"a", nested(50)]
+ODD = [lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, {"a"}, Path("a"), math.nan, [-math.inf], b"a", nested(2000), "\ud800"]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)

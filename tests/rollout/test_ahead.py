@@ -14,8 +14,8 @@ from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
 from reflectrl.players import ExpertReflector, RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
-from reflectrl.workers.hosting import Reset
 from reflectrl.workers.pool import WorkerPool, send_ahead
+from reflectrl.workers.protocol import Reset
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
 

@@ -1,0 +1,361 @@
+"""``WorkerEnv``: an environment whose inside lives in a worker process, and how its requests are answered.
+
+Each process is sent all of its requests before the first answer is waited for, and answers are taken in from whichever
+process has one, so that neither work nor stalls add up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+from reflectrl.core.env import NatLangEnv, place_in_episode
+from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
+from reflectrl.core.types import Hints, Observation, Outcome, Task
+from reflectrl.workers.process import Broken, Lost, WorkerProcess, progress
+from reflectrl.workers.protocol import AskHints, Close, Describe, ListTasks, Made, Make, Played, Request, Reset, Step
+
+MAKE_DEADLINE_S = 60.0
+"""Time for making an environment, however short the deadline: a process starts and imports for it."""
+MAX_ATTEMPTS = 3
+"""Times that a request is sent before it is given up."""
+
+
+@dataclass(eq=False)
+class Limits:
+    """Limits of a pool, see ``WorkerPool`` for the first four, and what has counted against them so far."""
+
+    deadline_s: float
+    on_failure: Literal["replay", "drop"]
+    max_failures: int
+    max_memory_mb: int | None
+    failures: int = 0
+    recycled: int = 0
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    def count_failure(self, sentence: str) -> None:
+        """Count a failed request.
+
+        Raises:
+            WorkFailed: there were too many.
+
+        """
+        with self._counting:
+            self.failures += 1
+            failures = self.failures
+        if failures > self.max_failures:
+            raise WorkFailed(
+                f"environments failed {failures} times; the limit is {self.max_failures}: {sentence}; fix the "
+                "environment, or raise max_failures."
+            )
+
+    def count_recycled(self) -> None:
+        """Count a process that was replaced because of its memory, which is no failure."""
+        with self._counting:
+            self.recycled += 1
+
+
+class Pending:
+    """A request to an environment, sent again when it fails, until ``answer`` holds the answer or an error."""
+
+    def __init__(self, env: WorkerEnv, request: Request) -> None:
+        self.env = env
+        self.request = request
+        self.answer: Future[Any] = Future()
+        self._reply: Future[Any] | None = None  # to the present attempt
+        self._failures = 0
+
+    def sent(self, reply: Future[Any]) -> None:
+        """Remember the reply to come."""
+        self._reply = reply
+
+    def settle(self) -> bool:
+        """Take in the reply if it has come; returns whether there is an answer."""
+        if self._reply is not None and self._reply.done():
+            reply, self._reply = self._reply, None
+            with self.attempt():
+                self.answer.set_result(reply.result())
+        return self.answer.done()
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Attribute errors raised inside the block to this request: fail it, or leave it to be sent again."""
+        try:
+            yield
+        except Lost:
+            pass
+        except InvalidInput as refusal:
+            self.answer.set_exception(refusal)
+        except Broken as broken:
+            self._fail(f"{self.env.failed_at(self.request)}: it {broken}")
+
+    def _fail(self, sentence: str) -> None:
+        limits = self.env.limits
+        self.env.abandon()
+        limits.count_failure(sentence)
+        self._failures += 1
+        if limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
+            self.answer.set_exception(EpisodeFailed(f"{sentence}; the episode is dropped."))
+        elif self._failures == MAX_ATTEMPTS:
+            raise WorkFailed(
+                f"{sentence}; it was tried {MAX_ATTEMPTS} times: fix the environment, or raise deadline_s if it is "
+                "only slow."
+            )
+        elif self._failures == MAX_ATTEMPTS - 1:
+            self.env.worker.stop()  # the last attempt has a process without open files or threads of earlier ones
+
+
+def gather(requests: Sequence[Pending], *, wait: bool = True) -> None:
+    """Send requests, each process's in one message, and wait for the answers.
+
+    Args:
+        requests: at most one for each environment.
+        wait: without it, only what the processes were sent before is waited for, and a request that fails is sent
+            again when it is waited for.
+
+    Raises:
+        WorkFailed: a request failed once too often, or all together did.
+
+    """
+    workers = list(dict.fromkeys(pending.env.worker for pending in requests))
+    with contextlib.ExitStack() as locks:
+        for worker in sorted(workers, key=id):  # in one order, or two threads might each wait for the other
+            locks.enter_context(worker.lock)
+            worker.restart_clock()
+        while workers:
+            for worker in [worker for worker in workers if not worker.busy]:
+                unanswered = [pending for pending in requests if pending.env.worker is worker and not pending.settle()]
+                if unanswered:
+                    _send(worker, unanswered)
+                if not (unanswered and wait):
+                    workers.remove(worker)
+            if busy := [worker for worker in workers if worker.busy]:
+                progress(busy, requests[0].env.limits.deadline_s)
+
+
+def _send(worker: WorkerProcess, requests: Sequence[Pending]) -> None:
+    """Send the requests of all environments that are alive or can be brought back."""
+    _recycle(worker, requests[0].env.limits, sum(isinstance(pending.request, Reset) for pending in requests))
+    for pending in requests:
+        with pending.attempt():
+            pending.env.revive()
+            if isinstance(pending.request, Make):
+                pending.answer.set_result(pending.env.made)
+    ready = [pending for pending in requests if pending.env.alive and not pending.answer.done()]
+    if ready:
+        replies = worker.send([(pending.env.number, pending.request) for pending in ready])
+        for pending, reply in zip(ready, replies, strict=True):
+            pending.sent(reply)
+
+
+def _recycle(worker: WorkerProcess, limits: Limits, episodes: int) -> None:
+    """End a process that has grown too large before it begins ``episodes``; the others that it hosts are replayed.
+
+    Raises:
+        WorkFailed: one episode of each environment was too much for it, so a fresh one would not last either.
+
+    """
+    limit_mb, memory_mb = limits.max_memory_mb, worker.memory_mb
+    if not episodes or limit_mb is None:
+        return
+    if memory_mb > limit_mb:
+        if worker.episodes < worker.hosted:
+            raise WorkFailed(
+                f"a worker process uses {memory_mb:,.0f} MB of memory after {worker.episodes} episodes of "
+                f"{worker.hosted} environments; max_memory_mb is {limit_mb:,}: raise it, or raise workers."
+            )
+        worker.stop()
+        limits.count_recycled()
+    worker.episodes += episodes
+
+
+class WorkerEnv(NatLangEnv):
+    """An environment whose inside lives in a worker process; made by ``WorkerPool.make``.
+
+    ``snapshot`` and ``restore`` are those of the base, by replay. ``np_random`` stays where the seed put it, so an
+    episode that is begun without a seed after another one differs from the one that would be played in this process.
+
+    Args:
+        limits: those of its pool.
+        worker: the process that it lives in.
+        number: its index in the pool.
+        make: the request that makes the inner environment.
+
+    """
+
+    def __init__(self, limits: Limits, worker: WorkerProcess, number: int, make: Make) -> None:
+        self.limits = limits
+        self.worker = worker
+        self.number = number
+        self._make = make
+        self._made_in = 0  # the life of the worker in which the inner environment was made; 0 for none
+        self._prefetched: Pending | None = None
+        self._begun: Reset | None = None
+        self._played: list[str] = []
+        self._seen = Observation("", ())
+        self._splits: dict[str, tuple[Task, ...]] = {}
+        self._open = True
+        with worker.lock:
+            worker.hosted += 1
+        self.made: Made = self._ask(make)
+        vars(self).update({field: value for field, value in vars(self.made).items() if field != "horizon"})
+        super().__init__(self.made.horizon)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied, as a process cannot be."""
+        raise InvalidInput(
+            f"environment {self.name!r} lives in a worker process, so it can be neither copied nor pickled; make "
+            "another one with WorkerPool.make."
+        )
+
+    # ---- the methods of an environment -----------------------------------------------------------------------
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Tasks of the inner environment, which is asked for them once."""
+        if split not in self._splits:
+            self._splits[split] = self._ask(ListTasks(split))
+        return self._splits[split]
+
+    def benchmark(self, split: str, tasks: int) -> str:
+        """Description of results by the inner environment."""
+        return str(self._ask(Describe(split, tasks)))
+
+    def start(self, task: Task) -> None:
+        """Begin the episode in the worker."""
+        request = Reset(task, self._seed)
+        self._seen = self._ask(request)
+        self._begun = request
+
+    def observe(self) -> Observation:
+        """Observation that came with the last answer."""
+        return self._seen
+
+    def act(self, action: str) -> Outcome:
+        """Play an action in the worker."""
+        played: Played = self._ask(Step(action))
+        self._played.append(action)
+        self._seen = played.observation
+        return played.outcome
+
+    def hints(self) -> Hints:
+        """Hints of the inner expert on the present state, in one request."""
+        if self._begun is None:
+            raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
+        hints: Hints = self._ask(AskHints())
+        return hints
+
+    def expert(self) -> str | None:
+        """Action of the inner expert."""
+        return self.hints().action
+
+    def reflection(self) -> str | None:
+        """Reflection of the inner expert."""
+        return self.hints().reflection
+
+    def spoiler(self) -> str | None:
+        """Privileged facts of the inner expert."""
+        return self.hints().spoiler
+
+    def mistaken(self) -> bool | None:
+        """Return whether the last action was worse than the inner expert's."""
+        return self.hints().mistaken
+
+    def secrets(self) -> Sequence[str]:
+        """Words for what only the inner expert knows."""
+        return self.hints().secrets
+
+    def close(self) -> None:
+        """Close the inner environment; a process that hosts no other ends."""
+        if not self._open:
+            return
+        self._open = False
+        with self.worker.lock:
+            self.worker.hosted -= 1
+            deadline_s = self.limits.deadline_s
+            self.worker.restart_clock()
+            while self.worker.busy:
+                progress([self.worker], deadline_s)
+            if self.worker.hosted == 0:
+                self.worker.stop()
+            elif self.alive:
+                with contextlib.suppress(Broken, InvalidInput):  # it is gone either way
+                    self.worker.ask(self.number, Close(), deadline_s)
+            self.abandon()
+
+    # ---- the inner environment -------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """True if there is an inner environment that stands where this one does."""
+        return self._made_in == self.worker.life
+
+    def abandon(self) -> None:
+        """Give the inner environment up; ``revive`` makes another one."""
+        self._made_in = 0
+
+    def revive(self) -> None:
+        """Make an inner environment, and play the episode again up to where this one stands, unless it is alive.
+
+        Raises:
+            Broken: it failed.
+            InvalidInput: it cannot be made.
+            WorkFailed: the episode came to another state.
+
+        """
+        self.worker.start()
+        if self.alive:
+            return
+        self.made = self.worker.ask(self.number, self._make, max(self.limits.deadline_s, MAKE_DEADLINE_S))
+        if self._begun is not None and self._replay(self._begun) != self._seen:
+            raise WorkFailed(
+                f"environment {self.name!r} played task {self._begun.task.id!r} again after a failure and came to "
+                "another state; expected equal seeds to give equal episodes: run check-env for it."
+            )
+        self._made_in = self.worker.life
+
+    def _replay(self, begun: Reset) -> Observation | None:
+        """Return the last observation; ``None`` where an action is refused now."""
+        deadline_s = self.limits.deadline_s
+        try:
+            seen: Observation = self.worker.ask(self.number, begun, deadline_s)
+            for action in self._played:
+                seen = self.worker.ask(self.number, Step(action), deadline_s).observation
+        except InvalidInput:
+            return None
+        return seen
+
+    def prefetch(self, request: Request) -> Pending:
+        """Return a pending request, which is used when the environment is asked for just this next.
+
+        When it is asked for anything else, the inner environment may have gone another way, and is given up.
+        """
+        if self._prefetched is not None:
+            if request == self._prefetched.request:
+                return self._prefetched
+            self.abandon()
+        if isinstance(request, Reset):
+            self._begun, self._played = None, []
+        self._prefetched = Pending(self, request)
+        return self._prefetched
+
+    def _ask(self, request: Request) -> Any:
+        pending = self.prefetch(request)
+        gather([pending])
+        self._prefetched = None
+        return pending.answer.result()
+
+    def failed_at(self, request: Request) -> str:
+        """Begin a sentence on a request that failed."""
+        where = "when it was made"
+        if isinstance(request, ListTasks | Describe):
+            where = f"when it was asked for its {request.split} tasks"
+        elif isinstance(request, Reset):
+            where = place_in_episode(request.task, 0)
+        elif self._begun is not None and not isinstance(request, Make):
+            action = request.action if isinstance(request, Step) else None
+            where = place_in_episode(self._begun.task, len(self._played), action, hints=action is None)
+        return f"environment {self._make.name!r} failed {where}"

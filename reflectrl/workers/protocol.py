@@ -1,0 +1,186 @@
+"""Messages between a program and its worker processes: requests to environments, and the replies.
+
+They travel through pipes as lines of JSON: many requests in one line, then their replies, each a line. ``msgspec``
+reads and writes them by their types, in C, because that happens at every step. Of what a worker says, nothing is made
+but values of the types that were asked for: it can lie, but it cannot run anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from reflectrl.core.errors import InvalidInput
+from reflectrl.core.jsonl import to_plain
+from reflectrl.core.promises import shown
+from reflectrl.core.types import Hints, Observation, Outcome, Task
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A member of a union on the wire: a list that begins with its class's name."""
+
+
+class Make(Message, frozen=True):
+    """Make the environment, in place of one with the same number; answered by ``Made``."""
+
+    name: str
+    options: Mapping[str, Any]
+    path: str | None
+    """``module:Class``, where the name was registered at run time."""
+
+
+class ListTasks(Message, frozen=True):
+    """Answered by a tuple of ``Task``."""
+
+    split: str
+
+
+class Describe(Message, frozen=True):
+    """Answered by what results on so many tasks of a split must say about themselves."""
+
+    split: str
+    tasks: int
+
+
+class Reset(Message, frozen=True):
+    """Begin an episode; answered by the first observation."""
+
+    task: Task
+    seed: int | None
+
+
+class Step(Message, frozen=True):
+    """Play an action; answered by ``Played``."""
+
+    action: str
+
+
+class AskHints(Message, frozen=True):
+    """Answered by ``Hints``."""
+
+
+class Close(Message, frozen=True):
+    """Close the environment; answered by ``None``."""
+
+
+Request = Make | ListTasks | Describe | Reset | Step | AskHints | Close
+"""A request to one environment."""
+Numbered = tuple[int, Request]
+"""The environment's number, unique among those of a process, and a request to it."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an environment says of itself."""
+
+    name: str
+    instructions: str
+    max_actions: int
+    horizon: int
+    further_splits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Played:
+    """An action's outcome, and the observation after it."""
+
+    outcome: Outcome
+    observation: Observation
+
+
+class Answer(Message, Generic[T], frozen=True):
+    """The reply to a request that went well."""
+
+    value: T
+
+
+class Refused(Message, frozen=True):
+    """The reply to a request that cannot be met: an ``InvalidInput``."""
+
+    sentence: str
+
+
+class Raised(Message, frozen=True):
+    """The reply to a request at which the environment broke down."""
+
+    what: str
+
+
+_REQUESTS = msgspec.json.Decoder(list[Numbered])
+_ANSWERS: Mapping[type[Request], Any] = {
+    Make: Made,
+    ListTasks: tuple[Task, ...],
+    Describe: str,
+    Reset: Observation,
+    Step: Played,
+    AskHints: Hints,
+    Close: None,
+}
+_REPLIES = {request: msgspec.json.Decoder(Answer[kind] | Refused | Raised) for request, kind in _ANSWERS.items()}  # type: ignore[valid-type]
+
+
+def encode_line(message: object) -> bytes:
+    """Write a message, or a list of them, as a line of JSON."""
+    return msgspec.json.encode(message, enc_hook=to_plain) + b"\n"
+
+
+def encode_requests(requests: Sequence[Numbered]) -> bytes:
+    """Write what a worker reads.
+
+    Raises:
+        InvalidInput: the options of an environment or a task are not plain.
+
+    """
+    for _, request in requests:
+        if isinstance(request, Make):
+            need_plain(request.options, f"environment {request.name!r}")
+        elif isinstance(request, Reset):
+            need_plain(request.task.options, f"task {request.task.id!r}")
+    return encode_line(requests)
+
+
+def decode_requests(line: bytes) -> list[Numbered]:
+    """Read what ``encode_requests`` wrote."""
+    return _REQUESTS.decode(line)
+
+
+def decode_reply(line: bytes, request: Request) -> Answer[Any] | Refused | Raised:
+    """Read the reply to ``request`` that a worker has sent.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    reply: Answer[Any] | Refused | Raised = _REPLIES[type(request)].decode(line)
+    return reply
+
+
+def need_plain(options: Mapping[str, Any], owner: str) -> None:
+    """Refuse options that JSON would not give back as they are.
+
+    Raises:
+        InvalidInput: the first such option of ``owner``.
+
+    """
+    if isinstance(options, Mapping):
+        bad = [name for name, value in options.items() if not _survives_json({name: value})]
+    else:
+        options, bad = {"options": options}, ["options"]
+    if bad:
+        raise InvalidInput(
+            f"{owner} has {shown(bad[0])} = {shown(options[bad[0]])}, which cannot be sent to a worker process; "
+            "expected plain values in its options: texts, finite numbers, True, False, None, and lists and dicts of "
+            "these with texts as keys. Fix it, or play without worker processes (env.workers)."
+        )
+
+
+def _survives_json(value: object) -> bool:
+    try:
+        return bool(msgspec.json.decode(encode_line(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
