@@ -29,7 +29,8 @@ from pathlib import Path
 
 from scripted_teacher import CONCURRENCY, NAME, Teacher, write_recipe
 
-from reflectrl.pipeline.folder import STAGES, RunFolder
+from reflectrl.core.layout import STAGES
+from reflectrl.pipeline.folder import RunFolder
 
 # ---- one command -----------------------------------------------------------------------------------------------------
 

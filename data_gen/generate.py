@@ -17,6 +17,7 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.event_loop import run_async
+from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import Demonstrated, choose_demonstrations, read_demonstrations
@@ -315,17 +316,17 @@ async def _collect(
 def _write(folder: Path, header: Header, collection: Collection) -> None:
     layout, samples = collection.layout, collection.samples
     if collection.shown.samples:
-        write_samples(folder / "data" / "demonstrations.jsonl", header, collection.shown.samples[: len(samples)])
+        write_samples(folder / DEMONSTRATIONS, header, collection.shown.samples[: len(samples)])
     played = [lesson.trajectory for lesson in collection.lessons if lesson.trajectory.turns]
-    write_trajectories(folder / "data" / "teacher.jsonl", header, played)
-    write_samples(folder / "data" / "negatives.jsonl", header, [sample for sample in samples if sample.negative])
+    write_trajectories(folder / TEACHER, header, played)
+    write_samples(folder / NEGATIVES, header, [sample for sample in samples if sample.negative])
     rows = {
         "reflector": [reflector_row(sample, layout) for sample in samples],
         "policy": [policy_row(sample, layout, reflection=True) for sample in samples],
         "policy-no-reflection": [policy_row(sample, layout, reflection=False) for sample in samples],
     }
     for name, content in rows.items():
-        write_rows(folder / "sft" / f"{name}.jsonl", content)
+        write_rows(folder / sft_rows_file(name), content)
 
 
 def _summary(collection: Collection, questions: int, usage: Usage, spent: float) -> DataSummary:

@@ -9,6 +9,7 @@ import typer
 
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
+from reflectrl.core.layout import REPORT
 
 
 def report(
@@ -24,6 +25,6 @@ def report(
     from reflectrl.report import print_table, write_report
 
     folder = runs[0] if len(runs) == 1 else Path()
-    written = write_report(runs, out or folder / "report.html")
+    written = write_report(runs, out or folder / REPORT)
     print_table(runs)
     say(f"report: {written}")

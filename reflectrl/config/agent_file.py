@@ -1,4 +1,4 @@
-"""``agent.json``: what an exported agent must say of itself, so that nobody needs the run folder it came from.
+"""``agent.json``: the description of an exported agent, which needs nothing of the run folder that it came from.
 
 Beside it lie ``recipe.yaml`` and the players' folders: ``policy`` and, where there is a local one, ``reflector``.
 """
@@ -13,17 +13,16 @@ from typing import Any
 from reflectrl.config.schema import ModelSection, Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
+from reflectrl.core.layout import AGENT
+from reflectrl.core.version import WRITTEN_BY, encoded_writer, version_errors
 from reflectrl.prompts import PromptFormat
 
-AGENT = "agent.json"
-"""Its name, by which an exported folder is known."""
 FORMAT = "reflectrl-agent"
-VERSION = 1
 
 
 @dataclass(frozen=True)
 class AgentFile:
-    """What the players of an exported agent were trained for."""
+    """Environment, prompts and menus for which the players of an exported agent were trained."""
 
     env: str
     """Registered name of the environment."""
@@ -37,7 +36,7 @@ class AgentFile:
 
 def write_agent_file(folder: Path, agent: AgentFile) -> None:
     """Write ``agent.json`` into ``folder``."""
-    write_jsonl(folder / AGENT, [{"format": FORMAT, "version": VERSION, **encode(agent)}])
+    write_jsonl(folder / AGENT, [{"format": FORMAT, WRITTEN_BY: encoded_writer(), **encode(agent)}])
 
 
 def read_agent_file(folder: Path) -> AgentFile | None:
@@ -50,18 +49,18 @@ def read_agent_file(folder: Path) -> AgentFile | None:
     path = folder / AGENT
     if not path.exists():
         return None
-    lines = [value for _, value in read_jsonl(path)]
-    given = dict(lines[0]) if len(lines) == 1 and isinstance(lines[0], dict) else {}
-    found = given.pop("format", None), given.pop("version", None)
-    if found[0] != FORMAT:
-        raise InvalidInput(
-            f"{path} names the format {found[0]!r}; expected {FORMAT!r}: is this a folder of `reflectrl export`?"
-        )
-    if found[1] != VERSION:
-        raise InvalidInput(f"{path} names version {found[1]!r}; expected {VERSION}: export the run anew.")
-    agent = decode(AgentFile, given, str(path))
+    with version_errors(folder):
+        lines = [value for _, value in read_jsonl(path)]
+        given = dict(lines[0]) if len(lines) == 1 and isinstance(lines[0], dict) else {}
+        if (found := given.pop("format", None)) != FORMAT:
+            raise InvalidInput(
+                f"{path} names the format {found!r}; expected {FORMAT!r}: is this a folder of `reflectrl export`?"
+            )
+        for key in (WRITTEN_BY, "version"):  # the latter in format 1
+            given.pop(key, None)
+        agent = decode(AgentFile, given, str(path))
     if agent.max_actions < 1:
-        raise InvalidInput(f"{path}, max_actions is {agent.max_actions}; expected 1 or more: export the run anew.")
+        raise InvalidInput(f"{path}, max_actions is {agent.max_actions}; expected 1 or more: export the run again.")
     return agent
 
 

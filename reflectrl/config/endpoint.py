@@ -7,12 +7,10 @@ from pathlib import Path
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.schema import Recipe
 from reflectrl.config.sections import EndpointSection
+from reflectrl.core.layout import CALLS as CALLS
 from reflectrl.endpoint.account import Account, Price
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
-
-CALLS = "calls"
-"""Folder of a run that holds what was paid for, a folder a role; ``reflector-1`` is of a launch's second process."""
 
 
 def recipe_endpoint(section: EndpointSection) -> Endpoint:

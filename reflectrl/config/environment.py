@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
+from reflectrl.core.layout import DATASET as DATASET  # also the option by which an environment takes it
 from reflectrl.workers.pool import WorkerPool
-
-DATASET = "dataset"
-"""Folder of a run in which gen-data puts the dataset, and the option by which an environment takes it."""
 
 
 def recipe_env(recipe: Recipe, run: Path, options: Mapping[str, Any] | None = None) -> NatLangEnv:

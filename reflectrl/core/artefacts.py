@@ -1,6 +1,6 @@
-"""``Artefacts``: what the stages of a run folder left there, known by size and SHA-256 from the ledger ``stages.json``.
+"""``Artefacts``: the products of the stages of a run folder, with size and SHA-256 from the ledger ``stages.json``.
 
-Whoever reads one asks here first: a file that was damaged or exchanged is refused. Folders of earlier versions have no
+Every reader asks here first: a file that was damaged or exchanged is refused. Folders of earlier versions have no
 digests in their ledger, and are read without a check.
 """
 
@@ -15,28 +15,8 @@ from typing import Any
 
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import decode
-
-LEDGER = "stages.json"
-RECIPE = "recipe.yaml"
-
-PRODUCTS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("dataset/*.jsonl", "dataset/repositories/*", "data/*.jsonl", "sft/*.jsonl"),
-    "sft": ("base/*", "base-reflector/*", "reflector/*", "policy-sft/*"),
-    "rlft": (
-        "base/*",  # of a run without sft
-        "policy/*",
-        "metrics.jsonl",
-        "throughput.jsonl",
-        "trajectories/rlft-*.jsonl",
-        "trajectories/advantages-*.jsonl",
-    ),
-    "eval": ("eval.jsonl", "trajectories/eval-*.jsonl"),
-}
-"""What each stage leaves for others to read; a folder that is named here has one digest for all that is in it."""
-_MADE_AGAIN = ("dataset", "sft/*.jsonl", "reflector", "policy-sft", "policy", "eval.jsonl")
-"""What a stage that is done makes again once it has been deleted: its end, without which others cannot go on."""
-_LOOSE = ("data", "sft", "trajectories")
-"""Folders whose files are read one by one."""
+from reflectrl.core.layout import BASE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
+from reflectrl.core.version import WRITTEN_BY
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,7 @@ def digest_text(text: str) -> Digest:
 
 
 def products(run: Path, stage: str) -> Iterator[tuple[str, Path]]:
-    """What ``stage`` has left in ``run`` so far: the path relative to it, and the whole path."""
+    """Products of ``stage`` in ``run`` so far: the path relative to it, and the whole path."""
     for pattern in PRODUCTS[stage]:
         for path in sorted(run.glob(pattern)):
             if not path.name.startswith("."):
@@ -104,7 +84,7 @@ class Artefacts:
         return any(True for _ in self._under(name))
 
     def deleted(self, stage: str) -> list[str]:
-        """What ``stage`` left, has been deleted since, and would be made again."""
+        """Products of ``stage`` that have been deleted since and would be made again."""
         units = dict.fromkeys(_unit(name) for name, (made_by, _) in self._recorded.items() if made_by == stage)
         return [unit for unit in units if _is_made_again(unit) and not (self._run / unit).exists()]
 
@@ -165,7 +145,7 @@ class Artefacts:
             )
 
     def _refuse_additions(self, folder: Path, written: Collection[str]) -> None:
-        """Refuse what may change how a model is loaded."""
+        """Refuse files that may change how a model is loaded."""
         for path in sorted(folder.iterdir()):
             if path.name not in written and not path.name.startswith("."):
                 raise InvalidInput(f"{path} was put there after a stage had written that folder; take it away.")
@@ -182,7 +162,7 @@ def read_artefacts(run: Path) -> Artefacts:
 
 
 def read_ledger(run: Path) -> dict[str, Any]:
-    """What ``stages.json`` of ``run`` holds, by stage; empty where there is no such file.
+    """The entries of ``stages.json`` of ``run``, by stage; empty where there is no such file.
 
     Raises:
         InvalidInput: it cannot be read, or holds something else.
@@ -197,6 +177,7 @@ def read_ledger(run: Path) -> dict[str, Any]:
             raise ValueError("expected an object with the stages")
     except (OSError, ValueError, RecursionError) as error:
         raise no_ledger(run, str(error)) from error
+    ledger.pop(WRITTEN_BY, None)
     return ledger
 
 
@@ -209,19 +190,19 @@ def no_ledger(run: Path, why: str) -> InvalidInput:
 
 
 def _unit(name: str) -> str:
-    """What is deleted as a whole: a model's folder, or one of many files that are read one by one."""
+    """The unit that is deleted as a whole: a model's folder, or one of many files that are read one by one."""
     top = name.partition("/")[0]
-    return name if top in _LOOSE else top
+    return name if top in LOOSE_FOLDERS else top
 
 
 def _is_made_again(unit: str) -> bool:
-    return any(PurePosixPath(unit).match(pattern) for pattern in _MADE_AGAIN)
+    return any(PurePosixPath(unit).match(pattern) for pattern in MADE_AGAIN)
 
 
 def _cure(name: str, stage: str) -> str:
     unit = _unit(name)
     if _is_made_again(unit):
         return f"delete {unit} in that folder and run `reflectrl {stage}` for it, which makes it again"
-    if unit.startswith("base"):
+    if unit.startswith(BASE):
         return "train in another --run"
     return "delete it, and nothing of it is shown"

@@ -1,6 +1,6 @@
 """The whole job: stages over one run folder, skipped when done, resumed when killed."""
 
-from reflectrl.pipeline.folder import STAGES
+from reflectrl.core.layout import STAGES
 from reflectrl.pipeline.stages import run_stages
 
 __all__ = ["STAGES", "run_stages"]

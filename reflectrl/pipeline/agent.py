@@ -10,9 +10,10 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_file
 from reflectrl.core import Decision, InvalidInput, Observation, nearest
+from reflectrl.core.layout import POLICIES
 from reflectrl.core.promises import wrong_observation
 from reflectrl.pipeline.cast import Cast
-from reflectrl.pipeline.folder import POLICIES, RunFolder, last_policy, read_recipe
+from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.players import Policy, Reflector
 from reflectrl.prompts import Menu, PromptFormat, labels
 

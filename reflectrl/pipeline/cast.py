@@ -17,6 +17,7 @@ from reflectrl.config.prompts import prompt_format
 from reflectrl.config.schema import ModelSection
 from reflectrl.config.sections import EndpointSection
 from reflectrl.core import InvalidInput, NatLangEnv
+from reflectrl.core.layout import sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.account import Account, Usage
@@ -79,7 +80,7 @@ class Cast:
 
     def base(self, role: str) -> ModelSection:
         """The section of a role with a base that can be loaded: the built-in one is written to the run folder."""
-        files = (self.run.verified(f"sft/{name}.jsonl", "gen-data") for name in ("reflector", "policy"))
+        files = (self.run.verified(sft_rows_file(name), "gen-data") for name in ("reflector", "policy"))
         rows = [row for file in files for row in read_rows(file)]
         return make_base(
             self.section(role),

@@ -9,6 +9,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line
+from reflectrl.core.layout import BASE, POLICIES, RESULTS
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import LanguageModel
 from reflectrl.pipeline.cast import Cast
@@ -21,7 +22,8 @@ from reflectrl.rollout.evaluate import evaluate, fixed_episodes
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
 
-_FOLDERS = {"base": "base", "sft": "policy-sft", "rlft": "policy"}
+_FOLDERS = {"base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
+"""Folders of the local policies, by their names in a recipe."""
 
 
 class _Judge:
@@ -179,7 +181,7 @@ def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance, te
                 work.model_rows(name)
             else:
                 work.plain_rows(name)
-    write_results(run / "eval.jsonl", work.rows)
+    write_results(run / RESULTS, work.rows)
     run.unfinished("eval").unlink(missing_ok=True)
     whole = [row for row in work.rows if not row.group]
     best = max(whole, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)

@@ -1,9 +1,4 @@
-"""The run folder: where everything of one experiment lies, and which stages of it are done.
-
-runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
-              checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl
-              report.html
-"""
+"""``RunFolder``: the folder of one experiment and the state of its stages; ``core.layout`` has the names in it."""
 
 from __future__ import annotations
 
@@ -21,8 +16,6 @@ from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import (
-    LEDGER,
-    RECIPE,
     Artefacts,
     digest,
     digest_text,
@@ -33,10 +26,19 @@ from reflectrl.core.artefacts import (
 )
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import encode
-
-STAGES = ("gen-data", "sft", "rlft", "eval")
-POLICIES = {"policy": "rlft", "policy-sft": "sft"}
-"""Folders of trained policies, the last first, with the stages that make them."""
+from reflectrl.core.layout import (
+    BASE,
+    LEDGER,
+    LOCK,
+    POLICIES,
+    POLICY,
+    POLICY_SFT,
+    RECIPE,
+    REFLECTOR,
+    STAGES,
+    unfinished_file,
+)
+from reflectrl.core.version import WRITTEN_BY, encoded_writer, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
@@ -78,7 +80,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     """SHA-256 of each file or folder, besides the run's own, that ``stage`` reads."""
     files: Sequence[str] = recipe.data.demonstrations or () if stage == "gen-data" else ()
     if stage == "eval":
-        files = [str(Path(each.run) / "reflector") for each in recipe.eval.reflectors if each.run is not None]
+        files = [str(Path(each.run) / REFLECTOR) for each in recipe.eval.reflectors if each.run is not None]
     return {file: digest for file in files if (digest := _digest(file)) is not None}
 
 
@@ -104,8 +106,6 @@ def is_main_process() -> bool:
     return process_rank() == 0
 
 
-LOCK = ".lock"
-"""Held by the process that works in a run folder; it stays there afterwards."""
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -194,7 +194,7 @@ class RunFolder:
 
     def unfinished(self, stage: str) -> Path:
         """Where ``stage`` notes what it has done so far."""
-        return self.path / f"{stage}.partial.jsonl"
+        return self.path / unfinished_file(stage)
 
     def is_done(self, stage: str) -> bool:
         """Whether ``stage`` has finished, and what later stages need of it was not deleted since."""
@@ -233,10 +233,11 @@ class RunFolder:
         changed = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
         if changed:
             listed = "; ".join(f"{key}: {shown.get(key)!r} -> {now.get(key)!r}" for key in changed[:5])
-            raise InvalidInput(
-                f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
-                f"{'; ...' if len(changed) > 5 else ''}); choose another --run, or delete the folder to start over."
-            )
+            with version_errors(self.path):
+                raise InvalidInput(
+                    f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
+                    f"{'; ...' if len(changed) > 5 else ''}); choose another --run, or delete the folder to start over."
+                )
 
     def forget(self, stage: str) -> None:
         """Let ``stage`` be done again, from its beginning."""
@@ -261,7 +262,7 @@ class RunFolder:
     def _kept(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """The digests of players that sft has made before; it leaves them alone, and writes the base once more."""
         given = entry.get("artefacts", {}).items()
-        return {name: value for name, value in given if not name.startswith("base") and (self.path / name).exists()}
+        return {name: value for name, value in given if not name.startswith(BASE) and (self.path / name).exists()}
 
     def record(self, stage: str) -> None:
         """Note the digests of what ``stage`` has left here so far, where no stage has recorded it.
@@ -305,7 +306,9 @@ class RunFolder:
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
             return
-        write_text(self._ledger, json.dumps(ledger, indent=1, sort_keys=True) + "\n")
+        before = json.loads(self._ledger.read_bytes()) if self._ledger.exists() else {WRITTEN_BY: encoded_writer()}
+        writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # the first one remains
+        write_text(self._ledger, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
 
 
 def _is_entry(value: object) -> bool:
@@ -322,10 +325,11 @@ def read_recipe(run: Path) -> Recipe:
         InvalidInput: ``run`` is neither, or its recipe was changed since its stages were done.
 
     """
-    path = read_artefacts(run).verify_recipe()
-    if not path.is_file():
-        raise InvalidInput(f"{run} is no run folder (it has no recipe.yaml); expected one that `reflectrl run` made.")
-    return load_saved_recipe(path)
+    with version_errors(run):
+        path = read_artefacts(run).verify_recipe()
+        if not path.is_file():
+            raise InvalidInput(f"{run} is no run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
+        return load_saved_recipe(path)
 
 
 def last_policy(recipe: Recipe, run: Path) -> str:
@@ -339,5 +343,5 @@ def last_policy(recipe: Recipe, run: Path) -> str:
     for name in POLICIES:
         if (run / name).is_dir() or name in recorded:
             return name
-    first = POLICIES["policy-sft" if recipe.sft.enabled else "policy"]
+    first = POLICIES[POLICY_SFT if recipe.sft.enabled else POLICY]
     raise InvalidInput(f"{run} is not finished, it has no policy yet; run `reflectrl {first}` for it first.")

@@ -10,6 +10,7 @@ from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
+from reflectrl.core.layout import TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
@@ -101,9 +102,9 @@ def check_prompt_lengths(
 
 
 def _taught(cast: Cast) -> list[Trajectory]:
-    if not (cast.run / "data" / "teacher.jsonl").is_file():
+    if not (cast.run / TEACHER).is_file():
         return []
-    return read_trajectories(cast.run.verified("data/teacher.jsonl", "gen-data"))[1]
+    return read_trajectories(cast.run.verified(TEACHER, "gen-data"))[1]
 
 
 def _at_random(cast: Cast, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:

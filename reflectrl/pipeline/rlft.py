@@ -15,6 +15,17 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
+from reflectrl.core.layout import (
+    BASE,
+    FAILURES,
+    METRICS,
+    POLICY,
+    POLICY_SFT,
+    THROUGHPUT,
+    advantages_file,
+    checkpoints_folder,
+    training_episodes_file,
+)
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
@@ -84,7 +95,7 @@ class _Records:
 
     def rewind(self, iteration: int) -> None:
         """Forget what was recorded after the checkpoint that training goes on from."""
-        for name in ("metrics.jsonl", "throughput.jsonl"):
+        for name in (METRICS, THROUGHPUT):
             path = self._run / name
             if path.is_file():
                 drop_unfinished_line(path)
@@ -100,7 +111,7 @@ class _Records:
     ) -> None:
         """An iteration, its episodes, the advantages of their steps, and how much of the prompts was not read anew."""
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
-        append_jsonl(self._run / "metrics.jsonl", [done])
+        append_jsonl(self._run / METRICS, [done])
         steps = sum(len(episode.turns) for episode in episodes)
         hit_rate = self._reflector.hit_rate if self._reflector else 0.0
         throughput = Throughput(
@@ -113,12 +124,10 @@ class _Records:
             env_recycled=self._envs.recycled - self._recycled,
         )
         self._failures, self._recycled = self._envs.failures, self._envs.recycled
-        append_jsonl(self._run / "throughput.jsonl", [throughput])
+        append_jsonl(self._run / THROUGHPUT, [throughput])
         if self._keep:
-            path = self._run / "trajectories" / f"rlft-{done.iteration:05d}.jsonl"
-            path.parent.mkdir(exist_ok=True)
-            write_trajectories(path, self._header, episodes[: self._keep])
-            write_jsonl(path.with_name(f"advantages-{done.iteration:05d}.jsonl"), advantages[: self._keep])
+            write_trajectories(self._run / training_episodes_file(done.iteration), self._header, episodes[: self._keep])
+            write_jsonl(self._run / advantages_file(done.iteration), advantages[: self._keep])
         if self._tracking is not None:
             self._tracking.add(done, throughput, episodes[: self._keep])
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
@@ -147,12 +156,12 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize
     cast = Cast(recipe, run, account)
-    lm = cast.load("policy-sft" if recipe.sft.enabled else "base", trainable=True)
+    lm = cast.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
     reflector = cast.reflector(lm)
     if recipe.rlft is not None and is_main_process():
         check_prompt_lengths(cast, cast.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
     tell = tell_user if is_main_process() else lambda _: None
-    checkpoint = last_checkpoint(run / "checkpoints" / "rlft")
+    checkpoint = last_checkpoint(run / checkpoints_folder("rlft"))
     first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)
     with (
         RecipeEnvs(recipe, run.path) as envs,
@@ -162,7 +171,7 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
         records = _Records(recipe, run, cast, reflector, envs, advance, tracked)
         trainer = ReflectRLTrainer(
             lm.model,
-            training_config(recipe, str(run / "checkpoints" / "rlft")),
+            training_config(recipe, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             encoder=cast.encoder(lm),
             env_factory=envs.make,
@@ -170,7 +179,7 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
             reflector=reflector,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
             stop=stop,
-            failures=run / "failures",
+            failures=run / FAILURES,
         )
         if tracked is not None:
             trainer.add_callback(tracked)
@@ -178,5 +187,5 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
             records.rewind(first)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if is_main_process():
-        save_model(lm, run / "policy")
+        save_model(lm, run / POLICY)
     return cast.usage

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from reflectrl.config import Recipe
+from reflectrl.core.layout import FAILURES, POLICY_SFT, REFLECTOR, checkpoints_folder, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
@@ -24,10 +25,10 @@ def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
     if not recipe.sft.enabled:
         return {}
     if recipe.players.reflector == "self":
-        return {"both": "policy-sft"}
+        return {"both": POLICY_SFT}
     if recipe.players.reflector == "local":
-        return {"reflector": "reflector", "policy": "policy-sft"}
-    return {"policy": "policy-sft"}
+        return {"reflector": REFLECTOR, "policy": POLICY_SFT}
+    return {"policy": POLICY_SFT}
 
 
 def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
@@ -42,13 +43,13 @@ def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
 
 
 def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
-    return read_rows(run.verified(f"sft/{name}.jsonl", "gen-data"))[:count]
+    return read_rows(run.verified(sft_rows_file(name), "gen-data"))[:count]
 
 
 def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
     """Train ``player`` from the base model and save it; a player that is there already is left alone."""
     folder = run / wanted_players(recipe)[player]
-    checkpoints = run / "checkpoints" / f"sft-{player}"
+    checkpoints = run / checkpoints_folder(f"sft-{player}")
     if not folder.is_dir():
         _train(recipe, run, player, advance, folder, checkpoints)
     shutil.rmtree(checkpoints, ignore_errors=True)  # they were for a kill before the player was there
@@ -76,7 +77,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             seed=derive_seed(recipe.seed, "sft", player),
             on_step=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
             stop=stop,
-            failures=run / "failures",
+            failures=run / FAILURES,
         )
     save_model(lm, folder)
     dropped = f", {summary.dropped} too long" if summary.dropped else ""

@@ -10,10 +10,12 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.layout import STAGES
+from reflectrl.core.version import version_errors
 from reflectrl.data_gen.terms import Terms
 from reflectrl.endpoint.account import Usage
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.folder import STAGES, RunFolder, disk_errors, process_count
+from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
 from reflectrl.pipeline.reflectors import check_reflectors
 
 SFT_PLAYERS = ("reflector", "policy")
@@ -62,7 +64,7 @@ def run_stages(
     if "eval" in stages:
         check_reflectors(recipe)
     job = _Job(recipe, RunFolder(run_dir), sft_players, terms or Terms(), reporter or Reporter())
-    with job.run.locked(), disk_errors(run_dir):
+    with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
 
@@ -92,7 +94,9 @@ def _run_stage(job: _Job, stage: str) -> None:
         return
     run.begin(recipe, stage)
     wall, cpu = time.monotonic(), time.process_time()
-    if _WORK[stage](job):
+    with version_errors(run.path):
+        is_finished = _WORK[stage](job)
+    if is_finished:
         run.finish(recipe, stage, wall_seconds=time.monotonic() - wall, cpu_seconds=time.process_time() - cpu)
 
 

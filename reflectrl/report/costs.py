@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.endpoint import CALLS
 from reflectrl.core.jsonl import read_jsonl
+from reflectrl.core.layout import CALLS, STAGES
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 
-_ORDER = ("gen-data", "sft", "rlft", "eval")
 _SECTIONS = {"writer": "dataset", "teacher": "data", "reflector": "players", "policy": "players"}
 """Where the recipe describes the endpoint that a role asks."""
 
@@ -46,7 +45,7 @@ class Calls:
 
 def stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
     """The stages that a ledger has, in their order."""
-    known = {name: ledger[name] for name in _ORDER if isinstance(ledger.get(name), dict)}
+    known = {name: ledger[name] for name in STAGES if isinstance(ledger.get(name), dict)}
     return tuple(
         StageTime(name, entry.get("done") is True, number(entry, "wall_seconds"), number(entry, "cpu_seconds"))
         for name, entry in known.items()

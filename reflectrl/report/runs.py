@@ -14,6 +14,8 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
+from reflectrl.core.layout import METRICS, RESULTS, THROUGHPUT
+from reflectrl.core.version import version_errors
 from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, stage_times
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
@@ -58,7 +60,11 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
         raise InvalidInput("no run folder was given; expected at least one, such as runs/nano.")
     folders = {path.resolve(): path for path in paths}
     times = Counter(folder.name for folder in folders)
-    return [_read_run(folder, folder.name if times[folder.name] == 1 else str(p)) for folder, p in folders.items()]
+    runs = []
+    for folder, path in folders.items():
+        with version_errors(folder):
+            runs.append(_read_run(folder, folder.name if times[folder.name] == 1 else str(path)))
+    return runs
 
 
 def _read_run(path: Path, name: str) -> Run:
@@ -73,8 +79,7 @@ def _read_run(path: Path, name: str) -> Run:
             "expected a folder that `reflectrl run` made."
         ) from error
     results, metrics, throughput = (
-        artefacts.verify(name) if (path / name).is_file() else path / name
-        for name in ("eval.jsonl", "metrics.jsonl", "throughput.jsonl")
+        artefacts.verify(name) if (path / name).is_file() else path / name for name in (RESULTS, METRICS, THROUGHPUT)
     )
     rows = read_results(results) if results.is_file() else []
     points, paces = _read_iterations(metrics, Iteration), _read_iterations(throughput, Throughput)

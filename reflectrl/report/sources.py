@@ -9,6 +9,8 @@ from pathlib import Path
 from reflectrl.core import Trajectory
 from reflectrl.core.artefacts import Artefacts, read_artefacts
 from reflectrl.core.jsonl import decode, read_jsonl
+from reflectrl.core.layout import advantages_file, recorded_iterations, training_episodes_file
+from reflectrl.core.version import version_errors
 from reflectrl.report.packing import Recorded, pack
 from reflectrl.report.runs import Run
 from reflectrl.rollout.record import read_trajectories
@@ -65,7 +67,9 @@ def read_sources(runs: Sequence[Run], limits: Limits = LIMITS) -> Sources:
     missing: list[str] = []
     for number, run in enumerate(runs):
         left = limits.characters // len(runs)
-        for key, label, policy, episodes in _read(run, limits, missing):
+        with version_errors(run.path):
+            sources = list(_read(run, limits, missing))
+        for key, label, policy, episodes in sources:
             block = pack(episodes)
             if len(block) > left:
                 missing.append(
@@ -88,8 +92,7 @@ def _read(run: Run, limits: Limits, missing: list[str]) -> Iterator[tuple[str, s
         if played:
             split = f", split {row.split}" if splits > 1 else ""
             yield _key(name), f"{label}, {_reflections(row)}{split}", row.policy, played
-    recorded = sorted((run.path / "trajectories").glob("rlft-*.jsonl"))
-    recorded = [path for path in recorded if path.stem[5:].isdecimal()]
+    recorded = recorded_iterations(run.path)
     if run.points and not recorded:
         missing.append(f"{run.name}: no episodes of training are recorded here.")
     if played := _trained(run, recorded, limits.training, artefacts, missing):
@@ -97,7 +100,7 @@ def _read(run: Run, limits: Limits, missing: list[str]) -> Iterator[tuple[str, s
 
 
 def _key(name: str) -> str:
-    return name.removeprefix("trajectories/").removesuffix(".jsonl")
+    return name.partition("/")[2].removesuffix(".jsonl")
 
 
 def _reflections(row: EvalRow) -> str:
@@ -116,44 +119,39 @@ def _evaluated(run: Run, name: str, label: str, most: int, artefacts: Artefacts,
     return [Recorded(trajectory) for trajectory in played[:most]]
 
 
-def _trained(run: Run, paths: Sequence[Path], most: int, artefacts: Artefacts, missing: list[str]) -> list[Recorded]:
-    if not paths:
+def _trained(
+    run: Run, iterations: Sequence[int], most: int, artefacts: Artefacts, missing: list[str]
+) -> list[Recorded]:
+    if not iterations:
         return []
-
-    def verified(path: Path) -> Path:
-        return artefacts.verify(path.relative_to(run.path).as_posix()) if path.is_file() else path
-
-    each = max(1, len(read_trajectories(paths[0])[1]))
-    chosen = _spread(paths, max(2, most // each))
-    if len(chosen) < len(paths):
-        missing.append(f"{run.name}: of training, {len(chosen):,} of {len(paths):,} recorded iterations are here.")
+    each = max(1, len(read_trajectories(run.path / training_episodes_file(iterations[0]))[1]))
+    chosen = _spread(iterations, max(2, most // each))
+    if len(chosen) < len(iterations):
+        missing.append(f"{run.name}: of training, {len(chosen):,} of {len(iterations):,} recorded iterations are here.")
     episodes: list[Recorded] = []
-    for path in chosen:
-        verified(path)
+    for iteration in chosen:
+        path = artefacts.verify(training_episodes_file(iteration))
         recorded = read_trajectories(path)[1]
         if len(recorded) > most:
             missing.append(f"{run.name}: of {path.stem}, the first {most:,} of {len(recorded):,} episodes are here.")
         played = recorded[:most]
-        beside = path.with_name(path.name.replace("rlft-", "advantages-", 1))
-        advantages = _advantages(verified(beside), played, missing)
-        episodes += [
-            Recorded(trajectory, int(path.stem[5:]), given)
-            for trajectory, given in zip(played, advantages, strict=True)
-        ]
+        beside = run.path / advantages_file(iteration)
+        given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
+        if beside.is_file():
+            given = _advantages(artefacts.verify(advantages_file(iteration)), played, missing)
+        episodes += [Recorded(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
     return episodes
 
 
-def _spread(paths: Sequence[Path], count: int) -> list[Path]:
-    """``count`` of ``paths``, the first and the last among them."""
-    if len(paths) <= count:
-        return list(paths)
-    return [paths[round(place * (len(paths) - 1) / (count - 1))] for place in range(count)]
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """``count`` of ``numbers``, the first and the last among them."""
+    if len(numbers) <= count:
+        return list(numbers)
+    return [numbers[round(place * (len(numbers) - 1) / (count - 1))] for place in range(count)]
 
 
 def _advantages(path: Path, played: Sequence[Trajectory], missing: list[str]) -> list[tuple[float, ...] | None]:
-    """Of each episode of an iteration; of none in older folders, which have no such file."""
-    if not path.is_file():
-        return [None] * len(played)
+    """Advantages of the steps of each episode; ``None`` where the file is of other episodes."""
     rows = [decode(tuple[float, ...], value, where) for where, value in read_jsonl(path)]
     if [len(row) for row in rows[: len(played)]] != [len(trajectory.turns) for trajectory in played]:
         missing.append(f"{path} does not fit the episodes beside it, so their advantages are not shown.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.core.layout import eval_episodes_file
 from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
 
 
@@ -45,8 +46,7 @@ def summarise(
 
 def episodes_file(row: EvalRow, splits: int) -> str:
     """Path in the run folder of the episodes behind ``row``, in an evaluation of so many splits."""
-    split = f"-{row.split}" if splits > 1 else ""
-    return f"trajectories/eval-{row.policy}-{row.reflections}-{row.mode}{split}.jsonl"
+    return eval_episodes_file(row.policy, row.reflections, row.mode, row.split if splits > 1 else None)
 
 
 _ABSENT = {"benchmark": "", "group": "", "chosen": []}

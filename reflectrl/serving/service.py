@@ -11,9 +11,10 @@ from transformers import AutoTokenizer
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.core import InvalidInput
+from reflectrl.core.layout import POLICIES
 from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.agent import Agent, load_agent
-from reflectrl.pipeline.folder import POLICIES, last_policy, read_recipe
+from reflectrl.pipeline.folder import last_policy, read_recipe
 
 
 @dataclass(frozen=True)

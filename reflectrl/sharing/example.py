@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.core.files import write_text
+from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
 from reflectrl.pipeline.cast import Cast
 from reflectrl.prompts import Prompt
 from reflectrl.rollout.evaluate import fixed_episodes
@@ -33,7 +34,6 @@ print(state["actions"][logits[labels].argmax()])
 '''
 _ADAPTER = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
 _WEIGHTS = "from transformers import AutoModelForCausalLM, AutoTokenizer"
-_ROWS = {"policy": "rlft", "policy-sft": "sft"}
 
 
 def write_example(folder: Path, cast: Cast, policy: str, scrubber: Scrubber, *, adapter: bool) -> None:
@@ -71,16 +71,16 @@ def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
 
 def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
     """Files of episodes, the best source first: of the evaluation, then of the last iteration of training."""
-    who, results = cast.recipe.players.reflector, cast.run / "eval.jsonl"
+    who, results = cast.recipe.players.reflector, cast.run / RESULTS
     rows = read_results(cast.run.verified(results.name, "eval")) if results.is_file() else []
     splits = len({row.split for row in rows})
     for mode in ("greedy", "sampled"):
         for row in rows:
             path = cast.run / episodes_file(row, splits)
-            if (row.policy, row.reflections, row.mode) == (_ROWS[policy], who, mode) and path.is_file():
+            if (row.policy, row.reflections, row.mode) == (POLICIES[policy], who, mode) and path.is_file():
                 yield path
-    if policy == "policy":
-        yield from sorted((cast.run / "trajectories").glob("rlft-*.jsonl"))[-1:]
+    if policy == POLICY:
+        yield from (cast.run / training_episodes_file(last) for last in recorded_iterations(cast.run.path)[-1:])
 
 
 def _first_prompt(cast: Cast) -> Prompt:

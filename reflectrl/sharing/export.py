@@ -16,10 +16,12 @@ from safetensors import SafetensorError, safe_open
 from yaml import YAMLError
 
 from reflectrl.config import Recipe, dump_recipe
-from reflectrl.config.agent_file import AGENT, AgentFile, read_agent_file, write_agent_file
+from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
+from reflectrl.core.layout import AGENT
+from reflectrl.core.version import version_errors
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
@@ -58,7 +60,7 @@ def export_run(
     policy = last_policy(recipe, run)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with in_one_move(out) as fresh:
+        with version_errors(run), in_one_move(out) as fresh:
             fresh.mkdir()
             _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run)).write()
     except OSError as error:

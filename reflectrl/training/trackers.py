@@ -22,6 +22,7 @@ from transformers import TrainerCallback
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
+from reflectrl.core.layout import TRACKERS
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 
@@ -128,7 +129,7 @@ def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]
     if recipe.rlft is None or recipe.rlft.report_to == "none":
         yield None
         return
-    folder = run.resolve() / "trackers"
+    folder = run.resolve() / TRACKERS
     folder.mkdir(parents=True, exist_ok=True)
     tracker = _TRACKERS[recipe.rlft.report_to](recipe, folder, run.resolve().name, first)
     try:

@@ -156,7 +156,7 @@ def test_a_ledger_that_counted_such_settings_as_inputs_is_still_good(finished, t
     said, run = io.StringIO(), tmp_path / "run"
     shutil.copytree(finished, run)
     ledger = json.loads((run / "stages.json").read_text())
-    for entry in ledger.values():
+    for entry in (ledger[stage] for stage in STAGES):
         entry["inputs"] |= {"data.concurrency": 8, "data.endpoint.timeout_s": 60.0}
     (run / "stages.json").write_text(json.dumps(ledger))
     run_stages(recipe(), run, STAGES, reporter=Reporter(Console(file=said)))

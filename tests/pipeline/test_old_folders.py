@@ -1,0 +1,124 @@
+"""Folders that other versions wrote are read, or refused in one sentence that names the version and what to do.
+
+``format_1.tar.xz`` holds a run of number_line/nano with tiny models and its export, made before formats had numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from reflectrl.config import load_recipe
+from reflectrl.core import InvalidInput
+from reflectrl.core.version import FORMAT, OtherVersion
+from reflectrl.pipeline import STAGES, run_stages
+from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.explore import trained as explorer
+from reflectrl.pipeline.folder import read_recipe
+from reflectrl.pipeline.play import trained
+from reflectrl.report import print_table, write_report
+from reflectrl.serving.service import load_service
+from reflectrl.sharing.export import export_run
+
+MADE_WITH = [
+    "data.samples=8",
+    "sft.reflector.steps=2",
+    "sft.policy.steps=2",
+    "rlft.stages.0.iterations=2",
+    "rlft.episodes=2",
+    "rlft.record_episodes=1",
+    "eval.max_tasks=1",
+    "eval.episodes=1",
+    "model.builtin={layers: 1, width: 8, heads: 1, vocabulary: 300}",
+    "players.max_new_tokens=4",
+]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """The run folder; its export lies beside it."""
+    with tarfile.open(Path(__file__).with_name("format_1.tar.xz")) as tar:
+        tar.extractall(tmp_path, filter="data")
+    return tmp_path / "old"
+
+
+def run(folder: Path, *overrides: str, stages: tuple[str, ...] = STAGES) -> None:
+    recipe = load_recipe("number_line/nano", [*MADE_WITH, *overrides])
+    run_stages(recipe, folder, stages, reporter=Reporter(Console(file=io.StringIO())))
+
+
+DOORS: dict[str, Callable[[Path], object]] = {
+    "run": run,
+    "eval": lambda folder: run(folder, "eval.episodes=2", stages=("eval",)),
+    "report": lambda folder: (print_table([folder]), write_report([folder], folder / "report.html")),
+    "play": lambda folder: trained(folder, None, {}),
+    "serve": load_service,
+    "export": lambda folder: export_run(folder, folder / "again"),
+    "load_agent": load_agent,
+}
+
+
+def refusal(door: Callable[[Path], object], folder: Path) -> str:
+    """The sentence with which a folder is refused; empty where it is read."""
+    try:
+        door(folder)
+    except OtherVersion as error:
+        sentence = str(error)
+        assert "\n" not in sentence
+        assert str(folder) in sentence
+        return sentence
+    return ""
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_run_of_an_early_version_is_read_or_refused_in_a_sentence(name: str, old: Path) -> None:
+    sentence = refusal(DOORS[name], old)
+    assert not sentence or ("format 1" in sentence and "--run" in sentence)
+
+
+@pytest.mark.parametrize("name", ["play", "serve", "load_agent"])
+def test_an_export_of_an_early_version_is_read_or_refused_in_a_sentence(name: str, old: Path) -> None:
+    sentence = refusal(DOORS[name], old.with_name("export"))
+    assert not sentence or "format 1" in sentence
+
+
+@pytest.mark.parametrize("name", [*DOORS, "explore"])
+def test_a_run_whose_files_are_no_longer_understood_names_the_version_that_wrote_it(name: str, old: Path) -> None:
+    ledger = json.loads((old / "stages.json").read_text())
+    for entry in ledger.values():  # as if the files had never had digests
+        del entry["artefacts"], entry["recipe"]
+        entry["inputs"]["data.forgotten_key"] = 1
+    (old / "stages.json").write_text(json.dumps(ledger))
+    for path in old.rglob("*.jsonl"):
+        path.write_text('{"forgotten_key": 1}\n')
+    recipe = old / "recipe.yaml"
+    recipe.write_text(recipe.read_text() + "forgotten_key: 1\n")
+    sentence = refusal({**DOORS, "explore": explorer}[name], old)
+    assert "format 1" in sentence
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_run_of_a_newer_version_is_refused(name: str, old: Path) -> None:
+    ledger = json.loads((old / "stages.json").read_text())
+    ledger["written_by"] = {"format": FORMAT + 1, "reflectrl": "99.1"}
+    (old / "stages.json").write_text(json.dumps(ledger))
+    assert "reflectrl 99.1" in refusal(DOORS[name], old)
+
+
+def test_a_run_names_its_first_writer_and_mistakes_of_its_own_version_are_told_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, stages=("gen-data",))
+    writer = json.loads((folder / "stages.json").read_text())["written_by"]
+    assert writer["format"] == FORMAT
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text() + "forgotten_key: 1\n")
+    with pytest.raises(InvalidInput) as caught:
+        read_recipe(folder)
+    assert not isinstance(caught.value, OtherVersion)
