@@ -1,17 +1,12 @@
-"""Started by torchrun, on each rank, with a folder and what to do there.
-
-``train``: train, go on from the middle as if killed, write down what came out.
-``die NAME``: train until somebody ends it. ``inherit NAME...``: go on with these, and train undisturbed.
-"""
+"""Trainings that a test starts in several processes; each leaves its results in files named after its rank."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
+import signal
 from pathlib import Path
 
-import torch
+from interruptions import end_at
 from safetensors.torch import save_file
 from tiny import gpt2
 from tiny_rlft import config, run
@@ -37,7 +32,7 @@ OPTIONS = {
 
 LONG = {
     **OPTIONS,
-    "stages": [Stage("main", 40, env={"size": 6})],
+    "stages": [Stage("main", 8, env={"size": 6})],
     "replay_size": 6,
     "replay_episodes": 2,
     "learning_rate": 0.01,
@@ -47,6 +42,7 @@ LONG = {
 
 
 def train(folder: Path) -> None:
+    """Train, and go on from the middle as if killed."""
     rank = config(folder, **OPTIONS).process_index
     straight = run(folder / "run", gpt2(spread=0.1), **OPTIONS).train()
     again = run(folder / "run", gpt2(spread=0.1), **OPTIONS).train(folder / "run" / "checkpoint-2")
@@ -60,21 +56,18 @@ def train(folder: Path) -> None:
     (folder / f"told_{rank}.json").write_text(json.dumps(told))
 
 
-def die(folder: Path, name: str) -> None:
-    rank = config(folder, **LONG).process_index
-    (folder / f"{name}_{rank}.pid").write_text(str(os.getpid()))
+def die(folder: Path, name: str, rank: int, file: str, number: int) -> None:
+    """Train; the rank ``rank`` gets a signal when it writes ``file`` for the second time."""
+    if config(folder, **LONG).process_index == rank:
+        end_at(file, 2 if number == signal.SIGTERM else 1, number)
     with gentle_stops() as stop:
         run(folder / name, gpt2(spread=0.1), stop=stop, **LONG).train()
 
 
 def inherit(folder: Path, *names: str) -> None:
+    """Train undisturbed, and go on with the trainings called ``names``."""
     rank = config(folder, **LONG).process_index
     for name in ("undisturbed", *names):
         done = run(folder / name, gpt2(spread=0.1), **LONG).train(last_checkpoint(folder / name))
         save_file(done.weights, folder / f"{name}_{rank}.safetensors")
         (folder / f"{name}_{rank}.json").write_text(json.dumps(encode(done.iterations)))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    {"train": train, "die": die, "inherit": inherit}[sys.argv[2]](Path(sys.argv[1]), *sys.argv[3:])

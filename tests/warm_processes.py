@@ -31,6 +31,7 @@ def command_line(*arguments: str) -> None:
 class WarmProcess:
     """A process that calls ``target(*arguments)`` in a session of its own; ``said`` is all that it wrote.
 
+    ``target`` is a function of a helper module such as this one, since a test module cannot be imported by its name.
     ``log`` is the file that its output goes to; ``env`` is added to this process's environment, and a value of None
     takes a variable away.
     """
@@ -67,6 +68,10 @@ class WarmProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
 
     def wait(self, timeout: float = 240) -> int:
         """The exit code, negative after a signal."""

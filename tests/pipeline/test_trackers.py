@@ -1,71 +1,38 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from tracked_runs import killed_after_three, train, train_twice, train_without_a_login
+from trained_runs import TrainedRuns, play_stages, small_recipe
+from warm_processes import WarmProcess
 
-from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
-from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline import STAGES
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.trackers import NAMES, check_tracker, transcript
 
-SMALL = [
-    "sft.reflector.steps=4",
-    "sft.policy.steps=4",
-    "rlft.stages.0.iterations=4",
-    "rlft.save_every=2",
-    "rlft.episodes=6",
-    "rlft.record_episodes=2",
-]
 RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/trainer_state.json")
 
 
-def recipe(*overrides: str) -> Recipe:
-    return load_recipe("number_line/nano", [*SMALL, *overrides])
-
-
-def train(run: Path, *overrides: str) -> None:
-    run_stages(recipe(*overrides), run, ("rlft",), reporter=Reporter(Console(file=io.StringIO())))
-
-
-def in_a_process_of_its_own(run: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code``, which knows ``run`` and this module; trackers read their settings once a process."""
+def trained_killed_and_trained_on(run: Path, tracker: str, **environment: str) -> str:
+    """Train in a process of its own, since trackers read their settings once a process; returns what it said."""
     home = run.parent / "home"
     home.mkdir()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "TRACKIO_"))}
-    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    head = f"import sys; sys.path[:0] = {here}; from test_trackers import *; run = Path({str(run)!r})\n"
-    return subprocess.run(
-        [sys.executable, "-c", head + code],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=home,
-        env={**kept, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **environment},
-    )
-
-
-def trained_killed_and_trained_on(
-    run: Path, tracker: str, before: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    train_here = f"train(run, 'rlft.report_to={tracker}')"
-    done = in_a_process_of_its_own(run, f"{before}\n{train_here}; killed_after_three(run); {train_here}", **environment)
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in (run.parent / "home").iterdir()} <= {"cache", ".cache", ".local", ".config"}
+    kept = {name: None for name in os.environ if name.startswith(("WANDB_", "TRACKIO_"))}
+    env = {**kept, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **environment}
+    process = WarmProcess(run.parent / "log", train_twice, run, tracker, cwd=home, env=env)
+    assert process.wait() == 0, process.said
+    assert {path.name for path in home.iterdir()} <= {"cache", ".cache", ".local", ".config"}
     assert str(run) not in running()
-    return done
+    return process.said
 
 
 def results(run: Path) -> dict[str, bytes]:
@@ -78,36 +45,14 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "tuned"
-    run_stages(recipe(), run, ("gen-data", "sft"), reporter=Reporter(Console(file=io.StringIO())))
-    return run
-
-
-@pytest.fixture(scope="module")
-def alone(tuned: Path) -> Path:
+def alone(trained_run: TrainedRuns) -> Path:
     """Trained without a tracker."""
-    run = tuned.with_name("alone")
-    shutil.copytree(tuned, run)
-    train(run)
-    return run
+    return trained_run(stages=STAGES[:3])
 
 
 @pytest.fixture
-def begun(tuned: Path, tmp_path: Path) -> Path:
-    shutil.copytree(tuned, tmp_path / "nano")
-    return tmp_path / "nano"
-
-
-def killed_after_three(run: Path) -> None:
-    """Leave a finished run as a kill after iteration 2 would, whose checkpoint is the one after iteration 1."""
-    shutil.rmtree(run / "checkpoints" / "rlft" / "checkpoint-4")
-    shutil.rmtree(run / "policy")
-    path = run / "metrics.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-    ledger = json.loads((run / "stages.json").read_text())
-    ledger["rlft"]["done"] = False
-    (run / "stages.json").write_text(json.dumps(ledger))
+def begun(trained_run: TrainedRuns, tmp_path: Path) -> Path:
+    return shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "nano")
 
 
 def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
@@ -152,20 +97,16 @@ def test_tensorboard_shows_each_iteration_once_after_a_kill(begun: Path, alone: 
     assert results(begun) == results(alone)
 
 
-WITHOUT_A_LOGIN = """
-import wandb
-os.environ["WANDB_MODE"] = "online"
-with pytest.raises(InvalidInput, match="wandb does not start: .* WANDB_MODE=offline"):
-    train(run, "rlft.report_to=wandb")
-assert not (run / "metrics.jsonl").exists()
-wandb.teardown()
-os.environ["WANDB_MODE"] = "offline"
-"""
+@pytest.mark.slow
+def test_wandb_without_a_login_is_refused_before_anything_is_played(begun: Path) -> None:
+    env = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "online", "HOME": str(begun.parent)}
+    process = WarmProcess(begun.parent / "log", train_without_a_login, begun, env=env)
+    assert process.wait() == 0, process.said
 
 
 @pytest.mark.slow
 def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) -> None:
-    trained_killed_and_trained_on(begun, "wandb", WITHOUT_A_LOGIN, WANDB_BASE_URL="http://127.0.0.1:9")
+    trained_killed_and_trained_on(begun, "wandb", WANDB_BASE_URL="http://127.0.0.1:9", WANDB_MODE="offline")
     name = (begun / "trackers" / "wandb-id").read_text()
     files = sorted((begun / "trackers" / "wandb").glob("offline-run-*/*.wandb"))
     assert {file.name for file in files} == {f"run-{name}.wandb"}
@@ -217,8 +158,7 @@ def running() -> str:
 
 @pytest.mark.slow
 def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> None:
-    done = trained_killed_and_trained_on(begun, "trackio")
-    assert "rackio" not in done.stdout  # where results go
+    trained_killed_and_trained_on(begun, "trackio")
     with sqlite3.connect(begun / "trackers" / "trackio" / "reflectrl.db") as database:
         rows = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
     database.close()
@@ -240,16 +180,14 @@ def test_a_tracker_that_is_not_installed_is_told_before_anything_begins(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for tracker in ("wandb", "trackio"):
         monkeypatch.delitem(sys.modules, tracker, raising=False)  # other libraries import what they find
-        with pytest.raises(
-            InvalidInput, match=f"'{tracker}', but {tracker} is not installed; run pip install {tracker}"
-        ):
-            run_stages(recipe(f"rlft.report_to={tracker}"), tmp_path / "run", ("gen-data", "rlft"))
+        with pytest.raises(InvalidInput, match=f"pip install {tracker}"):
+            play_stages(small_recipe(f"rlft.report_to={tracker}"), tmp_path / "run", "gen-data", "rlft")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("tracker", ["none", "tensorboard", "wandb", "trackio"])
 def test_trackers_that_are_installed_pass(tracker: str) -> None:
-    check_tracker(recipe(f"rlft.report_to={tracker}"))
+    check_tracker(small_recipe(f"rlft.report_to={tracker}"))
 
 
 def episode(text: str = "You are at 3.", reflection: str | None = "Go up.") -> Trajectory:

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
-from rlft_on_ranks import OPTIONS
+from rlft_on_ranks import OPTIONS, train
 from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
 from tiny_rlft import config
+from warm_processes import start_ranks
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode
@@ -22,7 +19,6 @@ from reflectrl.rollout import episode_metrics
 from reflectrl.training.batch import step_samples
 
 pytestmark = pytest.mark.slow
-TESTS = Path(__file__).parents[1]
 RANKS = 2
 EPISODES = 4
 """Of each rank and iteration."""
@@ -32,16 +28,8 @@ EPISODES = 4
 def folder(tmp_path_factory):
     """What two processes left behind."""
     folder = tmp_path_factory.mktemp("ranks")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
-    done = subprocess.run(
-        [*launch, str(TESTS / "rlft_on_ranks.py"), str(folder), "train"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    for process in start_ranks(folder, train, folder):
+        assert process.wait() == 0, process.said
     return folder
 
 

@@ -1,40 +1,29 @@
-"""Trainings that are ended by signals, as a person or a cluster sends them, and then started again."""
+"""Trainings that are stopped by a signal, and then go on; whole commands are stopped in ``tests/pipeline``."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
+from rlft_on_ranks import die, inherit
 from safetensors.torch import load_file
 from tiny import gpt2
 from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
 from tiny_rlft import run
+from warm_processes import start_ranks
 
-from reflectrl.config import load_recipe
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
-from reflectrl.pipeline import STAGES, run_stages
-from reflectrl.pipeline.console import Reporter
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import checkpoint_iteration
 from reflectrl.training.sft import train_sft
-
-TESTS = Path(__file__).parents[1]
-
 
 # ---- rlft ------------------------------------------------------------------------------------------------------------
 
@@ -103,7 +92,7 @@ def stopped_at(step, section, folder):
         handle.remove()
 
 
-@pytest.mark.parametrize("step", [1, 7, 12])
+@pytest.mark.parametrize("step", [7, 12])
 def test_a_stop_in_a_step_of_sft_leaves_a_checkpoint_after_it(step, tmp_path):
     section = save_tiny("gpt2", tmp_path / "base").model_copy(update={"lora": LoraSection(r=4, dropout=0.2)})
     straight, expected = sft(section, tmp_path / "straight")
@@ -117,107 +106,28 @@ def test_a_stop_in_a_step_of_sft_leaves_a_checkpoint_after_it(step, tmp_path):
         assert torch.equal(resumed.model.state_dict()[name], value), name
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
-
-SMALL = [
-    "sft.reflector.steps=4",
-    "sft.policy.steps=40",
-    "rlft.stages.0.iterations=12",
-    "rlft.save_every=5",
-    "rlft.episodes=6",
-    "eval.episodes=4",
-]
-
-
-def command(run):
-    recipe = ["run", "--recipe", "number_line/nano", "--runs", str(run.parent), "--run", run.name]
-    return [sys.executable, "-m", "reflectrl", *recipe, *SMALL]
-
-
-def undisturbed(run):
-    run_stages(load_recipe("number_line/nano", SMALL), run, STAGES, reporter=Reporter(Console(file=io.StringIO())))
-
-
-def in_sft(run):
-    return (run / "reflector").is_dir() and list((run / "checkpoints").glob("sft-policy/*"))
-
-
-def in_rlft(run):
-    return (run / "metrics.jsonl").is_file() and (run / "metrics.jsonl").read_bytes().count(b"\n") >= 2
-
-
-def contents(run):
-    names = ("policy-sft", "policy", "metrics.jsonl", "eval.jsonl", "reflector")
-    files = [path for name in names for path in [run / name, *(run / name).rglob("*")] if path.is_file()]
-    return {str(path.relative_to(run)): path.read_bytes() for path in files}
-
-
-@pytest.mark.slow
-def test_the_command_line_stops_at_signals_and_goes_on_to_the_same_bytes(tmp_path):
-    undisturbed(tmp_path / "straight")
-    stopped = tmp_path / "stopped"
-    for when, number, status in ((in_sft, signal.SIGINT, 130), (in_rlft, signal.SIGTERM, 143)):
-        with subprocess.Popen(command(stopped), stderr=subprocess.PIPE, text=True) as process:
-            while process.poll() is None and not when(stopped):
-                time.sleep(0.002)
-            process.send_signal(number)
-            _, said = process.communicate(timeout=300)
-        assert process.returncode == status, said
-        assert f"{number.name}: finishing the step that is under way" in said
-        assert "Traceback" not in said
-    written = [json.loads(line)["iteration"] for line in (stopped / "metrics.jsonl").read_text().splitlines()]
-    assert written == list(range(checkpoint_iteration(last_checkpoint(stopped / "checkpoints" / "rlft"))))
-    assert len(written) < 12
-    undisturbed(stopped)
-    assert contents(stopped) == contents(tmp_path / "straight")
-    assert len(contents(stopped)) > 10
-    assert not list((stopped / "checkpoints").glob("sft-*"))
-
-
 # ---- several processes -----------------------------------------------------------------------------------------------
 
 
-def torchrun(folder, *arguments):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    return subprocess.Popen(
-        [*launch, str(TESTS / "rlft_on_ranks.py"), str(folder), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def train_until(folder, name, delay_s, strike):
-    """Strike a while after the first checkpoint."""
-    with torchrun(folder, "die", name) as launcher:
-        while launcher.poll() is None and not (folder / name / "checkpoint-2").is_dir():
-            time.sleep(0.01)
-        time.sleep(delay_s)
-        strike(launcher, [int((folder / f"{name}_{rank}.pid").read_text()) for rank in range(2)])
-        launcher.communicate(timeout=300)
-    assert launcher.returncode != 0, "the run ended before its time"
-
-
-def kill_all(launcher, ranks):
-    for process in (launcher.pid, *ranks):
-        os.kill(process, signal.SIGKILL)
-
-
-def ask_the_second(_, ranks):
-    os.kill(ranks[1], signal.SIGTERM)
+def ended(folder: Path, name: str, file: str, number: signal.Signals, rank: int) -> None:
+    """A training of two ranks, one of which gets a signal when it writes ``file`` for the second time."""
+    processes = start_ranks(folder, die, folder, name, rank, file, number)
+    if number == signal.SIGKILL:  # the other one waits for it without end, and would be ended by the launcher
+        assert processes[rank].wait() == -number
+        for process in processes:
+            process.kill()
+    else:
+        assert {process.wait() for process in processes} == {-number}
 
 
 @pytest.mark.slow
 def test_two_ranks_that_were_killed_or_stopped_go_on_as_if_nothing_had_happened(tmp_path):
-    rng = random.Random()
-    train_until(tmp_path, "killed", rng.random(), kill_all)
-    train_until(tmp_path, "stopped", rng.random(), ask_the_second)
+    ended(tmp_path, "killed", "checkpoint-4", signal.SIGKILL, rank=0)
+    ended(tmp_path, "stopped", "reflectrl_state_1.json", signal.SIGTERM, rank=1)
     begun = {name: checkpoint_iteration(last_checkpoint(tmp_path / name)) for name in ("killed", "stopped")}
-    assert all(2 <= iteration < 40 for iteration in begun.values()), begun
-    with torchrun(tmp_path, "inherit", "killed", "stopped") as launcher:
-        _, said = launcher.communicate(timeout=240)
-    assert launcher.returncode == 0, said[-4000:]
+    assert all(2 <= iteration < 8 for iteration in begun.values()), begun
+    for process in start_ranks(tmp_path, inherit, tmp_path, "killed", "stopped"):
+        assert process.wait() == 0, process.said
     for rank in range(2):
         straight = load_file(tmp_path / f"undisturbed_{rank}.safetensors")
         for name in begun:
@@ -226,5 +136,4 @@ def test_two_ranks_that_were_killed_or_stopped_go_on_as_if_nothing_had_happened(
     told = json.loads((tmp_path / "undisturbed_0.json").read_text())
     for name, iteration in begun.items():
         assert json.loads((tmp_path / f"{name}_0.json").read_text()) == told[iteration:]
-    for name in begun:
-        assert {path.name for path in (tmp_path / name).iterdir()} == {"checkpoint-38", "checkpoint-40"}
+        assert {path.name for path in (tmp_path / name).iterdir()} == {"checkpoint-6", "checkpoint-8"}

@@ -1,0 +1,39 @@
+"""RLFT that reports to a tracker: what a test starts in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from trained_runs import play_stages, small_recipe
+
+from reflectrl.core import InvalidInput
+
+
+def train(run: Path, *overrides: str) -> None:
+    play_stages(small_recipe(*overrides), run, "rlft")
+
+
+def killed_after_three(run: Path) -> None:
+    """Leave a finished run as a kill after iteration 2 would, whose checkpoint is the one after iteration 1."""
+    shutil.rmtree(run / "checkpoints" / "rlft" / "checkpoint-4")
+    shutil.rmtree(run / "policy")
+    path = run / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    ledger = json.loads((run / "stages.json").read_text())
+    ledger["rlft"]["done"] = False
+    (run / "stages.json").write_text(json.dumps(ledger))
+
+
+def train_twice(run: Path, tracker: str) -> None:
+    train(run, f"rlft.report_to={tracker}")
+    killed_after_three(run)
+    train(run, f"rlft.report_to={tracker}")
+
+
+def train_without_a_login(run: Path) -> None:
+    with pytest.raises(InvalidInput, match="WANDB_MODE=offline"):
+        train(run, "rlft.report_to=wandb")
+    assert not (run / "metrics.jsonl").exists()
