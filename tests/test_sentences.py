@@ -48,7 +48,7 @@ OPENAI_API_KEY=k SSL_CERT_FILE=missing.pem gen-data -r {NUMBERS} data.teacher=op
 OPENAI_API_KEY=k gen-data -r {NUMBERS} data.teacher=openai data.trajectory=oracle --run batch --batch collect
 gen-data -r {NUMBERS} --run imitated data.demonstrations=[gone.jsonl]
 gen-data -r {NUMBERS} --run imitated2 data.demonstrations=[broken.jsonl]
-gen-data -r {NUMBERS} --run imitated3 data.demonstrations=[other.jsonl]
+gen-data -r dangerous_taxi/nano --run imitated3 data.demonstrations=[other.jsonl]
 gen-data -r {NUMBERS} --run begun seed=7
 sft -r {NUMBERS} --run nothing
 rlft -r {NUMBERS} --run nothing
@@ -118,6 +118,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (run / "policy-sft").mkdir()
             (run / "policy-sft" / "model.safetensors").write_text("whole")
             if name != "begun":
+                run.finish(recipe, "gen-data", wall_seconds=1.0, cpu_seconds=1.0)
                 run.begin(recipe, "sft")
                 run.finish(recipe, "sft", wall_seconds=1.0, cpu_seconds=1.0)
     (runs / "exchanged" / "policy-sft" / "model.safetensors").write_text("other")

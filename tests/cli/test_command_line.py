@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from command_line import refused, reflectrl
+from command_line import reflectrl, refused
 from warm_processes import WarmProcess, command_line
 
 import reflectrl as package
@@ -32,7 +32,7 @@ def test_help_groups_every_command_under_a_heading() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # of a group
     assert sorted(name for names in listed.values() for name in names) == sorted(commands)
     assert len(listed) == 5
-    assert "..." not in done.out
+    assert "..." not in done.out.partition("Options:")[2]
 
 
 def test_help_imports_nothing_heavy() -> None:

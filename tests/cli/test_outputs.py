@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import refused
 
-from reflectrl.cli.app import app
-from reflectrl.core import InvalidInput
-
-COMMANDS: dict[str, Sequence[str]] = {
-    "report": ("report", "run", "--out"),
-    "plot": ("plot", "run", "--out"),
-    "play": ("play", "number_line", "--expert", "--save"),
-    "export": ("export", "run", "--out"),
-    "recipes cp": ("recipes", "cp", "number_line/nano"),
-    "new-env": ("new-env", "vault", "--out"),
-}
+COMMANDS = """\
+report run --out
+plot run --out
+play number_line --expert --save
+export run --out
+recipes cp number_line/nano
+new-env vault --out"""
 """Commands that write what their last argument names."""
 
 
@@ -59,27 +55,18 @@ def picture(folder: Path) -> list[tuple[str, int, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("place", [*PLACES, "device"])
 def test_a_place_that_is_no_regular_file_is_refused_and_left_alone(
-    command: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
-    PLACES[place](tmp_path / "nano.svg")
+    name = "/dev/null" if place == "device" else "nano.svg"
+    if place != "device":
+        PLACES[place](tmp_path / name)
     before = picture(tmp_path)
-    done = CliRunner().invoke(app, [*COMMANDS[command], "nano.svg"])
-    assert isinstance(done.exception, InvalidInput), done.output
-    assert "nano.svg" in str(done.exception)
-    assert done.stdout == ""
+    for words in COMMANDS.splitlines():
+        if place != "device" or not words.startswith("plot"):  # which looks at the suffix first
+            assert name in refused(*words.split(), name)
     assert picture(tmp_path) == before
-
-
-@pytest.mark.parametrize("command", ["report", "play", "recipes cp", "export", "new-env"])
-def test_a_device_is_refused(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir()
-    done = CliRunner().invoke(app, [*COMMANDS[command], "/dev/null"])
-    assert isinstance(done.exception, InvalidInput), done.output
-    assert "/dev/null" in str(done.exception)
     assert Path("/dev/null").is_char_device()

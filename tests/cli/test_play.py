@@ -15,13 +15,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import Done, reflectrl, refused
+from warm_processes import WarmProcess, command_line
 
-from reflectrl.cli.app import app
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env
+from reflectrl.core import NatLangEnv, Observation, Outcome, Task, register_env
 from reflectrl.data_gen import read_rows
 from reflectrl.data_gen.samples import read_samples
 from reflectrl.envs.number_line import NumberLine
@@ -59,13 +58,8 @@ class Hostile(NatLangEnv):
 register_env(Hostile.name, Hostile)
 
 
-def play(*arguments: object, typed: str = "") -> Result:
-    return CliRunner().invoke(app, ["play", *map(str, arguments)], input=typed)
-
-
-def process(*arguments: object, typed: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", CODE, "play", *map(str, arguments)]
-    return subprocess.run(command, input=typed, cwd=folder, capture_output=True, text=True, check=False)
+def play(*arguments: object, typed: str = "") -> Done:
+    return reflectrl("play", *arguments, typed=typed)
 
 
 class Terminal:
@@ -128,17 +122,10 @@ class Terminal:
         return bool(more)
 
 
-def refused(*arguments: object) -> str:
-    done = play(*arguments)
-    assert isinstance(done.exception, InvalidInput), done.output
-    assert (done.exception.exit_code, done.stdout) == (2, "")
-    return str(done.exception)
-
-
 def test_the_expert_plays_with_its_reflections_and_bars() -> None:
     done = play("number_line", "size=8", "--expert", "--task", "2-to-0")
-    assert done.exit_code == 0, done.output
-    assert done.stdout == (
+    assert done.code == 0, done.err
+    assert done.out == (
         "Environment: number_line size=8\n"
         "Player: expert\n"
         "\n"
@@ -168,88 +155,65 @@ def test_the_expert_plays_with_its_reflections_and_bars() -> None:
     )
 
 
-def test_a_person_plays_through_a_pipe(tmp_path: Path) -> None:
-    done = process("number_line", "size=4", "--task", "0-to-3", typed="add\n0\nwhat\nadd one\n", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("Reach the target by adding") == 1
-    assert "Number 1, target 3.\n0. add one\n1. subtract one\nAction:\n" in done.stdout
-    assert "'what' is no label or action here" in done.stdout
-    assert "Reflection" not in done.stdout
-    assert "\x1b" not in done.stdout
-    assert done.stdout.endswith("Outcome: success after 3 steps, return +0.9\n")
+def test_a_person_plays_through_a_pipe() -> None:
+    done = play("number_line", "size=4", "--task", "0-to-3", typed="add\n0\nwhat\nadd one\n")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("Reach the target by adding") == 1
+    assert "Number 1, target 3.\n0. add one\n1. subtract one\nAction:\n" in done.out
+    assert "'what' is no label or action here" in done.out
+    assert "Reflection" not in done.out
+    assert "\x1b" not in done.out
+    assert done.out.endswith("Outcome: success after 3 steps, return +0.9\n")
 
 
 def test_hints_show_a_person_what_the_expert_thinks() -> None:
     done = play("number_line", "--task", "0-to-2", "--hints", typed="0\nsub\n0\n0\n")
-    assert done.exit_code == 0, done.output
-    assert "Reflection: The target is higher.\n" in done.stdout
-    assert "Reflection: Mistake. The target is higher.\n" in done.stdout
+    assert done.code == 0, done.err
+    assert "Reflection: The target is higher.\n" in done.out
+    assert "Reflection: Mistake. The target is higher.\n" in done.out
 
 
 def test_what_is_lost_is_told() -> None:
     for task, outcome in (("3-to-0", "out of time after 4 steps, return -0.2"), ("2-to-1", "success after 1 step")):
         done = play("number_line", "size=4", "--task", task, typed="sub\nadd\nsub\nadd\n")
-        assert f"Outcome: {outcome}" in done.stdout
+        assert f"Outcome: {outcome}" in done.out
     taxi = play("dangerous_taxi", "--seed", "1", typed="drop\n")
-    assert "  Reward: -0.5, an illegal action\n" in taxi.stdout
-    assert "Outcome: failure after 1 step, return -0.5\n" in taxi.stdout
+    assert "  Reward: -0.5, an illegal action\n" in taxi.out
+    assert "Outcome: failure after 1 step, return -0.5\n" in taxi.out
 
 
 def test_chance_plays_the_same_by_the_same_seed() -> None:
-    first, again, other = (
-        play("number_line", "--random", "--episodes", "3", "--seed", seed).stdout for seed in (4, 4, 5)
-    )
+    first, again, other = (play("number_line", "--random", "--episodes", "3", "--seed", seed).out for seed in (4, 4, 5))
     assert first == again != other
     assert " 50%  ██████████" in first
     assert len(set(re.findall(r"Episode \d of 3: (\S+)", first))) == 3
     assert re.search(r"\n\d of 3 episodes succeeded\.\n$", first)
 
 
-def test_tasks_are_those_of_the_split() -> None:
-    tasks = {split: {task.id for task in NumberLine().tasks(split)} for split in ("train", "test")}
-    for split in tasks:
-        done = play("number_line", "--expert", "--split", split, "--episodes", "4")
-        assert set(re.findall(r"Episode \d of 4: (\S+)", done.stdout)) <= tasks[split]
-
-
-@pytest.mark.parametrize("typed", ["\n\n", "\n" * 9])
-def test_each_step_waits_for_enter_through_a_pipe(typed: str) -> None:
+@pytest.mark.parametrize(("typed", "steps", "code"), [("\n\n", 2, 130), ("\n" * 9, 3, 0), ("\nq\n\n", 1, 130)])
+def test_each_step_waits_for_enter_and_q_leaves(typed: str, steps: int, code: int) -> None:
     done = play("number_line", "--expert", "--task", "0-to-3", "--step", typed=typed)
-    assert done.stdout.startswith("Enter plays the next step, q leaves.\n")
-    assert done.stdout.count("\nStep ") == min(len(typed), 3)
-    assert done.exit_code == (0 if len(typed) > 2 else 130)
+    assert (done.code, done.out.count("\nStep ")) == (code, steps)
 
 
-def test_q_leaves_between_steps() -> None:
-    done = play("number_line", "--expert", "--task", "0-to-3", "--step", typed="\nq\n\n")
-    assert (done.exit_code, done.stdout.count("\nStep ")) == (130, 1)
-    assert done.stderr == "\nstopped: q was typed; this episode is not finished.\n"
-
-
-def test_a_pace_is_kept_through_a_pipe() -> None:
+def test_a_pace_is_kept() -> None:
     began = time.monotonic()
-    assert play("number_line", "--expert", "--task", "0-to-3", "--watch", "0.2").exit_code == 0
+    assert play("number_line", "--expert", "--task", "0-to-3", "--watch", "0.2").code == 0
     assert time.monotonic() - began >= 0.6
 
 
-@pytest.mark.parametrize("player", ["--expert", "--random"])
+@pytest.mark.parametrize("player", ["--expert", "--random", "--hints"])
 def test_nothing_that_an_environment_says_is_obeyed(player: str) -> None:
-    done = play("hostile_to_terminals", "wise=true", player)
-    assert done.exit_code == 0, done.output
-    assert f"  {SHOWN}" in done.stdout
-    assert f"  Task {SHOWN}" in done.stdout
-    assert f"0. {SHOWN}" in done.stdout
+    done = play("hostile_to_terminals", "wise=true", player, typed="1\n0\n")
+    assert done.code == 0, done.err
+    assert f"0. {SHOWN}" in done.out
+    if player != "--hints":
+        assert f"  {SHOWN}" in done.out
+        assert f"  Task {SHOWN}" in done.out
     if player == "--expert":
-        assert f"Reflection: Next: {SHOWN}" in done.stdout
-        assert f"Action: {SHOWN}" in done.stdout
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.output)
-
-
-def test_nothing_that_an_environment_says_is_obeyed_where_a_person_plays() -> None:
-    done = play("hostile_to_terminals", "wise=true", "--hints", typed="1\n0\n")
-    assert SHOWN in done.stdout
-    assert "Outcome: out of time after 2 steps, return +0\n" in done.stdout
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.output)
+        assert f"Reflection: Next: {SHOWN}" in done.out
+        assert f"Action: {SHOWN}" in done.out
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.out + done.err)
 
 
 def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,14 +221,12 @@ def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monke
     task = "1-to-3"
     assert task in {task.id for task in NumberLine(8).tasks("train")}
     arguments = ("number_line", "size=8", "--task", task, "--save", "demonstrations.jsonl")
-    done = process(*arguments, typed="Two to go up.\nadd\n\n0\n", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        "Your reflection, or Enter for: The target is higher.\nReflection: Two to go up.\n0. add one\n" in done.stdout
-    )
-    assert done.stdout.endswith("Saved: 2 samples in demonstrations.jsonl\n")
+    done = play(*arguments, typed="Two to go up.\nadd\n\n0\n")
+    assert (done.code, done.err) == (0, "")
+    assert "Your reflection, or Enter for: The target is higher.\nReflection: Two to go up.\n0. add one\n" in done.out
+    assert done.out.endswith("Saved: 2 samples in demonstrations.jsonl\n")
     again = play(*arguments, "--expert")
-    assert "Saved: 2 samples" in again.stdout
+    assert "Saved: 2 samples" in again.out
     _, samples = read_samples(tmp_path / "demonstrations.jsonl")
     assert [sample.reflection for sample in samples] == [
         *("Two to go up.", "Good. The target is higher.", "The target is higher.", "Good. The target is higher.")
@@ -274,54 +236,46 @@ def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monke
     usable = [sample for sample in samples if sample.observation.text not in starts]
     assert "Two to go up." in {sample.reflection for sample in usable}
 
-    def gen_data(run: str) -> Result:
-        arguments = ["--recipe", "number_line/nano_demonstrations", "--run", run, "data.samples=20"]
-        return CliRunner().invoke(app, ["gen-data", *arguments])
+    def gen_data(run: str) -> Done:
+        return reflectrl("gen-data", "--recipe", "number_line/nano_demonstrations", "--run", run, "data.samples=20")
 
     made = gen_data("one")
-    assert made.exit_code == 0, made.output
-    assert f"20 samples, {len(usable)} of them demonstrated, " in made.stderr
+    assert made.code == 0, made.err
+    assert f"20 samples, {len(usable)} of them demonstrated, " in made.err
     said = read_rows(tmp_path / "runs" / "one" / "sft" / "reflector.jsonl")
     assert [row.completion for row in said[: len(usable)]] == [f" {sample.reflection}" for sample in usable]
     acted = read_rows(tmp_path / "runs" / "one" / "sft" / "policy.jsonl")
     assert acted[0].prompt.endswith("Reflection: Two to go up.\nA. add one\nB. subtract one\nAction:\n")
     assert acted[0].completion == "A"
-    assert "skipped: done before, same inputs" in gen_data("one").stderr
+    unchanged = gen_data("one").err
+    assert "skipped" in unchanged
     play(*arguments, "--expert")
-    stale = (
-        "skipped: done before, with demonstrations.jsonl as it was then; choose another --run to use it as it is now"
-    )
-    assert stale in gen_data("one").stderr
+    assert "skipped" in (changed := gen_data("one").err)
+    assert "demonstrations.jsonl" in changed
+    assert "demonstrations.jsonl" not in unchanged
     (tmp_path / "demonstrations.jsonl").unlink()
-    assert "skipped: done before, same inputs" in gen_data("one").stderr
-    missing = gen_data("two")
-    assert "--expert --episodes 40 --save demonstrations.jsonl`, or play yourself" in str(missing.exception)
-    assert isinstance(missing.exception, InvalidInput)
+    assert gen_data("one").err == unchanged
+    assert "demonstrations.jsonl" in refused("gen-data", "-r", "number_line/nano_demonstrations", "--run", "two")
 
 
-def test_a_failure_is_not_saved_and_told(tmp_path: Path) -> None:
-    done = play("dangerous_taxi", "--save", tmp_path / "new.jsonl", typed="Odd.\ndrop\n")
-    assert "Not saved: only an episode that succeeds is there to be imitated.\n" in done.stdout
-    assert not (tmp_path / "new.jsonl").exists()
+def test_only_success_is_saved_and_without_an_expert_a_person_reflects(tmp_path: Path) -> None:
+    new = tmp_path / "new.jsonl"
+    assert "Not saved" in play("dangerous_taxi", "--save", new, typed="Odd.\ndrop\n").out
+    done = play("hostile_to_terminals", "--save", new, typed="\nDark.\n1\nDark.\n1\n")
+    assert done.code == 0, done.err
+    assert "Nothing was typed" in done.out
+    assert not new.exists()
 
 
-def test_without_an_expert_a_person_writes_the_reflections() -> None:
-    done = play("hostile_to_terminals", "--save", "never.jsonl", typed="\nDark.\n1\nDark.\n1\n")
-    assert done.exit_code == 0, done.output
-    assert "Nothing was typed. Type how things stand" in done.stdout
-
-
-def test_what_is_saved_stays_when_the_program_is_killed(tmp_path: Path) -> None:
+def test_saved_episodes_survive_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
-    command = [sys.executable, "-c", CODE, "play", "number_line", "--expert", "--episodes", "99", "--watch", "0.05"]
-    with subprocess.Popen([*command, "--save", str(path)], stdout=subprocess.PIPE, text=True) as playing:
-        assert playing.stdout is not None
-        saved = 0
-        while saved < 3:
-            line = playing.stdout.readline()
-            assert line
-            saved += line.startswith("Saved: ")
-        playing.send_signal(signal.SIGKILL)
+    arguments = ("play", "number_line", "--expert", "--episodes", "99", "--watch", "0.05", "--save", str(path))
+    playing = WarmProcess(tmp_path / "log", command_line, *arguments)
+    while not playing.log.exists() or playing.said.count("\nSaved: ") < 3:
+        assert playing.poll() is None
+        time.sleep(0.01)
+    playing.send_signal(signal.SIGKILL)
+    assert playing.wait() == -signal.SIGKILL
     _, samples = read_samples(path)
     assert len({sample.seed for sample in samples}) >= 3
 
@@ -368,45 +322,19 @@ def test_a_person_leaves_a_terminal_and_what_is_saved_stays(keys: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "fact"),
     [
-        ([], "no environment was given; expected a name"),
-        (["size=8"], "no environment was given"),
-        (["number_lin"], "environment 'number_lin' is unknown; did you mean 'number_line'?"),
-        (["number_line", "siz=8"], "no option 'siz'; did you mean 'size'?"),
-        (["number_line", "size"], "option 'size' was given; expected key=value"),
-        (["number_line", "size=1"], "size=1 was given"),
-        (
-            ["number_line", "--task", "0-to-11"],
-            "task '0-to-11' is none of the 90 of 'number_line'; the nearest are 0-to-1",
-        ),
-        (["number_line", "--task", "2-to-0", "--split", "test"], "of split 'test' of 'number_line'; the nearest are "),
-        (["number_line", "--split", "tets"], "split 'tets' is unknown; did you mean 'test'?"),
-        (["hostile_to_terminals", "--split", "test"], "has no tasks in split 'test'"),
-        (["hostile_to_terminals", "--expert"], "'hostile_to_terminals' has no expert"),
-        (["hostile_to_terminals", "--hints"], "'hostile_to_terminals' has no expert"),
-        (["number_line", "--expert", "--random"], "--expert and --random were given; expected one of them"),
-        (["number_line", "--expert", "--run", "x"], "--expert and --run were given"),
-        (["number_line", "--step"], "--step was given, but you play yourself"),
-        (["number_line", "--random", "--step", "--watch", "1"], "--watch and --step were given"),
-        (["number_line", "--random", "--hints"], "--hints and --random were given"),
-        (["number_line", "--sample"], "--sample was given without --run"),
-        (["number_line", "--policy", "policy"], "--policy was given without --run"),
-        (["number_line", "--random", "--watch", "nan"], "--watch nan was given; expected 0 to 3600 seconds"),
-        (["number_line", "--random", "--watch", "-1"], "--watch -1.0 was given"),
-        (["number_line", "--episodes", "0"], "--episodes 0 was given; expected 1 or more"),
-        (["number_line", "--random", "--save", "x"], "the player (random) does not reflect"),
-        (["number_line", "--expert", "--split", "test", "--save", "x"], "is held out to judge them"),
-        (["number_line", "--save", "."], ". is a folder; expected a new file, or a regular one"),
+        (["hostile_to_terminals", "--split", "test"], "'test'"),
+        (["hostile_to_terminals", "--expert"], "hostile_to_terminals"),
+        (["hostile_to_terminals", "--hints"], "hostile_to_terminals"),
+        (["number_line", "--task", "2-to-0", "--split", "test"], "'2-to-0'"),
+        (["number_line", "--expert", "--random"], "--expert and --random"),
+        (["number_line", "--random", "--step", "--watch", "1"], "--watch and --step"),
+        (["number_line", "--random", "--hints"], "--hints and --random"),
+        (["number_line", "--policy", "policy"], "--policy"),
+        (["number_line", "--random", "--watch", "nan"], "nan"),
+        (["number_line", "--random", "--watch", "-1"], "-1"),
     ],
 )
-def test_mistakes_are_sentences(arguments: list[Any], sentence: str) -> None:
-    assert sentence in refused(*arguments)
-
-
-def test_a_file_of_other_options_is_refused_before_play(tmp_path: Path) -> None:
-    path = tmp_path / "new.jsonl"
-    play("number_line", "size=8", "--expert", "--save", path)
-    before = path.read_bytes()
-    assert "with size=8; these are of 'number_line' with size=9" in refused("number_line", "size=9", "--save", path)
-    assert path.read_bytes() == before
+def test_mistakes_are_refused(arguments: list[str], fact: str) -> None:
+    assert fact in refused("play", *arguments)

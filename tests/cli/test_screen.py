@@ -1,45 +1,67 @@
-"""What commands print of foreign text, such as names of files, tasks and runs, does nothing to a terminal."""
+"""A run in a process of its own, in a new home: every line on the screen is one of ours."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-from command_line import reflectrl
-
-NASTY = "n\x1b]0;x\x07\x1b[31m\x9b2J\u202en"
-COMMANDS = [
-    (["new-env", "vault", "--out", f"{NASTY}.new"], 0),
-    (["recipes", "cp", "number_line/nano", f"{NASTY}.copy"], 0),
-    (["recipes", "cp", "number_line/nano", f"{NASTY}.dir"], 0),
-    (["recipes", "show", f"{NASTY}.yaml"], 2),
-    (["report", f"{NASTY}.dir"], 2),
-    (["plot", f"{NASTY}.dir", "--out", "x.svg"], 2),
-    (["export", f"{NASTY}.dir"], 2),
-    (["check-env", NASTY], 2),
-    (["check-env", "number_line", f"size={NASTY}"], 2),
-    (["check-env", "number_line", f"{NASTY}=1"], 2),
-    (["play", "number_line", "--task", NASTY], 2),
-    (["run", "--recipe", NASTY], 2),
-    (["gen-data", "--recipe", "number_line/nano", "--run", f"{NASTY}/.."], 2),
-    (["gen-data", "--recipe", "number_line/nano", f"{NASTY}=1"], 2),
-    (["explore", f"{NASTY}.dir", "What?", "--expert", f"{NASTY}.md"], 2),
-    (["explore", f"{NASTY}.gone", "What?"], 2),
-    (["version", NASTY], 2),
-    ([NASTY], 2),
+TINY = [
+    "data.samples=40",
+    "sft.reflector.steps=2",
+    "sft.policy.steps=2",
+    "rlft.stages.0.iterations=2",
+    "rlft.episodes=4",
+    "eval.episodes=4",
+    "reflector_model={name: builtin/nano, builtin: {layers: 1, width: 32}, max_length: 128}",
+    "model.lora={r: 2, target_modules: [c_attn]}",
+    "model.quantization=4bit",
+]
+"""A run of a few steps, with all weights of one player and adapters on 4 bits of the other."""
+OURS = [
+    r"(gen-data|sft reflector|sft policy|rlft|eval) +done in .*",
+    r"run +policy +reflections by +mode .*",
+    r"number_line-nano +(random|sft|rlft|expert) .*",
+    r"report: runs/number_line-nano/report.html",
 ]
 
 
-def test_no_name_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / NASTY
-    (folder / f"{NASTY}.dir").mkdir(parents=True)
-    (folder / f"{NASTY}.dir" / "readme.md").write_text("x")
-    (folder / f"{NASTY}.yaml").write_text(NASTY)
-    monkeypatch.chdir(folder)
-    shown = ""
-    for arguments, code in COMMANDS:
-        done = reflectrl(*arguments)
-        assert done.code == code, (arguments, done)
-        assert [line for line in (done.out + done.err).split("\n") if not line.isprintable()] == []
-        shown += done.out + done.err
-    assert "\u241b" in shown
+def in_a_new_home(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    home = folder / "home"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "OMP_NUM_THREADS")}
+    environment = {**kept, "HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_run_shows_its_own_lines_and_no_other(tmp_path: Path) -> None:
+    done = in_a_new_home(tmp_path, "-m", "reflectrl", "run", "-r", "number_line/nano", *TINY)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    assert len(lines) > 10
+    assert [line for line in lines if not any(re.fullmatch(known, line) for known in OURS)] == []
+
+
+def test_libraries_that_warn_are_not_heard(tmp_path: Path) -> None:
+    code = (
+        "import logging, sys, warnings\n"
+        "from reflectrl.cli import main\n"
+        "sys.argv = ['reflectrl', '--version']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "logging.getLogger('bitsandbytes.backends.cpu.ops').warning('Failed to load CPU gemm_4bit_forward')\n"
+        "logging.getLogger('matplotlib.font_manager').warning('Matplotlib is building the font cache')\n"
+        "warnings.warn('will change', FutureWarning)\n"
+        "logging.getLogger('reflectrl.models.load').warning('ours')\n"
+        "logging.getLogger('an.environment').warning('an author')\n"
+    )
+    assert in_a_new_home(tmp_path, "-c", code).stderr == "ours\nan author\n"
+
+
+def test_who_asks_for_pythons_warnings_gets_them(tmp_path: Path) -> None:
+    code = (
+        "import warnings; from reflectrl.cli.quiet import hush_libraries; hush_libraries(); warnings.warn('asked for')"
+    )
+    assert "asked for" in in_a_new_home(tmp_path, "-W", "default", "-c", code).stderr

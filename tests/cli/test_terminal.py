@@ -1,11 +1,11 @@
-"""What commands print of foreign text, names of files, tasks and runs among it, does nothing to a terminal."""
+"""What commands print of foreign text, such as names of files, tasks and runs, does nothing to a terminal."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+from command_line import reflectrl
 
 NASTY = "n\x1b]0;x\x07\x1b[31m\x9b2J\u202en"
 COMMANDS = [
@@ -28,35 +28,18 @@ COMMANDS = [
     (["version", NASTY], 2),
     ([NASTY], 2),
 ]
-ALL = """
-import json, sys
-from reflectrl.cli import main
-for arguments in json.loads(sys.argv[1]):
-    sys.argv = ["reflectrl", *arguments]
-    try:
-        main()
-    except SystemExit as left:
-        sys.stdout.flush()
-        print(f"exit {left.code}", file=sys.stderr, flush=True)
-"""
 
 
-def test_no_name_is_obeyed(tmp_path: Path) -> None:
+def test_no_name_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / NASTY
     (folder / f"{NASTY}.dir").mkdir(parents=True)
     (folder / f"{NASTY}.dir" / "readme.md").write_text("x")
     (folder / f"{NASTY}.yaml").write_text(NASTY)
-    given = json.dumps([arguments for arguments, _ in COMMANDS])
-    done = subprocess.run(
-        [sys.executable, "-c", ALL, given],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        check=False,
-    )
-    said = done.stdout.split("\n")
-    assert [line for line in said if line.startswith("exit ")] == [f"exit {code}" for _, code in COMMANDS]
-    assert "Traceback" not in done.stdout
-    assert "\u241b" in done.stdout
-    assert [line for line in said if not line.isprintable()] == []
+    monkeypatch.chdir(folder)
+    shown = ""
+    for arguments, code in COMMANDS:
+        done = reflectrl(*arguments)
+        assert done.code == code, (arguments, done)
+        assert [line for line in (done.out + done.err).split("\n") if not line.isprintable()] == []
+        shown += done.out + done.err
+    assert "\u241b" in shown
