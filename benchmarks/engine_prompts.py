@@ -27,7 +27,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
-from reflectrl.config.prompts import prompt_format
 from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
@@ -172,7 +171,7 @@ def set_up(name: str, overrides: Sequence[str] = (), *, menu: int = 0) -> Iterat
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
         build_dataset(recipe, Path(folder), Account())
         env = recipe_env(recipe, Path(folder))
-        layout = prompt_format(recipe, env.instructions)
+        layout = recipe.prompt.layout(env.instructions)
         yield Scene(recipe, Path(folder), layout, labels(layout.labels, max(menu, env.max_actions)))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import CALLS, recipe_endpoint
+from reflectrl.config.endpoint import CALLS
 from reflectrl.config.environment import DATASET
 from reflectrl.config.schema import DatasetSection
 from reflectrl.core import InvalidInput, WorkFailed
@@ -98,7 +98,7 @@ def build_dataset(
 def _writer(section: DatasetSection, reply_tokens: int, journal: Journal, account: Account) -> ChatClient:
     from reflectrl.endpoint.chat import ChatClient
 
-    endpoint = recipe_endpoint(section.endpoint)
+    endpoint = section.endpoint
     return ChatClient(replace(endpoint, max_tokens=max(endpoint.max_tokens, reply_tokens)), journal, account)
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import CALLS, open_account, recipe_endpoint
+from reflectrl.config.endpoint import CALLS, open_account
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
@@ -137,7 +136,7 @@ def teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient
         return None
     from reflectrl.endpoint.chat import ChatClient
 
-    return ChatClient(recipe_endpoint(recipe.data.endpoint), Journal(folder / CALLS / "teacher"), account)
+    return ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account)
 
 
 def _counted(shown: Demonstrated, missing: int) -> str:
@@ -198,7 +197,7 @@ def collect(
 
 
 def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Course:
-    layout = prompt_format(recipe, env.instructions)
+    layout = recipe.prompt.layout(env.instructions)
     return Course(
         teacher=_teacher(recipe, client, TeacherPrompts(env.instructions, layout)),
         layout=layout,

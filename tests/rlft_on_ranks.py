@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from tiny import gpt2
 from tiny_rlft import config, run
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.curriculum import Stage
 
 OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer.main
@@ -15,7 +15,7 @@ from torch.distributed.run import parse_args as torchrun
 from reflectrl.cli.app import app
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.config.schema import Recipe
-from reflectrl.config.sections import Section
+from reflectrl.core.settings import section_of, settings_fields
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -42,19 +42,12 @@ def modules() -> list[str]:
     return sorted(set(re.findall(r"`(reflectrl(?:\.\w+)+)`", FENCE.sub("", TEXT))))
 
 
-def section_of(annotation: Any) -> type[Section] | None:
-    """The section that a field holds, possibly or many times."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next((found for each in get_args(annotation) if (found := section_of(each))), None)
-
-
 def in_schema(key: str) -> bool:
-    section: type[Section] | None = Recipe
+    section: type | None = Recipe
     for name in key.split("."):
-        if section is None or name not in section.model_fields:
+        if section is None or name not in settings_fields(section):
             return False
-        section = section_of(section.model_fields[name].annotation)
+        section = section_of(settings_fields(section)[name].annotation)
     return True
 
 

@@ -15,6 +15,7 @@ import pytest
 from tiny_models import MAX_LENGTH, save_tiny
 
 from reflectrl.core import EpisodeFailed, register_env
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool
 
 ROOT = Path(__file__).parents[1]
@@ -151,7 +152,7 @@ def test_a_pickle_from_a_worker_process_is_refused_and_not_run(
 ) -> None:
     (tmp_path / "sender.py").write_text(SENDER, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with faulty.registered(), WorkerPool(1, on_failure="drop", deadline_s=10) as pool:
+    with faulty.registered(), WorkerPool(1, WorkerLimits(on_failure="drop", deadline_s=10)) as pool:
         register_env("sender", "sender:Sender")
         (env,) = pool.make("sender", {"command": f"touch {tmp_path / 'ran'}", "before": before}, 1)
         _, info = env.reset(seed=0)

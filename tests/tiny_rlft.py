@@ -12,6 +12,7 @@ from tiny import LAYOUT, encoder, gpt2, tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
@@ -19,7 +20,6 @@ from reflectrl.players import ExpertReflector, Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import ReflectRLTrainer
 
 EXPERT = ExpertReflector()

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from reflectrl.config import load_recipe, recipe_names, recipe_text
 from reflectrl.config.schema import Recipe
-from reflectrl.config.sections import Section
+from reflectrl.core.settings import settings_fields
 
 KEYS = """# Recipe keys
 
@@ -40,7 +40,7 @@ def reference_page() -> str:
     for section, paths in _sections().items():
         named = ", ".join(f"`{path}`" for path in paths if path)
         lines += [f"## {named or 'The recipe'} {{ #{_anchor(section)} }}\n", f"{_words(section.__doc__ or '')}\n"]
-        for name, field in section.model_fields.items():
+        for name, field in settings_fields(section).items():
             lines += _entry([f"{path}.{name}" if path else name for path in paths], field, users)
     return "\n".join(lines)
 
@@ -58,13 +58,13 @@ def shipped_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sections() -> dict[type[Section], list[str]]:
+def _sections() -> dict[type, list[str]]:
     """Every section once, with the places where it stands: an endpoint, for example, in three of them."""
-    found: dict[type[Section], list[str]] = {}
+    found: dict[type, list[str]] = {}
 
-    def walk(section: type[Section], path: str) -> None:
+    def walk(section: type, path: str) -> None:
         found.setdefault(section, []).append(path)
-        for name, field in section.model_fields.items():
+        for name, field in settings_fields(section).items():
             for below, many in _held(field.annotation):
                 inner = f"{path}.{name}" if path else name
                 walk(below, f"{inner}.N" if many else inner)
@@ -73,9 +73,9 @@ def _sections() -> dict[type[Section], list[str]]:
     return found
 
 
-def _held(annotation: Any, many: bool = False) -> Iterator[tuple[type[Section], bool]]:
+def _held(annotation: Any, many: bool = False) -> Iterator[tuple[type, bool]]:
     """The sections in a type, and whether it is a list of them."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if is_section(annotation):
         yield annotation, many
     for inner in get_args(annotation) if get_origin(annotation) is not Literal else ():
         yield from _held(inner, many or get_origin(annotation) is list)
@@ -100,12 +100,24 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return ", required"
-    if isinstance(value, Section):
+    if is_section(type(value)):
         return ""
     if isinstance(value, list):
-        value = [each.model_dump(exclude_unset=True) if isinstance(each, Section) else each for each in value]
+        value = [_set(each) if is_section(type(each)) else each for each in value]
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
     return f", default `{text}`"
+
+
+def is_section(annotation: Any) -> bool:
+    """Return whether a type is a part of the recipe with keys of its own."""
+    return isinstance(annotation, type) and hasattr(annotation, "__pydantic_fields__")
+
+
+def _set(value: Any) -> dict[str, Any]:
+    """The keys of a section that differ from their defaults."""
+    known = settings_fields(type(value))
+    defaults = {name: info.get_default(call_default_factory=True) for name, info in known.items()}
+    return {name: given for name, given in vars(value).items() if given != defaults[name]}
 
 
 def _type(annotation: Any, limits: Any = ()) -> str:
@@ -119,7 +131,7 @@ def _type(annotation: Any, limits: Any = ()) -> str:
         return " or ".join("`null`" if each is types.NoneType else _type(each, limits) for each in inner)
     if origin is list:
         return f"list of {_type(inner[0])}{_limits(limits)}"
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if is_section(annotation):
         return f"[section](#{_anchor(annotation)})"
     return PLAIN[origin or annotation] + _limits(limits)
 
@@ -167,7 +179,7 @@ def _grouped(names: Mapping[str, None]) -> str:
     return "; ".join(said) or "no shipped recipe"
 
 
-def _anchor(section: type[Section]) -> str:
+def _anchor(section: type) -> str:
     """The id of a section's heading."""
     return f"section-{section.__name__.removesuffix('Section').lower()}"
 

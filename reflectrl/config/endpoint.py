@@ -6,17 +6,9 @@ from pathlib import Path
 
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.schema import Recipe
-from reflectrl.config.sections import EndpointSection
 from reflectrl.core.layout import CALLS as CALLS
-from reflectrl.endpoint.account import Account, Price
-from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.account import Account
 from reflectrl.endpoint.journal import Journal
-
-
-def recipe_endpoint(section: EndpointSection) -> Endpoint:
-    """As ``section`` says."""
-    price = None if section.price is None else Price(**section.price.model_dump())
-    return Endpoint(**{**section.model_dump(exclude={"price"}), "price": price})
 
 
 def eval_role(section: ReflectorSection) -> str:
@@ -49,5 +41,5 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     for folder in sorted((run / CALLS).glob("*")):
         section = others.get(folder.name) or sections.get(folder.name.partition("-")[0])
         if section is not None:
-            account.count(Journal(folder).paid, recipe_endpoint(section).price)
+            account.count(Journal(folder).paid, section.price)
     return account.divided(processes)

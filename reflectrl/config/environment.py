@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,16 +37,8 @@ class RecipeEnvs:
     def __init__(self, recipe: Recipe, run: Path, *, on_failure: Literal["replay", "drop"] | None = None) -> None:
         self._recipe = recipe
         self._run = run
-        section = recipe.env
-        self._pool: WorkerPool | None = None
-        if section.workers:
-            self._pool = WorkerPool(
-                section.workers,
-                deadline_s=section.deadline_s,
-                on_failure=on_failure or section.on_failure,
-                max_failures=section.max_failures,
-                max_memory_mb=section.max_memory_mb,
-            )
+        limits = replace(recipe.env, on_failure=on_failure or recipe.env.on_failure)
+        self._pool = WorkerPool(limits.workers, limits) if limits.workers else None
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
         """``count`` new environments; ``options`` override the recipe's."""

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from reflectrl.config.sections import Count, EndpointSection, Section
+from reflectrl.core.settings import Count, Section
+from reflectrl.endpoint.endpoint import Endpoint
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 """Pattern of names that may be part of a file name."""
@@ -22,7 +23,7 @@ class ReflectorSection(Section):
     """What the table and the files of its episodes call it."""
     run: str | None = None
     """Folder of a run or of an exported agent whose fine-tuned reflector is taken; a path from the working folder."""
-    endpoint: EndpointSection | None = None
+    endpoint: Endpoint | None = None
     """Chat endpoint to ask instead."""
 
     @model_validator(mode="after")

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import ValidationError
 
 from reflectrl.config.environment import DATASET
 from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
-from reflectrl.config.problems import recipe_or_problems
 from reflectrl.config.schema import Recipe
 from reflectrl.config.yaml_text import DEEPEST, LARGEST, read_yaml
 from reflectrl.core import InvalidInput, make_env, nearest
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.registry import env_class
+from reflectrl.core.settings import mistakes, refusal
 from reflectrl.core.stop import tell_user
 
 if TYPE_CHECKING:
@@ -105,10 +106,13 @@ def load_saved_recipe(path: Path) -> Recipe:
 
 
 def _checked(name_or_path: str, source: _Source) -> Recipe:
-    recipe, wrong = recipe_or_problems(source.values)
-    problems = source.problems + wrong
-    if recipe is None or problems:
-        raise _refusal(name_or_path, problems)
+    problems = source.problems
+    try:
+        recipe = Recipe.model_validate(source.values)
+    except ValidationError as error:
+        problems = problems + mistakes(error, Recipe, source.values)
+    if problems:
+        raise refusal(f"recipe {name_or_path!r}", problems)
     return recipe
 
 
@@ -139,17 +143,14 @@ def check_recipe(recipe: Recipe) -> None:
             for split in [split for split in recipe.eval.splits if split not in env.splits]:
                 problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
     if problems:
-        raise _refusal(recipe.name, list(problems.values()))
+        raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
 
 
 def dump_recipe(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as YAML in the schema's order; it loads back equal."""
-    return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True, width=120)
-
-
-def _refusal(recipe: str, problems: Sequence[str]) -> InvalidInput:
-    mistakes = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-    return InvalidInput("\n  ".join([f"recipe {recipe!r} has {mistakes}:", *problems]))
+    values = recipe.model_dump()
+    values["env"] = {"name": recipe.env.name, **values["env"]}  # before the fields that its class inherits
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reflectrl.config.sections import EndpointSection
 from reflectrl.core.addresses import is_loopback, without_credentials
+from reflectrl.endpoint.endpoint import Endpoint
 
 _ENDPOINTS = ("dataset.endpoint", "players.endpoint", "data.endpoint")
 _SERVER = ("model", "base_url", "azure_api_version")
-_DEFAULTS = EndpointSection()
+_DEFAULTS = Endpoint()
 _FREE = {"prompt": 0.0, "completion": 0.0}
 
 

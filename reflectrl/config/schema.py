@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.sections import Count, EndpointSection, Fraction, Positive, Section, Source
+from reflectrl.config.rlft import RLFTSection
+from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.format import PromptLayout
+from reflectrl.workers.limits import WorkerLimits
 
 
-class EnvSection(Section):
+@settings(kw_only=True)
+class EnvSection(WorkerLimits):
     """Which environment, and how it is set up."""
 
     name: str
     """Registered name, see ``reflectrl check-env --list``."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = field(default_factory=dict)
     """The environment's constructor parameters, e.g. stage and horizon."""
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: CountOrZero = 0
     """Processes that environments are played in, at most one a core; 0 plays them in this process, unguarded."""
-    deadline_s: Positive = 60.0
-    """Seconds that one call of an environment in a worker process may take; one that takes longer is killed."""
-    on_failure: Literal["replay", "drop"] = "replay"
-    """After a crash or stall, play the episode again up to there; RLFT alone may leave it out (drop) instead."""
-    max_failures: Count = 20
-    """Crashes and stalls in a stage that are put up with."""
-    max_memory_mb: Count | None = None
-    """Resident memory of a worker process above which an episode begins in a fresh one; twice as much is a failure."""
 
 
 class DatasetSection(Section):
@@ -40,21 +39,21 @@ class DatasetSection(Section):
     """Ask about so many files of each repository, drawn by the seed; absent: about all."""
     per_file: Count = 3
     """Questions kept a file, at most."""
-    endpoint: EndpointSection = EndpointSection()
+    endpoint: Endpoint = Endpoint()
     """For ``openai``."""
 
 
-class PromptSection(Section):
+@settings(kw_only=True)
+class PromptSection(PromptLayout):
     """The layout of every prompt, see ``reflectrl.prompts.PromptFormat``."""
 
     instructions: bool = True
     """Begin each prompt with the environment's instructions."""
-    history: Annotated[int, Field(ge=0)] = 20
-    """How many past actions are shown."""
-    labels: Literal["numbers", "letters", "added"] = "numbers"
-    """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
-    shuffle: bool = False
-    """Show the menu in a new order at each step."""
+
+    def layout(self, instructions: str) -> PromptFormat:
+        """Return the layout for an environment with these ``instructions``."""
+        shared = {each.name: getattr(self, each.name) for each in fields(PromptLayout)}
+        return PromptFormat(instructions=instructions if self.instructions else "", **shared)
 
 
 class BuiltinSection(Section):
@@ -134,11 +133,11 @@ class PlayersSection(Section):
     """The fine-tuned local model, an endpoint, the expert, nobody, or the policy itself (appendix F.2)."""
     max_new_tokens: Count = 100
     """Longest reflection (section 5.1)."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    temperature: NonNegative = 0.0
     """0 is greedy, which makes an exact cache of reflections correct."""
-    cache_size: Annotated[int, Field(ge=0)] = 100_000
+    cache_size: CountOrZero = 100_000
     """Reflections kept when greedy; 0 for none."""
-    endpoint: EndpointSection = EndpointSection()
+    endpoint: Endpoint = Endpoint()
     """For ``remote``."""
 
 
@@ -161,7 +160,7 @@ class DataSection(Section):
     """Probability of a negative sample at each step (section 4.2)."""
     concurrency: Count = 8
     """Teacher episodes in flight."""
-    endpoint: EndpointSection = EndpointSection()
+    endpoint: Endpoint = Endpoint()
     """For ``openai``."""
 
 
@@ -180,7 +179,7 @@ class SFTPlayerSection(Section):
     """Fraction of the steps with a rising learning rate."""
     lr_scheduler_type: Literal["cosine", "constant_with_warmup"] = "cosine"
     """After the warm-up, the learning rate falls along a cosine or stays as it is."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.001
+    weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
     """Gradient clipping."""
@@ -208,89 +207,6 @@ class SFTSection(Section):
     """Leave out rows longer than ``model.max_length`` instead of refusing them; the number is reported."""
 
 
-class StageSection(Section):
-    """One curriculum stage (section 4.4)."""
-
-    name: str
-    """Shown in logs and metrics."""
-    iterations: Count
-    """Policy updates at most."""
-    env: dict[str, Any] = {}
-    """Environment options that differ from ``env.options`` in this stage."""
-    success_threshold: Fraction | None = None
-    """Go on early once the mean success of the last ``window`` iterations reaches this."""
-    window: Count = 5
-    """Iterations over which the threshold looks."""
-    replay_threshold: float | None = None
-    """Return from which an episode enters the replay buffer; absent: every successful episode."""
-    tasks: list[str] = []
-    """Only training tasks whose id starts with one of these (task order); empty for all."""
-
-
-class RLFTSection(Section):
-    """Stage 2: online policy gradient (Algorithm 1, lines 23-36). Names follow TRL where it has one."""
-
-    stages: Annotated[list[StageSection], Field(min_length=1)] = [StageSection(name="main", iterations=100)]
-    """Curriculum; one stage for none."""
-    episodes: Count = 64
-    """B, episodes sampled an iteration."""
-    episodes_per_task: Count = 1
-    """Episodes that start from the same task, a group."""
-    batch_size: Count | None = None
-    """Episodes played side by side, each in an environment of its own; absent: all. What is drawn stays the same."""
-    learning_rate: Positive = 2e-4
-    """Initial learning rate."""
-    learning_rate_end: Fraction = 1.0
-    """Fraction of the initial learning rate reached, linearly, at the last update."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.001
-    """AdamW weight decay."""
-    max_grad_norm: Positive = 0.3
-    """Gradient clipping."""
-    micro_batch_tokens: Count = 2048
-    """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
-    num_iterations: Count = 1
-    """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""
-    num_minibatches: Count = 1
-    """Optimizer steps a pass."""
-    epsilon: Positive | None = None
-    """PPO clip range; absent: plain REINFORCE."""
-    gamma: Fraction = 1.0
-    """Discount of the reward-to-go; the paper has none."""
-    baseline: Literal["none", "batch", "leave_one_out", "value"] = "batch"
-    """Subtracted from the reward-to-go. leave_one_out: the mean return of the other episodes where they read the same
-    prompt (whatever ``episodes_per_task`` is), of all their steps where none did."""
-    value_coef: Annotated[float, Field(ge=0.0)] = 0.5
-    """Weight of the value head's squared error, for ``baseline: value``."""
-    normalize_advantages: bool = True
-    """Divide advantages by their standard deviation (at least 0.2)."""
-    entropy_coef: Annotated[float, Field(ge=0.0)] = 0.0
-    """Weight of the entropy bonus."""
-    entropy_coef_end: Fraction = 1.0
-    """Fraction of the entropy weight reached, linearly, at the last update."""
-    replay_size: Annotated[int, Field(ge=0)] = 0
-    """Successful episodes of the current stage kept for replay; 0 for none."""
-    replay_episodes: Annotated[int, Field(ge=0)] = 0
-    """Replayed episodes an iteration, without importance weights: the policy imitates its own successes."""
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
-    """Tracker that the metrics and a few episodes are also sent to; it must be installed."""
-    save_every: Count = 10
-    """Iterations between checkpoints."""
-    record_episodes: Annotated[int, Field(ge=0)] = 8
-    """Episodes an iteration written to ``trajectories/``."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> RLFTSection:
-        if self.num_iterations * self.num_minibatches > 1 and self.epsilon is None:
-            raise ValueError("num_iterations or num_minibatches above 1 needs epsilon, e.g. epsilon: 0.2")
-        if self.episodes % self.episodes_per_task:
-            raise ValueError(
-                f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"
-            )
-        if bool(self.replay_size) != bool(self.replay_episodes):
-            raise ValueError("replay_size and replay_episodes go together: set both or neither")
-        return self
-
-
 class Recipe(Section):
     """One experiment."""
 
@@ -298,7 +214,7 @@ class Recipe(Section):
     """Name of the run folder."""
     description: str = ""
     """What this recipe shows."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: CountOrZero = 0
     """Seed of everything."""
     env: EnvSection
     """The environment."""

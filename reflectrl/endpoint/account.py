@@ -6,19 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.settings import NonNegative, settings
 
 BATCH_DISCOUNT = 0.5
 """Price of a reply in OpenAI's Batch mode as a fraction of the ordinary price."""
 
 
-@dataclass(frozen=True)
+@settings()
 class Price:
-    """US dollars for a million tokens; the fields are those of the recipe's price section."""
+    """Price of an endpoint, in US dollars per million tokens."""
 
-    prompt: float
-    completion: float
-    cached: float | None = None
-    """Of a prompt's tokens that the endpoint had in its own cache; ``None`` for the price of the others."""
+    prompt: NonNegative
+    """US dollars per million prompt tokens."""
+    completion: NonNegative
+    """US dollars per million completion tokens."""
+    cached: NonNegative | None = None
+    """US dollars per million prompt tokens that the endpoint has in its cache; absent: as ``prompt``."""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.addresses import is_private, public_address
+from reflectrl.core.addresses import is_private
 from reflectrl.core.chat import Messages
+from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, settings
 from reflectrl.endpoint.account import Price
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -22,25 +22,37 @@ PRIVATE_TIMEOUT_S = 600.0
 """Default time limit for a server on a private address, which may be slow or still load its model."""
 
 
-@dataclass(frozen=True)
+@settings()
 class Endpoint:
-    """An OpenAI-compatible chat endpoint; the fields are those of the recipe's endpoint section."""
+    """An OpenAI-compatible chat endpoint. The key comes from the environment only."""
 
     model: str = "gpt-4o"
-    base_url: str | None = None
+    """Model (or Azure deployment) name."""
+    base_url: Address | None = None
+    """Any compatible server, without login or query; OpenAI when absent."""
     azure_api_version: str | None = None
+    """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
     api_key_env: str = "OPENAI_API_KEY"
-    concurrency: int = 8
-    timeout_s: float | None = None
-    max_attempts: int = 5
-    max_rejected: int = 20
-    max_tokens: int = 200
-    temperature: float = 0.0
-    price: Price | None = None
-    backoff_s: float = 0.5
-    """Longest pause before the first repetition; it doubles with each further one."""
-    notice_s: float = 30.0
+    """Name of the environment variable that holds the key."""
+    concurrency: Count = 8
+    """Calls in flight."""
+    timeout_s: Positive | None = None
+    """Seconds one attempt may take; absent: 60, or 600 where ``base_url`` is on this machine or its own network."""
+    max_attempts: Count = 5
+    """Attempts a call, the first included."""
+    max_rejected: CountOrZero = 20
+    """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
+    max_tokens: Count = 200
+    """Longest reply; one that is cut off there is asked for again, shorter."""
+    temperature: NonNegative = 0.0
+    """Sampling temperature asked for."""
+    backoff_s: Positive = 0.5
+    """Longest pause in seconds before the second attempt of a call; it doubles with each further one."""
+    notice_s: Positive = 30.0
     """Seconds without any reply after which a line says so; they double with each further line."""
+    price: Price | None = None
+    """For the estimate, the summary and ``--max-cost``; absent: tokens are counted, money is not. It belongs to the
+    ``model`` and ``base_url`` that it was written for: change one of them, and it is dropped unless given again."""
 
     def __str__(self) -> str:
         """Return model and address, for messages."""
@@ -83,7 +95,7 @@ class Endpoint:
         """Return the key, which is read from the environment only.
 
         Raises:
-            InvalidInput: the key is missing, or the address is invalid or holds credentials.
+            InvalidInput: the key is missing or malformed, or Azure's address is missing.
 
         """
         url, azure = self.base_url, self.azure_api_version is not None
@@ -91,8 +103,6 @@ class Endpoint:
             raise InvalidInput(
                 "azure_api_version was given without base_url; set base_url to the address of the resource."
             )
-        if url is not None:
-            public_address(url)
         key = os.environ.get(self.api_key_env, "").strip()
         if not key and (url is None or azure):
             raise InvalidInput(

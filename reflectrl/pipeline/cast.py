@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import CALLS, eval_role, recipe_endpoint
+from reflectrl.config.endpoint import CALLS, eval_role
 from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
-from reflectrl.config.prompts import prompt_format
 from reflectrl.config.schema import ModelSection
-from reflectrl.config.sections import EndpointSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.layout import sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.account import Account, Usage
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import slots_for
@@ -67,7 +66,7 @@ class Cast:
     @cached_property
     def layout(self) -> PromptFormat:
         """How prompts are written."""
-        return prompt_format(self.recipe, self.env({}).instructions)
+        return self.recipe.prompt.layout(self.env({}).instructions)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -123,7 +122,7 @@ class Cast:
         if name == "remote":
             from reflectrl.players.remote import RemotePolicy
 
-            endpoint = recipe_endpoint(self.recipe.players.endpoint)
+            endpoint = self.recipe.players.endpoint
             policy = RemotePolicy(endpoint, journal=self._journal("policy"), account=self._account)
             self._clients.append(policy.client)
             return policy
@@ -158,11 +157,11 @@ class Cast:
         other = Cast(reflector_recipe(section.name, folder, self.recipe), RunFolder(folder))
         return lambda: other.reflector(None)
 
-    def _remote_reflector(self, endpoint: EndpointSection, role: str) -> Reflector:
+    def _remote_reflector(self, endpoint: Endpoint, role: str) -> Reflector:
         from reflectrl.players.remote import RemoteReflector
 
         reflector = RemoteReflector(
-            recipe_endpoint(endpoint),
+            endpoint,
             cache_size=self.recipe.players.cache_size,
             journal=self._journal(role),
             account=self._account,

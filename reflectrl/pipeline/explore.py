@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from reflectrl.config import Recipe
-from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Turn
 from reflectrl.core.chat import Messages
 from reflectrl.core.extras import Ask, Copilot
@@ -128,7 +127,7 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env or Endpoint.api_key_env)
     policy, reflector = RemotePolicy(endpoint), RemoteReflector(endpoint)
-    return Explorers(str(endpoint), PromptFormat(_env().instructions, HISTORY), lambda _: (policy, reflector))
+    return Explorers(str(endpoint), PromptFormat(_env().instructions, history=HISTORY), lambda _: (policy, reflector))
 
 
 def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Ask:
@@ -180,7 +179,7 @@ def trained(run: Path, *, greedy: bool = True) -> Explorers:
     given = {**recipe.env.options, **recipe.eval.env}
     return Explorers(
         f"{policy} of {run}",
-        prompt_format(recipe, cls.instructions),
+        recipe.prompt.layout(cls.instructions),
         lambda options: _enter(recipe, run, policy, options, greedy=greedy),
         recipe.env.name,
         {name: given[name] for name in brought.player_options if name in given},
@@ -193,7 +192,7 @@ def _enter(
     """Load the run's players for the environment that is played here instead of the recipe's."""
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 
-    env = recipe.env.model_copy(update={"options": dict(options)})
+    env = replace(recipe.env, options=dict(options))
     here = recipe.model_copy(update={"env": env, "dataset": None})
     agent = load_agent(run, policy=policy, greedy=greedy, recipe=here)
     return agent.policy, agent.reflector

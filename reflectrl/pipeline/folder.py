@@ -50,7 +50,10 @@ _READS: Mapping[str, tuple[str, ...]] = {
 _NEUTRAL = {
     "concurrency",
     "report_to",
-    *(f"endpoint.{key}" for key in ("concurrency", "timeout_s", "max_attempts", "max_rejected", "api_key_env")),
+    *(
+        f"endpoint.{key}"
+        for key in ("concurrency", "timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
+    ),
     *(f"endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
 }
 """Parts of a section on which no result depends: how an endpoint is asked and paid, and who else is told of RLFT."""

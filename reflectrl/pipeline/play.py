@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config.environment import DATASET, recipe_env
-from reflectrl.config.prompts import prompt_format
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
 from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.seeds import derive_seed
@@ -98,7 +97,7 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
             f"menus of {recipe.env.name!r} with these options have up to {env.max_actions} actions, but {agent.who} "
             f"knows labels for {agent.max_actions}; choose options with shorter menus."
         )
-    header = Header(recipe.env.name, {**recipe.env.options, **options}, prompt_format(recipe, env.instructions))
+    header = Header(recipe.env.name, {**recipe.env.options, **options}, recipe.prompt.layout(env.instructions))
     return Game(env, header, agent.who, agent.policy, agent.reflector)
 
 

@@ -6,12 +6,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from statistics import fmean
 
 import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
@@ -39,7 +41,6 @@ from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import ReflectRLTrainer, checkpoint_iteration
 from reflectrl.training.trackers import Tracking, check_tracker, tracking
 
@@ -48,18 +49,16 @@ def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
     """The trainer's arguments as the recipe states them."""
     if recipe.rlft is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; add one.")
-    fields = recipe.rlft.model_dump(exclude={"stages", "record_episodes", "report_to"})
-    fields["prefix_reuse"] = recipe.model.prefix_reuse
     cuda = torch.cuda.is_available()
     return ReflectRLConfig(
+        **{each.name: getattr(recipe.rlft, each.name) for each in fields(RLFTSettings)},
         output_dir=output_dir,
-        stages=[Stage(**stage.model_dump()) for stage in recipe.rlft.stages],
+        prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
         use_cpu=not cuda,
         disable_tqdm=True,
         save_total_limit=2,
         dataloader_pin_memory=cuda,
-        **fields,
     )
 
 

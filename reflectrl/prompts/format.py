@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 from reflectrl.core import Hints, Observation
+from reflectrl.core.settings import CountOrZero, settings
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import Prompt
 
@@ -19,18 +20,24 @@ ACTION_CUE = "Action:\n"
 """Ends with a newline so that the label is a token of its own, as it is at the start of its line in the menu."""
 
 
-@dataclass(frozen=True)
-class PromptFormat:
+@settings(kw_only=True)
+class PromptLayout:
+    """Settings of a prompt that hold in every environment."""
+
+    history: CountOrZero = 20
+    """Number of past actions shown, newest last."""
+    labels: Literal["numbers", "letters", "added"] = "numbers"
+    """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
+    shuffle: bool = False
+    """Show the menu in a new order at each step."""
+
+
+@settings()
+class PromptFormat(PromptLayout):
     """How a state becomes the text of a prompt: a value, written into every dataset and run folder."""
 
     instructions: str = ""
     """Text before everything else; empty for none."""
-    history: int = 1
-    """How many past actions are shown, newest last."""
-    labels: str = "numbers"
-    """Kind of menu labels, see ``LABEL_KINDS``."""
-    shuffle: bool = False
-    """Draw the menu's order anew at each step."""
 
     def menu(self, observation: Observation, rng: random.Random) -> Menu:
         """The state's legal actions, labelled; consumes ``rng`` only when shuffling."""

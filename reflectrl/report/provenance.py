@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from reflectrl.config import Recipe
 from reflectrl.config.schema import ModelSection
-from reflectrl.config.sections import EndpointSection
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.report.markdown import markdown, table
 from reflectrl.report.runs import Run
 
@@ -57,7 +57,7 @@ def curriculum_lines(recipe: Recipe, run: Run) -> Iterator[str]:
     yield from table(("stage", "environment", "updates at most", "updates done"), rows, words=2)
 
 
-def _endpoint(endpoint: EndpointSection) -> str:
+def _endpoint(endpoint: Endpoint) -> str:
     return f"{markdown(endpoint.model)} behind a chat endpoint"
 
 

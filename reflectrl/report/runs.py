@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import without_credentials
@@ -43,7 +44,7 @@ class Run:
     """The lines of ``throughput.jsonl``, in the order of the iterations."""
     episodes: int = 0
     """Fresh episodes an iteration, on one process; 0 where the recipe does not say."""
-    gamma: float = 1.0
+    gamma: float = RLFTSettings.gamma
     """The discount of the rewards-to-go."""
     times: tuple[StageTime, ...] = ()
     calls: tuple[Calls, ...] = ()
@@ -93,7 +94,7 @@ def _read_run(path: Path, name: str) -> Run:
         points,
         paces,
         episodes=int(number(rlft, "episodes")),
-        gamma=number(rlft, "gamma", 1.0),
+        gamma=number(rlft, "gamma", RLFTSettings.gamma),
         times=stage_times(ledger),
         calls=read_calls(path, values),
     )

@@ -9,7 +9,6 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import recipe_endpoint
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import POLICIES
 from reflectrl.models.plain_text import PlainText
@@ -83,7 +82,7 @@ def load_service(run: Path, policy: str | None = None, *, greedy: bool = True) -
         from reflectrl.players.remote import RemoteReflector
 
         # one that keeps no journal: what clients send is not to lie in the run folder
-        endpoint, most = recipe_endpoint(recipe.players.endpoint), recipe.players.cache_size
+        endpoint, most = recipe.players.endpoint, recipe.players.cache_size
         agent = replace(agent, reflector=RemoteReflector(endpoint, cache_size=most))
     who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"
     return Service(who, name, greedy, agent, _voice(recipe, run, name))

@@ -2,53 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
-from reflectrl.core import NatLangEnv, Task, Trajectory, nearest
-from reflectrl.core.errors import InvalidInput
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage: what is played, for how long, and what counts as good enough."""
-
-    name: str
-    iterations: int
-    """Iterations at most."""
-    env: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the environment in this stage."""
-    success_threshold: float | None = None
-    """Mean success of the last ``window`` iterations that ends the stage early."""
-    window: int = 5
-    """Iterations the threshold looks at."""
-    replay_threshold: float | None = None
-    """Return from which an episode is worth replaying; ``None``: every successful one."""
-    tasks: Sequence[str] = ()
-    """Prefixes of the ids of the training tasks to play; empty for all."""
-
-    def choose(self, env: NatLangEnv) -> list[Task]:
-        """The stage's training tasks.
-
-        Raises:
-            InvalidInput: no training task has one of the prefixes.
-
-        """
-        tasks = env.split_tasks("train")
-        chosen = [task for task in tasks if not self.tasks or task.id.startswith(tuple(self.tasks))]
-        if not chosen:
-            raise InvalidInput(
-                f"stage {self.name!r} asks for tasks that start with {list(self.tasks)}, but environment "
-                f"{env.name!r} has none; {nearest(self.tasks[0], [task.id for task in tasks[:20]])}"
-            )
-        return chosen
-
-    def worth_replaying(self, trajectory: Trajectory) -> bool:
-        """Whether an episode may enter the replay buffer."""
-        if self.replay_threshold is None:
-            return trajectory.success
-        return trajectory.episode_return >= self.replay_threshold
+from reflectrl.config.rlft import Stage
 
 
 class Curriculum:

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.profile import active_profile, part
@@ -41,7 +42,7 @@ from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.batch import StepSample, advantages_by_episode, minibatches, step_samples
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.curriculum import Curriculum, Stage
+from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, Objective, step_losses
 from reflectrl.training.replay import ReplayBuffer

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from reflectrl.core.env import NatLangEnv, place_in_episode
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.types import Hints, Observation, Outcome, Task
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.process import Broken, Lost, WorkerProcess, progress
 from reflectrl.workers.protocol import AskHints, Close, Describe, ListTasks, Made, Make, Played, Request, Reset, Step
 
@@ -26,13 +27,10 @@ MAX_ATTEMPTS = 3
 
 
 @dataclass(eq=False)
-class Limits:
-    """Limits of a pool, see ``WorkerPool`` for the first four, and what has counted against them so far."""
+class FailureCount:
+    """The failures of a pool's environments, and the limits that they count against."""
 
-    deadline_s: float
-    on_failure: Literal["replay", "drop"]
-    max_failures: int
-    max_memory_mb: int | None
+    limits: WorkerLimits
     failures: int = 0
     recycled: int = 0
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -47,9 +45,9 @@ class Limits:
         with self._counting:
             self.failures += 1
             failures = self.failures
-        if failures > self.max_failures:
+        if failures > self.limits.max_failures:
             raise WorkFailed(
-                f"environments failed {failures} times; the limit is {self.max_failures}: {sentence}; fix the "
+                f"environments failed {failures} times; the limit is {self.limits.max_failures}: {sentence}; fix the "
                 "environment, or raise max_failures."
             )
 
@@ -94,11 +92,11 @@ class Pending:
             self._fail(f"{self.env.failed_at(self.request)}: it {broken}")
 
     def _fail(self, sentence: str) -> None:
-        limits = self.env.limits
+        count = self.env.count
         self.env.abandon()
-        limits.count_failure(sentence)
+        count.count_failure(sentence)
         self._failures += 1
-        if limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
+        if count.limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
             self.answer.set_exception(EpisodeFailed(f"{sentence}; the episode is dropped."))
         elif self._failures == MAX_ATTEMPTS:
             raise WorkFailed(
@@ -134,12 +132,12 @@ def gather(requests: Sequence[Pending], *, wait: bool = True) -> None:
                 if not (unanswered and wait):
                     workers.remove(worker)
             if busy := [worker for worker in workers if worker.busy]:
-                progress(busy, requests[0].env.limits.deadline_s)
+                progress(busy, requests[0].env.count.limits.deadline_s)
 
 
 def _send(worker: WorkerProcess, requests: Sequence[Pending]) -> None:
     """Send the requests of all environments that are alive or can be brought back."""
-    _recycle(worker, requests[0].env.limits, sum(isinstance(pending.request, Reset) for pending in requests))
+    _recycle(worker, requests[0].env.count, sum(isinstance(pending.request, Reset) for pending in requests))
     for pending in requests:
         with pending.attempt():
             pending.env.revive()
@@ -152,14 +150,14 @@ def _send(worker: WorkerProcess, requests: Sequence[Pending]) -> None:
             pending.sent(reply)
 
 
-def _recycle(worker: WorkerProcess, limits: Limits, episodes: int) -> None:
+def _recycle(worker: WorkerProcess, count: FailureCount, episodes: int) -> None:
     """End a process that has grown too large before it begins ``episodes``; the others that it hosts are replayed.
 
     Raises:
         WorkFailed: one episode of each environment was too much for it, so a fresh one would not last either.
 
     """
-    limit_mb, memory_mb = limits.max_memory_mb, worker.memory_mb
+    limit_mb, memory_mb = count.limits.max_memory_mb, worker.memory_mb
     if not episodes or limit_mb is None:
         return
     if memory_mb > limit_mb:
@@ -169,7 +167,7 @@ def _recycle(worker: WorkerProcess, limits: Limits, episodes: int) -> None:
                 f"{worker.hosted} environments; max_memory_mb is {limit_mb:,}: raise it, or raise workers."
             )
         worker.stop()
-        limits.count_recycled()
+        count.count_recycled()
     worker.episodes += episodes
 
 
@@ -180,15 +178,15 @@ class WorkerEnv(NatLangEnv):
     episode that is begun without a seed after another one differs from the one that would be played in this process.
 
     Args:
-        limits: those of its pool.
+        count: the failures of its pool.
         worker: the process that it lives in.
         number: its index in the pool.
         make: the request that makes the inner environment.
 
     """
 
-    def __init__(self, limits: Limits, worker: WorkerProcess, number: int, make: Make) -> None:
-        self.limits = limits
+    def __init__(self, count: FailureCount, worker: WorkerProcess, number: int, make: Make) -> None:
+        self.count = count
         self.worker = worker
         self.number = number
         self._make = make
@@ -275,7 +273,7 @@ class WorkerEnv(NatLangEnv):
         self._open = False
         with self.worker.lock:
             self.worker.hosted -= 1
-            deadline_s = self.limits.deadline_s
+            deadline_s = self.count.limits.deadline_s
             self.worker.restart_clock()
             while self.worker.busy:
                 progress([self.worker], deadline_s)
@@ -309,7 +307,7 @@ class WorkerEnv(NatLangEnv):
         self.worker.start()
         if self.alive:
             return
-        self.made = self.worker.ask(self.number, self._make, max(self.limits.deadline_s, MAKE_DEADLINE_S))
+        self.made = self.worker.ask(self.number, self._make, max(self.count.limits.deadline_s, MAKE_DEADLINE_S))
         if self._begun is not None and self._replay(self._begun) != self._seen:
             raise WorkFailed(
                 f"environment {self.name!r} played task {self._begun.task.id!r} again after a failure and came to "
@@ -319,7 +317,7 @@ class WorkerEnv(NatLangEnv):
 
     def _replay(self, begun: Reset) -> Observation | None:
         """Return the last observation; ``None`` where an action is refused now."""
-        deadline_s = self.limits.deadline_s
+        deadline_s = self.count.limits.deadline_s
         try:
             seen: Observation = self.worker.ask(self.number, begun, deadline_s)
             for action in self._played:

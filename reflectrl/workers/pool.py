@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.registry import env_path
-from reflectrl.workers.env import Limits, WorkerEnv, gather
+from reflectrl.workers.env import FailureCount, WorkerEnv, gather
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.process import WorkerProcess
 from reflectrl.workers.protocol import AskHints, Make, Reset, Step
 
@@ -49,35 +50,25 @@ class WorkerPool:
 
     Args:
         workers: number of processes; never more than the machine has cores.
-        deadline_s: seconds that one request to an environment may take.
-        on_failure: ``replay`` plays the episode of a failed environment again up to where it stood; ``drop`` raises
-            ``EpisodeFailed``, at which a rollout leaves the episode out.
-        max_failures: failures of all environments together that the pool survives.
-        max_memory_mb: resident memory at which a process is replaced by a fresh one before an episode begins, and at
-            twice which it is ended at once, a failure.
+        limits: deadline, memory and number of failures of all environments together. ``on_failure="replay"`` plays the
+            episode of a failed environment again up to where it stood; ``"drop"`` raises ``EpisodeFailed``, at which
+            a rollout leaves the episode out.
 
     Raises:
         InvalidInput: no workers, or a limit on memory where memory cannot be measured.
 
     """
 
-    def __init__(
-        self,
-        workers: int,
-        *,
-        deadline_s: float = 60.0,
-        on_failure: Literal["replay", "drop"] = "replay",
-        max_failures: int = 20,
-        max_memory_mb: int | None = None,
-    ) -> None:
+    def __init__(self, workers: int, limits: WorkerLimits = WorkerLimits()) -> None:  # noqa: B008 - frozen
         if workers < 1:
             raise InvalidInput(f"workers={workers} was given; expected 1 or more processes.")
+        max_memory_mb = limits.max_memory_mb
         if max_memory_mb is not None and not Path("/proc/self/statm").exists():
             raise InvalidInput(
                 f"max_memory_mb={max_memory_mb} was given, but this system does not tell how much memory a process "
                 "uses (no /proc); leave it out."
             )
-        self.limits = Limits(deadline_s, on_failure, max_failures, max_memory_mb)
+        self._count = FailureCount(limits)
         self._numbers = itertools.count()
         most_mb = None if max_memory_mb is None else 2 * max_memory_mb
         self._workers = [WorkerProcess(most_mb) for _ in range(min(workers, os.cpu_count() or 1))]
@@ -94,17 +85,17 @@ class WorkerPool:
         path, total = env_path(name), len(self._workers)
         make, numbers = Make(name, options, path), [next(self._numbers) for _ in range(count)]
         with ThreadPoolExecutor(total) as threads:
-            return list(threads.map(lambda n: WorkerEnv(self.limits, self._workers[n % total], n, make), numbers))
+            return list(threads.map(lambda n: WorkerEnv(self._count, self._workers[n % total], n, make), numbers))
 
     @property
     def failures(self) -> int:
         """Number of requests that failed so far, repeated ones included."""
-        return self.limits.failures
+        return self._count.failures
 
     @property
     def recycled(self) -> int:
         """Number of processes that were replaced because of their memory so far, which is no failure."""
-        return self.limits.recycled
+        return self._count.recycled
 
     def close(self) -> None:
         """End all processes; the environments cannot be used any more."""

@@ -8,22 +8,21 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from reflectrl.config import Recipe, check_recipe, load_recipe, recipe_names, recipe_text
-from reflectrl.config.problems import section_of
+from reflectrl.core.settings import section_of, settings_fields
 
 NAMES = recipe_names()
 
 
-def declaring(model: type[BaseModel], name: str) -> str:
+def declaring(model: type, name: str) -> str:
     """The section that a setting belongs to: the policy's SFT has its own and those of both players."""
     return next(part.__name__ for part in reversed(model.__mro__) if name in vars(part).get("__annotations__", {}))
 
 
-def fields(model: type[BaseModel] = Recipe) -> Iterator[tuple[str, str, Any]]:
+def fields(model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
     """Section, name and type of every option, each section once."""
-    for name, field in model.model_fields.items():
+    for name, field in settings_fields(model).items():
         yield declaring(model, name), name, field.annotation
         if section := section_of(field.annotation):
             yield from fields(section)
@@ -38,13 +37,13 @@ def choices(annotation: Any) -> Iterator[Any]:
             yield from choices(part)
 
 
-def written(values: Any, model: type[BaseModel] = Recipe) -> Iterator[tuple[str, str, Any]]:
+def written(values: Any, model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
     """Section, name and value of every option that a recipe's own text sets."""
     for name, value in values.items():
-        if name not in model.model_fields:
+        if name not in settings_fields(model):
             continue
         yield declaring(model, name), name, value
-        section = section_of(model.model_fields[name].annotation)
+        section = section_of(settings_fields(model)[name].annotation)
         for inner in value if isinstance(value, list) else [value]:
             if section and isinstance(inner, dict):
                 yield from written(inner, section)

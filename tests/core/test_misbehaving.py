@@ -18,6 +18,7 @@ from reflectrl.core.errors import EnvFailed
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool, ask_ahead
 from reflectrl.workers.protocol import Reset
 
@@ -179,7 +180,7 @@ def test_the_checker_finds_it_with_the_same_sentence(fault):
 @pytest.fixture(scope="module")
 def pool(_table):
     """A process for the failures that it survives."""
-    with WorkerPool(1, max_failures=100) as shared:
+    with WorkerPool(1, WorkerLimits(max_failures=100)) as shared:
         shared.make("faulty", {}, 1)
         yield shared
 
@@ -195,7 +196,7 @@ def test_nonsense_that_happened_once_in_a_worker_process_is_a_failure_and_nothin
 
 
 def test_what_is_wrong_with_an_answer_is_told_by_worker_processes_too():
-    with WorkerPool(1, on_failure="drop") as dropping:
+    with WorkerPool(1, WorkerLimits(on_failure="drop")) as dropping:
         (env,) = dropping.make("faulty", {"fault": "reward nan", "at": 1}, 1)
         with pytest.raises(EpisodeFailed, match="at action 'left': it returned reward nan for 'left'; expected a fin"):
             begin(env).step("left")
@@ -316,7 +317,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_message_that_is_no_answer_is_a_failure_of_the_environment(telling, lie):  # noqa: ARG001
     options, said = LIES[lie]
-    with WorkerPool(1, deadline_s=1 if "stall" in said else 60, on_failure="drop") as own:
+    with WorkerPool(1, WorkerLimits(deadline_s=1 if "stall" in said else 60, on_failure="drop")) as own:
         (env,) = own.make("liar", options, 1)
         with pytest.raises(EpisodeFailed, match=f"'train-1' after 0 steps, at action 'left': it .*{said}"):
             begin(env).step("left")
@@ -385,7 +386,7 @@ def fresh_mb(_table):
 
 
 def test_a_process_that_grows_is_replaced_between_episodes_and_nothing_shows_it(fresh_mb):
-    with WorkerPool(1, max_memory_mb=int(fresh_mb) + 35) as pool:  # each episode leaks 10 MB
+    with WorkerPool(1, WorkerLimits(max_memory_mb=int(fresh_mb) + 35)) as pool:  # each episode leaks 10 MB
         assert play(pool.make("faulty", {"fault": "leak"}, 2)) == undisturbed()
         assert pool.failures == 0
         assert pool.recycled > 1
@@ -398,14 +399,14 @@ def test_without_a_limit_no_process_is_replaced(pool):
 
 def test_a_process_that_grows_without_end_is_stopped_in_the_middle(fresh_mb, tmp_path):
     options = {"fault": "grow", "marker": str(tmp_path / "happened")}
-    with WorkerPool(1, max_memory_mb=int(fresh_mb)) as pool:
-        pool.limits.max_memory_mb = 10_000  # only the hard limit, which is twice the other, is of interest
+    limits = WorkerLimits(max_memory_mb=int(fresh_mb) + 60)  # no episode alone reaches it, one that grows twice as much
+    with WorkerPool(1, limits) as pool:
         assert play(pool.make("faulty", options, 3)) == undisturbed()
         assert (pool.failures, pool.recycled) == (1, 0)
 
 
 def test_its_failure_is_told_in_a_sentence(fresh_mb):
-    with WorkerPool(1, max_memory_mb=int(fresh_mb) + 10, on_failure="drop") as pool:
+    with WorkerPool(1, WorkerLimits(max_memory_mb=int(fresh_mb) + 10, on_failure="drop")) as pool:
         (env,) = pool.make("faulty", {"fault": "grow", "at": 1}, 1)
         begin(env)
         with pytest.raises(
@@ -416,7 +417,7 @@ def test_its_failure_is_told_in_a_sentence(fresh_mb):
 
 def test_a_limit_that_a_fresh_process_does_not_keep_is_refused(fresh_mb):
     limit = int(fresh_mb * 0.7)
-    with WorkerPool(1, max_memory_mb=limit) as pool:
+    with WorkerPool(1, WorkerLimits(max_memory_mb=limit)) as pool:
         (env,) = pool.make("faulty", {}, 1)
         said = rf"uses \d+ MB of memory after 0 episodes of 1 environments; max_memory_mb is {limit}: raise it"
         with pytest.raises(WorkFailed, match=said):
@@ -428,7 +429,7 @@ def test_a_limit_that_a_fresh_process_does_not_keep_is_refused(fresh_mb):
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processes")
 def test_processes_that_stall_at_the_same_time_are_waited_for_once():
-    with WorkerPool(2, deadline_s=4, on_failure="drop") as pool:
+    with WorkerPool(2, WorkerLimits(deadline_s=4, on_failure="drop")) as pool:
         envs = pool.make("faulty", {"fault": "stall", "at": 0}, 2)
         task = envs[0].tasks("train")[1]
         before = time.monotonic()
@@ -445,7 +446,7 @@ def test_the_last_attempt_has_a_process_without_what_earlier_ones_used_up(tmp_pa
 
 
 def test_a_signal_without_a_name_is_named_by_its_number():
-    with WorkerPool(1, on_failure="drop") as pool:
+    with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         (env,) = pool.make("faulty", {"fault": "odd signal", "at": 0}, 1)
         with pytest.raises(EpisodeFailed, match="it died of signal 40; the episode is dropped"):
             begin(env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_a_sample_that_nobody_could_have_played_is_told_with_its_line(
 def test_a_file_of_another_environment_is_told_of(tmp_path: Path) -> None:
     path = tmp_path / "shown.jsonl"
     saved(path, 1)
-    taxi = recipe(path).model_copy(update={"env": recipe().env.model_copy(update={"name": "dangerous_taxi"})})
+    taxi = recipe(path).model_copy(update={"env": replace(recipe().env, name="dangerous_taxi")})
     with pytest.raises(InvalidInput, match=r"line 1 names the environment 'number_line'; expected 'dangerous_taxi'"):
         generate(taxi, tmp_path / "run")
 

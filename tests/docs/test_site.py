@@ -21,7 +21,7 @@ import typer.main
 from reflectrl.cli.app import app
 from reflectrl.config import recipe_names
 from reflectrl.config.schema import Recipe
-from reflectrl.config.sections import Section
+from reflectrl.core.settings import settings_fields
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
@@ -80,18 +80,18 @@ def words(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split())
 
 
-def held(annotation: Any) -> Iterator[tuple[type[Section], bool]]:
+def held(annotation: Any) -> Iterator[tuple[type, bool]]:
     """The sections in a type, and whether many of them."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and hasattr(annotation, "__pydantic_fields__"):
         yield annotation, False
     for inner in get_args(annotation):
         for section, many in held(inner):
             yield section, many or getattr(annotation, "__origin__", None) is list
 
 
-def keys(section: type[Section] = Recipe, path: str = "") -> Iterator[tuple[str, str]]:
+def keys(section: type = Recipe, path: str = "") -> Iterator[tuple[str, str]]:
     """Every key of the schema, with what the schema says of it."""
-    for name, field in section.model_fields.items():
+    for name, field in settings_fields(section).items():
         yield path + name, field.description or ""
         for below, many in held(field.annotation):
             yield from keys(below, f"{path}{name}.{'N.' if many else ''}")

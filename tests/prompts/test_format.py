@@ -37,7 +37,7 @@ def test_the_task_stands_before_the_history_and_is_never_cut():
 @pytest.mark.parametrize("instructions", ["", "Rules."])
 @pytest.mark.parametrize("reflection", ["", "Good so far."])
 def test_the_policys_prompt_begins_with_the_reflectors_and_its_words(past, history, instructions, reflection):
-    layout = PromptFormat(instructions, history)
+    layout = PromptFormat(instructions, history=history)
     said = layout.reflector(HERE, past).text + layout.reflection_completion(reflection)
     assert layout.policy(HERE, past, reflection, menu(layout)).text.startswith(f"{said}\n")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -123,13 +124,13 @@ def test_a_reflector_that_is_not_in_the_folder_is_named(reflector):
 def test_hostile_texts_are_shown_and_do_nothing():
     plain = Shown(model_card(card("description=fine", rows=(row(benchmark="fine"),), notes=["fine"])))
     given = card(rows=(row(benchmark=HOSTILE, split=HOSTILE, reflections=HOSTILE),))
-    stages = [given.recipe.rlft.stages[0].model_copy(update={"name": HOSTILE, "env": {HOSTILE: HOSTILE}})]
+    stages = [replace(given.recipe.rlft.stages[0], name=HOSTILE, env={HOSTILE: HOSTILE})]
     recipe = given.recipe.model_copy(
         update={
             "name": HOSTILE,
             "description": HOSTILE,
             "model": given.recipe.model.model_copy(update={"name": HOSTILE}),
-            "rlft": given.recipe.rlft.model_copy(update={"stages": stages}),
+            "rlft": replace(given.recipe.rlft, stages=stages),
         }
     )
     agent = AgentFile(HOSTILE, {HOSTILE: HOSTILE}, PromptFormat(), 2)
@@ -149,7 +150,9 @@ def test_a_huge_text_is_cut_and_escaped_text_is_one_line():
 
 
 def test_an_agent_file_is_read_as_it_was_written(tmp_path):
-    agent = AgentFile("textworld:a.z8", {"page": 20, "deep": {"a": [1, None]}}, PromptFormat("Go.", 3, "letters"), 7)
+    agent = AgentFile(
+        "textworld:a.z8", {"page": 20, "deep": {"a": [1, None]}}, PromptFormat("Go.", history=3, labels="letters"), 7
+    )
     write_agent_file(tmp_path, agent)
     assert read_agent_file(tmp_path) == agent
     (tmp_path / AGENT).unlink()

@@ -14,6 +14,7 @@ from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
 from reflectrl.players import ExpertReflector, RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool, send_ahead
 from reflectrl.workers.protocol import Reset
 
@@ -163,7 +164,7 @@ def test_a_slow_reset_holds_up_no_step_in_another_process(met):
 
 @pytest.mark.parametrize(("workers", "fault"), [(1, "kill"), (2, "stall"), (1, "raise")])
 def test_a_reset_that_broke_ahead_is_repeated_and_nothing_shows_it(workers, fault, met):
-    with WorkerPool(workers, deadline_s=1 if fault == "stall" else 60) as pool:
+    with WorkerPool(workers, WorkerLimits(deadline_s=1 if fault == "stall" else 60)) as pool:
         envs = pool.make("faulty", {"fault": fault, **met}, 2)
         assert play(envs, THIRD_IN_THE_MIDDLE, think_once_begun(met)) == here(THIRD_IN_THE_MIDDLE)
     assert pool.failures == 1
@@ -172,7 +173,7 @@ def test_a_reset_that_broke_ahead_is_repeated_and_nothing_shows_it(workers, faul
 @pytest.mark.parametrize("fault", ["kill", "raise"])
 def test_drop_leaves_out_the_one_that_broke_ahead_and_its_slot_takes_the_next(fault, met):
     to_play, policy = episodes(1, 4, 2, 1), think_once_begun(met)
-    with WorkerPool(1, on_failure="drop") as pool:
+    with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         played = play(pool.make("faulty", {"fault": fault, **met}, 2), to_play, policy)
     assert played == [each for each in here(to_play) if each.task.id != "train-2"]
     assert policy.sizes == [2, 1, 1, 2]
@@ -194,7 +195,7 @@ def test_a_reset_that_fails_ahead_and_again_is_given_up():
 
 def test_a_reset_ahead_that_fails_once_too_often_ends_the_work(met):
     with (
-        WorkerPool(2, max_failures=0) as pool,
+        WorkerPool(2, WorkerLimits(max_failures=0)) as pool,
         pytest.raises(WorkFailed, match="environments failed 1 times; the limit is 0: .*task 'train-2'"),
     ):
         play(pool.make("faulty", {"fault": "raise", **met}, 2), THIRD_IN_THE_MIDDLE)
@@ -250,7 +251,7 @@ def test_episodes_begun_but_not_played_leave_no_trace(fault, met):
 @pytest.mark.parametrize("fault", ["kill", "refuse"])
 def test_what_went_wrong_between_two_rollouts_is_told_by_the_second(fault, met):
     del met["marker"]
-    with WorkerPool(1, max_failures=0) as pool:
+    with WorkerPool(1, WorkerLimits(max_failures=0)) as pool:
         envs = pool.make("faulty", {"fault": fault, **met}, 3)
         begin_ahead(envs, STAGGERED)
         with pytest.raises(InvalidInput if fault == "refuse" else WorkFailed):

@@ -20,13 +20,13 @@ from tiny_models import MAX_LENGTH as SFT_LENGTH
 from tiny_rlft import run
 from transformers import AutoModelForCausalLM
 
+from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import checkpoint_iteration
 from reflectrl.training.sft import train_sft
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from tiny_rlft import config
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput
-from reflectrl.training.curriculum import Stage
 
 
 def stage(iterations):
@@ -12,21 +12,19 @@ def stage(iterations):
 
 
 def test_an_unknown_baseline_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="baseline 'mean' is unknown; known: none, batch, leave_one_out, value"):
+    with pytest.raises(InvalidInput, match="baseline.*'mean'.*'leave_one_out'"):
         config(tmp_path, baseline="mean")
 
 
 @pytest.mark.parametrize("option", ["num_iterations", "num_minibatches"])
 def test_several_updates_a_batch_need_a_clip_range(tmp_path, option):
-    with pytest.raises(InvalidInput, match="several updates on one batch of episodes need a clip range; set epsilon"):
+    with pytest.raises(InvalidInput, match="epsilon"):
         config(tmp_path, **{option: 2})
 
 
 @pytest.mark.parametrize(("episodes", "group"), [(6, 4), (2, 4), (4, 0), (0, 1)])
 def test_incomplete_groups_are_refused(tmp_path, episodes, group):
-    with pytest.raises(
-        InvalidInput, match=f"episodes={episodes} with episodes_per_task={group}; expected a whole number"
-    ):
+    with pytest.raises(InvalidInput, match="episodes"):
         config(tmp_path, episodes=episodes, episodes_per_task=group)
 
 

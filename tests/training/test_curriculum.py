@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.training.curriculum import Curriculum, Stage
+from reflectrl.training.curriculum import Curriculum
 
 
 def episode(*rewards, success=False):

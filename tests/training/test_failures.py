@@ -10,13 +10,13 @@ from tiny import gpt2
 from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
 from tiny_rlft import run
 
+from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core import WorkFailed
 from reflectrl.data_gen.rows import Row
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.curriculum import Stage
 from reflectrl.training.sft import train_sft
 
 ROWS = [

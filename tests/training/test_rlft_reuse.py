@@ -9,10 +9,10 @@ import torch
 from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run
 
+from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
-from reflectrl.training.curriculum import Stage
 
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
 """As real prompts are, most of one is as it was a step before."""

@@ -15,13 +15,13 @@ from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
 from tiny_rlft import run
 from warm_processes import start_ranks
 
+from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.curriculum import Stage
 from reflectrl.training.rlft import checkpoint_iteration
 from reflectrl.training.sft import train_sft
 

@@ -18,6 +18,7 @@ from reflectrl.core import EpisodeFailed, InvalidInput, Task, WorkFailed, check_
 from reflectrl.players import ExpertReflector, RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool, ask_ahead
 from reflectrl.workers.protocol import Reset, Step
 
@@ -182,14 +183,14 @@ def test_two_threads_may_play_over_the_same_processes(pool):
 @pytest.mark.parametrize("fault", ["kill", "stall", "raise"])
 def test_one_that_breaks_in_the_middle_of_a_step_of_many_is_the_only_one_to_blame(workers, fault, tmp_path):
     options = {"fault": fault, "task": "train-2", "marker": str(tmp_path / "happened")}
-    with WorkerPool(workers, deadline_s=deadline(fault)) as pool:
+    with WorkerPool(workers, WorkerLimits(deadline_s=deadline(fault))) as pool:
         assert play(pool.make("faulty", options, 12)) == play([make_env("faulty")])
     assert pool.failures == 1
 
 
 @pytest.mark.parametrize("fault", ["kill", "raise"])
 def test_drop_leaves_out_the_one_that_breaks_in_the_middle_of_a_step_of_many(fault):
-    with WorkerPool(1, on_failure="drop") as pool:
+    with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         played = play(pool.make("faulty", {"fault": fault, "task": "train-2"}, 12))
     assert played == [trajectory for trajectory in play([make_env("faulty")]) if trajectory.task.id != "train-2"]
     assert (len(played), pool.failures) == (10, 2)
@@ -205,7 +206,7 @@ def test_an_episode_that_broke_once_is_replayed_and_nothing_shows_it(fault, at, 
     marker = tmp_path / "happened"
     options = {"fault": fault, "at": at, "marker": str(marker)}
     before = len(ours())
-    with WorkerPool(1, deadline_s=deadline(fault)) as pool:
+    with WorkerPool(1, WorkerLimits(deadline_s=deadline(fault))) as pool:
         played = play(pool.make("faulty", options, 3))
         if fault in faulty.DEADLY:  # the process is gone, with what it had started, and was waited for
             assert not faulty.processes(group=int(marker.read_text()))
@@ -243,7 +244,7 @@ def test_the_other_environments_of_a_killed_process_replay_their_own_episodes():
     ],
 )
 def test_a_failure_is_told_in_a_sentence(fault, at, sentence):
-    with WorkerPool(1, deadline_s=deadline(fault), on_failure="drop") as pool:
+    with WorkerPool(1, WorkerLimits(deadline_s=deadline(fault), on_failure="drop")) as pool:
         (env,) = pool.make("faulty", {"fault": fault, "at": at}, 1)
         task = env.tasks("train")[1]
         with pytest.raises(EpisodeFailed, match=f"^environment 'faulty' failed {sentence}"):  # noqa: PT012
@@ -266,7 +267,7 @@ def test_a_call_that_fails_again_and_again_is_given_up():
 
 @pytest.mark.parametrize(("fault", "at"), [("kill", 3), ("raise", 0), ("hints", 0)])
 def test_drop_leaves_out_the_episodes_that_broke(fault, at):
-    with WorkerPool(1, on_failure="drop") as pool:
+    with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         played = play(pool.make("faulty", {"fault": fault, "at": at}, 3), ExpertReflector())
     whole = play([make_env("faulty")], ExpertReflector())
     assert played == [trajectory for trajectory in whole if trajectory.task.id != "train-1"]
@@ -274,7 +275,7 @@ def test_drop_leaves_out_the_episodes_that_broke(fault, at):
 
 
 def test_too_many_failures_end_the_work():
-    with WorkerPool(1, on_failure="drop", max_failures=1) as pool:
+    with WorkerPool(1, WorkerLimits(on_failure="drop", max_failures=1)) as pool:
         envs = pool.make("faulty", {"fault": "raise"}, 2)
         with pytest.raises(WorkFailed, match="environments failed 2 times; the limit is 1: .*task 'train-1'") as raised:
             play(envs)

@@ -14,12 +14,12 @@ from pathlib import Path, PurePosixPath
 import gymnasium
 import pytest
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.dataset import ask_about, commands_to, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
-from reflectrl.training.curriculum import Stage
 
 SUBJECTS = {"": "opening hours", "people": "hourly wages", "people/leave": "sick notes"}
 CITIES = ("athens", "berlin", "cairo", "dublin")

@@ -1,0 +1,142 @@
+"""The recipe's section ``rlft``: the curriculum and the settings of ``ReflectRLTrainer``."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
+from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
+
+
+@settings()
+class Stage:
+    """One curriculum stage (section 4.4)."""
+
+    name: str
+    """Shown in logs and metrics."""
+    iterations: Count
+    """Policy updates at most."""
+    env: dict[str, Any] = field(default_factory=dict)
+    """Environment options that differ from ``env.options`` in this stage."""
+    success_threshold: Fraction | None = None
+    """Go on early once the mean success of the last ``window`` iterations reaches this."""
+    window: Count = 5
+    """Iterations over which the threshold looks."""
+    replay_threshold: float | None = None
+    """Return from which an episode enters the replay buffer; absent: every successful episode."""
+    tasks: list[str] = field(default_factory=list)
+    """Only training tasks whose id starts with one of these (task order); empty for all."""
+
+    def choose(self, env: NatLangEnv) -> list[Task]:
+        """The stage's training tasks.
+
+        Raises:
+            InvalidInput: no training task has one of the prefixes.
+
+        """
+        tasks = env.split_tasks("train")
+        chosen = [task for task in tasks if not self.tasks or task.id.startswith(tuple(self.tasks))]
+        if not chosen:
+            raise InvalidInput(
+                f"stage {self.name!r} asks for tasks that start with {list(self.tasks)}, but environment "
+                f"{env.name!r} has none; {nearest(self.tasks[0], [task.id for task in tasks[:20]])}"
+            )
+        return chosen
+
+    def worth_replaying(self, trajectory: Trajectory) -> bool:
+        """Return whether an episode may enter the replay buffer."""
+        if self.replay_threshold is None:
+            return trajectory.success
+        return trajectory.episode_return >= self.replay_threshold
+
+
+@settings(frozen=False)
+class RLFTSettings:
+    """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where it has one."""
+
+    stages: Annotated[list[Stage], Field(min_length=1)] = field(default_factory=lambda: [Stage("main", 100)])
+    """Curriculum; one stage for none."""
+    episodes: Count = 64
+    """B, episodes sampled an iteration."""
+    episodes_per_task: Count = 1
+    """Episodes that start from the same task, a group."""
+    batch_size: Count | None = None
+    """Episodes played side by side, each in an environment of its own; absent: all. What is drawn stays the same."""
+    learning_rate: Positive = 2e-4
+    """Initial learning rate."""
+    learning_rate_end: Fraction = 1.0
+    """Fraction of the initial learning rate reached, linearly, at the last update."""
+    weight_decay: NonNegative = 0.001
+    """AdamW weight decay."""
+    max_grad_norm: Positive = 0.3
+    """Gradient clipping."""
+    micro_batch_tokens: Count = 2048
+    """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
+    num_iterations: Count = 1
+    """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""
+    num_minibatches: Count = 1
+    """Optimizer steps a pass."""
+    epsilon: Positive | None = None
+    """PPO clip range; absent: plain REINFORCE."""
+    gamma: Fraction = 1.0
+    """Discount of the reward-to-go; the paper has none."""
+    baseline: Literal["none", "batch", "leave_one_out", "value"] = "batch"
+    """Subtracted from the reward-to-go. leave_one_out: the mean return of the other episodes where they read the same
+    prompt (whatever ``episodes_per_task`` is), of all their steps where none did."""
+    value_coef: NonNegative = 0.5
+    """Weight of the value head's squared error, for ``baseline: value``."""
+    normalize_advantages: bool = True
+    """Divide advantages by their standard deviation (at least 0.2)."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    entropy_coef_end: Fraction = 1.0
+    """Fraction of the entropy weight reached, linearly, at the last update."""
+    replay_size: CountOrZero = 0
+    """Successful episodes of the current stage kept for replay; 0 for none."""
+    replay_episodes: CountOrZero = 0
+    """Replayed episodes an iteration, without importance weights: the policy imitates its own successes."""
+    save_every: Count = 10
+    """Iterations between checkpoints."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises:
+            InvalidInput: several updates a batch without a clip range, or incomplete groups.
+
+        """
+        if self.updates_per_iteration > 1 and self.epsilon is None:
+            raise InvalidInput("num_iterations or num_minibatches above 1 needs epsilon, e.g. epsilon: 0.2")
+        if self.episodes % self.episodes_per_task:
+            raise InvalidInput(
+                f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"
+            )
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Number of optimizer steps an iteration."""
+        return self.num_iterations * self.num_minibatches
+
+
+@settings(frozen=False)
+class RLFTSection(RLFTSettings):
+    """Stage 2: online policy gradient (Algorithm 1, lines 23-36)."""
+
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    """Tracker that the metrics and a few episodes are also sent to; it must be installed."""
+    record_episodes: CountOrZero = 8
+    """Episodes an iteration written to ``trajectories/``."""
+
+    def __post_init__(self) -> None:
+        """Refuse a replay buffer that is never filled or never used.
+
+        Raises:
+            InvalidInput: one of its two settings was given alone, or see ``RLFTSettings``.
+
+        """
+        super().__post_init__()
+        if bool(self.replay_size) != bool(self.replay_episodes):
+            raise InvalidInput("replay_size and replay_episodes go together: set both or neither")

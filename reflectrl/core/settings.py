@@ -1,0 +1,141 @@
+"""Settings: records that pydantic checks wherever they are made, from a recipe's YAML or in Python.
+
+This module is not part of ``import reflectrl.core``, which loads no pydantic.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
+
+import pydantic.dataclasses
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from reflectrl.core.addresses import public_address, public_source
+from reflectrl.core.errors import InvalidInput, nearest
+
+T = TypeVar("T")
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Address = Annotated[str, AfterValidator(public_address)]
+Source = Annotated[str, AfterValidator(public_source)]
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Section(BaseModel):
+    """Base of the recipe sections that only the pipeline reads: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, **_STRICT)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
+def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+    """Make a dataclass whose values are checked: a room's settings, and at the same time a section of the recipe.
+
+    Args:
+        frozen: False only for a base of ``transformers.TrainingArguments``, which assigns to its fields.
+        kw_only: fields are given by name only.
+
+    Returns:
+        A class decorator. A constructor that is given wrong values raises ``InvalidInput`` with all of them.
+
+    """
+
+    def decorate(plain: type[T]) -> type[T]:
+        made = pydantic.dataclasses.dataclass(config=_STRICT, frozen=frozen, kw_only=kw_only)(plain)
+        own = settings_fields(made)
+        for base in made.__mro__[1:]:  # pydantic finds the docstrings of the class itself only
+            for name, info in getattr(base, "__pydantic_fields__", {}).items():
+                own[name].description = own[name].description or info.description
+        checked = made.__init__
+
+        @functools.wraps(checked)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            names = [each.name for each in fields(self) if each.init and not each.kw_only]
+            values = {**dict(zip(names, args, strict=False)), **kwargs}
+            try:
+                checked(self, *args, **kwargs)
+            except ValidationError as error:
+                wrong = mistakes(error, made, values)
+            else:
+                return
+            raise refusal(made.__name__, wrong)  # not from pydantic's, which shows addresses with their credentials
+
+        made.__init__ = init  # type: ignore[method-assign]  # a nested section is built by pydantic without it
+        return cast(type[T], made)
+
+    return decorate
+
+
+def settings_fields(section: type) -> dict[str, FieldInfo]:
+    """The fields of a recipe section, with type, default and docstring."""
+    return cast(dict[str, FieldInfo], getattr(section, "__pydantic_fields__"))  # noqa: B009 - two unrelated bases
+
+
+def section_of(annotation: Any) -> type | None:
+    """The recipe section inside a field's type: ``list[Stage] | None`` has ``Stage``."""
+    if inspect.isclass(annotation) and hasattr(annotation, "__pydantic_fields__"):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := section_of(part))), None)
+
+
+def refusal(what: str, problems: Sequence[str]) -> InvalidInput:
+    """The error that lists every mistake in ``what``, one a line."""
+    count = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+    return InvalidInput("\n  ".join([f"{what} has {count}:", *problems]))
+
+
+def mistakes(error: ValidationError, kind: type, values: Mapping[str, Any]) -> list[str]:
+    """One line a mistake that pydantic found in ``values`` of a ``kind``: where, what was given, what is expected."""
+    lines: dict[str, dict[str, None]] = {}  # a set that keeps its order
+    for found in error.errors(include_url=False):
+        keys = _keys(found["type"], found["loc"], values)
+        start, expected = _sentence(found["type"], found["msg"], keys, kind, values)
+        lines.setdefault(f"{'.'.join(map(str, keys))}: {start}".removeprefix(": "), {})[expected] = None
+    return [f"{start}{' or '.join(expected).removesuffix('.')}." for start, expected in lines.items()]
+
+
+def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
+    """``loc`` up to the tags (``str``, ``list[str]``) that pydantic adds for members of a union: no recipe has them."""
+    keys: list[int | str] = []
+    for part in loc:
+        listed = isinstance(values, Sequence) and isinstance(part, int)
+        if listed or (isinstance(values, Mapping) and part in values):
+            values = values[part]
+        elif fault != "missing" or len(keys) < len(loc) - 1:
+            break
+        keys.append(part)
+    return keys
+
+
+def _sentence(fault: str, message: str, keys: Sequence[int | str], kind: type, values: Any) -> tuple[str, str]:
+    """The start and the expectation of a line; mistakes that differ only in the latter share a line."""
+    if fault == "value_error":
+        return "", message.removeprefix("Value error, ")
+    if fault == "missing":
+        return "nothing was given; expected ", "a value"
+    given = functools.reduce(lambda value, key: value[key], keys, values)
+    shown = f"given {'null' if given is None else reprlib.repr(given)}; "
+    if fault in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"unknown key, {shown}", nearest(str(keys[-1]), settings_fields(_section_at(kind, keys[:-1])))
+    if fault in ("model_type", "dataclass_type"):
+        names = settings_fields(_section_at(kind, keys))
+        return f"{shown}expected a mapping with keys among ", ", ".join(names)
+    return f"{shown}expected ", message.removeprefix("Input should be ")
+
+
+def _section_at(section: type, keys: Sequence[int | str]) -> type:
+    for key in keys:
+        if isinstance(key, str):
+            section = section_of(settings_fields(section)[key].annotation) or section
+    return section
