@@ -71,8 +71,8 @@ class RLFTSettings:
     """Fraction of the initial learning rate reached, linearly, at the last update."""
     weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
-    max_grad_norm: Positive = 0.3
-    """Gradient clipping."""
+    max_grad_norm: NonNegative = 0.3
+    """Largest norm of a gradient, longer ones are scaled down to it; 0 clips none."""
     micro_batch_tokens: Count = 2048
     """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
     num_iterations: Count = 1

@@ -114,7 +114,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
         episodes=12,
         micro_batch_tokens=300,  # other batches than the rollout's
         epsilon=TINY_CLIP,
-        learning_rate=0.0,
+        learning_rate=1e-30,
     ).train()
     assert [iteration.clipped for iteration in done.iterations] == [0.0, 0.0]
     assert all(iteration.kl < 1e-6 for iteration in done.iterations)
