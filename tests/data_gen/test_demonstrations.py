@@ -260,7 +260,7 @@ def lines_in_an_action(sample: dict[str, Any]) -> None:
         (other_action, "line 3 plays 'fly', which is not in its menu; remove the line"),
         (other_menu, "line 3 has another menu than the actions of its state"),
         (long_menu, "line 3 cannot be learned from: it showed a menu that has 3 actions, but max_actions is 2"),
-        (no_reflection, "line 3, reflection is None; expected a value of type str"),
+        (no_reflection, "line 3, reflection is None"),
         (lines_in_an_action, "line 3 cannot be learned from: it showed actions .* which are empty or span lines"),
     ],
 )
