@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -21,7 +21,7 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Search:
-    """One episode, by whomever."""
+    """Result of one episode."""
 
     success: bool
     steps: int
@@ -31,22 +31,27 @@ class Search:
 def breadth_first(env: NatLangEnv, task: Task, texts: Texts) -> Search:
     """Play ``task``: read file by file, upper folders first, and name the first that has every word of the question.
 
-    Walking between folders takes steps, as it does for everyone. Nothing is named that was not recognised.
+    Walking between folders takes steps, as it does for every player. Nothing is named that was not recognised.
 
     Args:
         env: an AutoExplore.
         task: one of its tasks.
-        texts: the repository; of a file that the walker opens it is told all, where the environment shows a beginning.
+        texts: the repository; the walker reads the whole text of a file, where the environment shows a beginning.
 
     """
-    _, info = env.reset(seed=0, options={"task": task})
-    opened = 0
-    for command in _commands(env, content_words(str(task.options["question"])), texts):
-        _, _, terminated, truncated, info = env.step(command)
-        opened += command.startswith("cat ")
-        if terminated or truncated:
-            break
-    return Search(info["success"], env.steps, opened)
+    words = content_words(str(task.options["question"]))
+
+    def visit(here: Place, menu: Sequence[str]) -> Iterator[str]:
+        for command in menu:
+            verb, _, name = command.partition(" ")
+            if verb == "cat":
+                yield command
+                file = "/".join([*_folders(here), *shlex.split(name)])
+                if words <= content_words(f"{file}\n{texts.get(file, '')}"):
+                    yield f"id {name}"
+
+    # the ranges of a large folder are parts of it, so they come before other folders
+    return _search(env, task, visit, lambda command: command.startswith("ls "))
 
 
 def by_names(env: NatLangEnv, task: Task) -> Search:
@@ -54,15 +59,36 @@ def by_names(env: NatLangEnv, task: Task) -> Search:
 
     Nothing is read, so a question that does not name its file leaves this walker at a loss.
     """
+    words = content_words(str(task.options["question"]))
+
+    def visit(here: Place, menu: Sequence[str]) -> Iterator[str]:
+        if not _folders(here) or words & content_words(_folders(here)[-1]):
+            yield from (command for command in menu if command.startswith("id ") and _in(words, command))
+
+    return _search(env, task, visit, lambda command: command.startswith("ls ") or _in(words, command))
+
+
+def _search(
+    env: NatLangEnv,
+    task: Task,
+    visit: Callable[[Place, Sequence[str]], Iterator[str]],
+    comes_first: Callable[[str], bool],
+) -> Search:
+    """Walk through all folders: play ``visit`` in each, and enter those whose command ``comes_first`` before others."""
     _, info = env.reset(seed=0, options={"task": task})
-    for command in _named(env, content_words(str(task.options["question"]))):
+    opened = 0
+    for command in _commands(env, visit, comes_first):
         _, _, terminated, truncated, info = env.step(command)
+        opened += command.startswith("cat ")
         if terminated or truncated:
             break
-    return Search(info["success"], env.steps, 0)
+    return Search(info["success"], env.steps, opened)
 
 
-def _named(env: NatLangEnv, words: frozenset[str]) -> Iterator[str]:
+def _commands(
+    env: NatLangEnv, visit: Callable[[Place, Sequence[str]], Iterator[str]], comes_first: Callable[[str], bool]
+) -> Iterator[str]:
+    """Yield the commands of a walk; each has been played when the next is asked for."""
     here: Place = ()
     waiting: deque[Place] = deque([here])
     while waiting:
@@ -71,10 +97,9 @@ def _named(env: NatLangEnv, words: frozenset[str]) -> Iterator[str]:
             command, here = _towards(there, here)
             yield command
         menu = env.observation.actions
-        if not _folders(here) or words & content_words(_folders(here)[-1]):
-            yield from (command for command in menu if command.startswith("id ") and _in(words, command))
+        yield from visit(here, menu)
         below = [(*here, command) for command in menu if command.startswith(("cd ", "ls ")) and command != "cd .."]
-        first = [place for place in below if place[-1].startswith("ls ") or _in(words, place[-1])]
+        first = [place for place in below if comes_first(place[-1])]
         waiting.extendleft(reversed(first))
         waiting.extend(place for place in below if place not in first)
 
@@ -97,29 +122,6 @@ def by_rank(env: NatLangEnv, task: Task, index: BM25) -> Search:
         _, _, terminated, truncated, info = env.step(command)
         ended = terminated or truncated
     return Search(info["success"] and best == task.options["file"], env.steps, len(index))
-
-
-def _commands(env: NatLangEnv, words: frozenset[str], texts: Texts) -> Iterator[str]:
-    """What the walker plays; each command has been played when the next is asked for."""
-    here: Place = ()
-    waiting: deque[Place] = deque([here])
-    while waiting:
-        there = waiting.popleft()
-        while here != there:
-            command, here = _towards(there, here)
-            yield command
-        menu = env.observation.actions
-        for command in menu:
-            verb, _, name = command.partition(" ")
-            if verb == "cat":
-                yield command
-                file = "/".join([*_folders(here), *shlex.split(name)])
-                if words <= content_words(f"{file}\n{texts.get(file, '')}"):
-                    yield f"id {name}"
-        below = [(*here, command) for command in menu if command.startswith(("cd ", "ls ")) and command != "cd .."]
-        # the ranges of a large folder are parts of it, so they come before other folders
-        waiting.extendleft(place for place in reversed(below) if place[-1].startswith("ls "))
-        waiting.extend(place for place in below if place[-1].startswith("cd "))
 
 
 def _towards(there: Place, here: Place) -> tuple[str, Place]:

@@ -6,53 +6,28 @@ the questions that another file answers too are then dropped, and no file is ask
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import reprlib
 import shlex
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from reflectrl.core import InvalidInput, WorkFailed, nearest
 from reflectrl.core.files import in_one_move
+from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.ambiguity import Pair, answerable
 from reflectrl.envs.auto_explore.files import RepositoryFiles, readable_files, visible_files
 
-__all__ = [
-    "BY_CONTENT",
-    "Dataset",
-    "Filtered",
-    "Question",
-    "RepositoryFiles",
-    "Writer",
-    "ask_about",
-    "commands_to",
-    "keep_answerable",
-    "read_dataset",
-    "readable_files",
-    "split_questions",
-    "write_dataset",
-]
-
 BY_CONTENT = "test_by_content"
 """A further split: questions about the files of "test" that name neither them nor their folders."""
 
-FIELDS: Mapping[str, type] = {
-    "repository": str,
-    "question": str,
-    "answer": str,
-    "file": str,
-    "commands": list,
-    "number": int,
-    "depth": int,
-}
-"""Of a row as JSON."""
+Write = Callable[[str, str], Sequence[Pair]]
+"""Writes unfiltered questions and answers about a file, given its path and text."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +35,34 @@ class Question:
     """One row of the dataset: (n, q, a, f, c*) of the paper."""
 
     repository: str
-    """Its name, which is a folder name."""
+    """Name of the repository, which is a folder name."""
     question: str
     answer: str
     file: str
     """Path with slashes, relative to the repository's root."""
-    commands: tuple[str, ...]
-    """The shortest way to the answer: ``("cd people", "id lisbon.md")``; names are quoted as for a shell."""
     number: int
     """Counts the questions of one file, from 1."""
 
     @property
+    def commands(self) -> tuple[str, ...]:
+        """The shortest way to the answer: ``("cd people", "id lisbon.md")``; names are quoted as for a shell."""
+        *folders, name = self.file.split("/")
+        return (*(f"cd {shlex.quote(folder)}" for folder in folders), f"id {shlex.quote(name)}")
+
+    @property
     def depth(self) -> int:
-        """How many folders are to be entered: 0 for a file in the root."""
+        """Number of folders to enter: 0 for a file in the root."""
         return self.file.count("/")
 
     @property
     def id(self) -> str:
-        """Unique; begins with the depth, so that a prefix selects one."""
+        """Unique id; begins with the depth, so that a prefix selects one."""
         return f"d{self.depth}/{self.repository}/{self.file}#{self.number}"
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """What did not become part of a dataset, as numbers by reason."""
+    """Numbers of questions and files that were left out of a dataset, by reason."""
 
     questions: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
@@ -102,36 +81,27 @@ class Dataset:
     """Known where the questions were written, not where they are read from a file."""
 
 
-class Writer(Protocol):
-    """Asks questions about a file."""
-
-    def write(self, file: str, text: str) -> Sequence[Pair]:
-        """Questions and answers, unfiltered."""
-        ...
-
-
 def ask_about(
     repositories: Mapping[str, Path],
-    writer: Writer | Callable[[str, str], Sequence[Pair]],
+    write: Write,
     *,
     per_file: int,
     seed: int,
-    by_content: Callable[[str, str], Sequence[Pair]] | None = None,
+    by_content: Write | None = None,
 ) -> Dataset:
     """Ask about every file of the repositories; keep at most ``per_file`` clear questions of each, and split by file.
 
     Args:
         repositories: folders by name.
-        writer: asks about a file.
-        per_file: questions of a file.
-        seed: shuffles.
-        by_content: asks about the files of the test split once more, for ``BY_CONTENT``.
+        write: writes the questions about a file.
+        per_file: most questions a file.
+        seed: shuffles and splits.
+        by_content: writes further questions about the files of the test split, for ``BY_CONTENT``.
 
     Raises:
         InvalidInput: a name that is no folder name, a folder that cannot be read, too few clear questions.
 
     """
-    write = writer if callable(writer) else writer.write
     questions: list[Question] = []
     rejected: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
@@ -154,7 +124,7 @@ def ask_about(
 def _by_content(
     contents: Mapping[str, RepositoryFiles],
     test: Sequence[Question],
-    write: Callable[[str, str], Sequence[Pair]],
+    write: Write,
     per_file: int,
     seed: int,
 ) -> tuple[Question, ...]:
@@ -187,14 +157,8 @@ def keep_answerable(
         order = random.Random(f"{seed} {repository} {file}").sample(good, len(good))
         surplus += len(order[per_file:])
         for number, (question, answer) in enumerate(order[:per_file], start=1):
-            questions.append(Question(repository, question, answer, file, commands_to(file), number))
+            questions.append(Question(repository, question, answer, file, number))
     return tuple(questions), {**kept.rejected, **({"surplus": surplus} if surplus else {})}
-
-
-def commands_to(file: str) -> tuple[str, ...]:
-    """The shortest way to a file: enter its folders, name it."""
-    *folders, name = file.split("/")
-    return (*(f"cd {shlex.quote(folder)}" for folder in folders), f"id {shlex.quote(name)}")
 
 
 def split_questions(questions: Iterable[Question], seed: int) -> Mapping[str, tuple[Question, ...]]:
@@ -255,15 +219,18 @@ def write_dataset(folder: Path, dataset: Dataset) -> None:
     with in_one_move(folder) as fresh:
         fresh.mkdir()
         for split in dataset.questions:
-            lines = (json.dumps(_row(question), ensure_ascii=False) + "\n" for question in dataset.questions[split])
-            (fresh / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8", newline="\n")
+            write_jsonl(fresh / f"{split}.jsonl", map(_row, dataset.questions[split]))
         for name, source in dataset.repositories.items():
             _copy(source, fresh / "repositories" / name)
         read_dataset(fresh)
 
 
+_ROW = ("repository", "question", "answer", "file", "commands", "number", "depth")
+"""Keys of a row as JSON; commands and depth follow from the file."""
+
+
 def _row(question: Question) -> dict[str, object]:
-    return {name: getattr(question, name) for name in FIELDS}
+    return {name: getattr(question, name) for name in _ROW}
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -273,9 +240,7 @@ def _copy(source: Path, target: Path) -> None:
         try:
             shutil.copyfile(source / file, target / file)
         except OSError as error:
-            raise WorkFailed(
-                f"{source / file} cannot be copied to {target} ({error}); mend that and repeat."
-            ) from error
+            raise WorkFailed(f"{source / file} cannot be copied to {target} ({error}); fix that and repeat.") from error
 
 
 def read_dataset(folder: Path) -> Dataset:
@@ -298,7 +263,7 @@ def read_dataset(folder: Path) -> Dataset:
     further = [BY_CONTENT] if (folder / f"{BY_CONTENT}.jsonl").is_file() else []  # older datasets have none
     for split in (*SPLITS, *further):
         found: list[Question] = []
-        for where, value in _lines(folder / f"{split}.jsonl"):
+        for where, value in read_jsonl(folder / f"{split}.jsonl"):
             question = _question(value, where)
             _check_file(question, visible, where)
             mine = "test" if split == BY_CONTENT else split
@@ -311,50 +276,24 @@ def read_dataset(folder: Path) -> Dataset:
             found.append(question)
         if not found:
             raise InvalidInput(
-                f"{folder / split}.jsonl has no questions; every split needs one: write the dataset anew."
+                f"{folder / split}.jsonl has no questions; every split needs one: write the dataset again."
             )
         questions[split] = tuple(found)
     return Dataset(questions, repositories)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, object]]:
-    """Yield ``("FILE, line N", value)``."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read ({error}); expected a file of JSON lines.") from error
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        where = f"{path}, line {number}"
-        try:
-            yield where, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidInput(f"{where} is not JSON ({error.msg}); remove the line or write the file anew.") from error
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # numbers of thousands of digits, thousands of lists in each other
-            raise InvalidInput(f"{where} is no question; remove the line or write the file anew.") from error
-
-
 def _question(value: object, where: str) -> Question:
-    """A row, exactly as ``write_dataset`` writes it."""
-    if not isinstance(value, dict) or set(value) != set(FIELDS):
-        given = ", ".join(sorted(value)) if isinstance(value, dict) else reprlib.repr(value)
-        raise InvalidInput(f"{where} has {given}; expected an object with {', '.join(FIELDS)}.")
-    row: dict[str, Any] = value
-    for name, kind in FIELDS.items():
-        if type(row[name]) is not kind:
-            given = reprlib.repr(row[name])
-            raise InvalidInput(f"{where}, {name} is {given}; expected a value of type {kind.__name__}.")
-    fields = {name: row[name] for name in FIELDS if name != "depth"}
-    question = Question(**{**fields, "commands": tuple(row["commands"])})
-    if question.commands != commands_to(question.file):
-        given = reprlib.repr(row["commands"])
-        raise InvalidInput(f"{where}, commands are {given}; expected {list(commands_to(question.file))}.")
-    if re.search("[\ud800-\udfff]", question.question + question.answer):
-        raise InvalidInput(f"{where} holds half of a character; remove the line.")
-    if question.depth != row["depth"]:
-        raise InvalidInput(f"{where}, depth is {row['depth']}; expected {question.depth}, the folders to enter.")
+    """Read a row, exactly as ``write_dataset`` writes it."""
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{where} is a {type(value).__name__}; expected an object with {', '.join(_ROW)}.")
+    derived = {name: value.pop(name, None) for name in ("commands", "depth")}
+    question = decode(Question, value, where)
+    for name, given in derived.items():
+        expected = _row(question)[name]
+        if isinstance(expected, tuple):
+            expected = list(expected)
+        if given != expected or type(given) is not type(expected):
+            raise InvalidInput(f"{where}, {name} is {reprlib.repr(given)}; expected {expected} for this file.")
     return question
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.envs.auto_explore.dataset import Dataset, Question, commands_to, write_dataset
+from reflectrl.envs.auto_explore.dataset import Dataset, Question, write_dataset
 
 # the benchmarks are scripts, which find each other because they lie in one folder
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -42,7 +42,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (place / name / path).parent.mkdir(parents=True, exist_ok=True)
             (place / name / path).write_text(text)
     asked = {
-        split: tuple(Question(name, text, "so", file, commands_to(file), 1) for name, text, file in rows)
+        split: tuple(Question(name, text, "so", file, 1) for name, text, file in rows)
         for split, rows in QUESTIONS.items()
     }
     write_dataset(place / "dataset", Dataset(asked, {name: place / name for name in ("shop", "shelf")}))

@@ -20,7 +20,7 @@ from reflectrl.data_gen.rows import Row, read_rows, write_rows
 from reflectrl.data_gen.samples import Sample, read_samples, write_samples
 from reflectrl.envs.alfworld.games import Game, read_game, write_game
 from reflectrl.envs.alfworld.published import published_games
-from reflectrl.envs.auto_explore.dataset import Dataset, Question, commands_to, read_dataset, write_dataset
+from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
@@ -96,7 +96,7 @@ def write_questions(folder: Path) -> None:
     files = ["a.md", "b.md", "people/c.md"]
     for file in files:
         (place / file).write_text("Text.", encoding="utf-8")
-    asked = (Question("shop", f"What is {file}?", "Text.", file, commands_to(file), 1) for file in files)
+    asked = (Question("shop", f"What is {file}?", "Text.", file, 1) for file in files)
     write_dataset(
         folder, Dataset({split: (next(asked),) for split in ("train", "validation", "test")}, {"shop": place})
     )

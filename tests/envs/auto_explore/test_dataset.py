@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import pytest
 
 from reflectrl.core import InvalidInput
@@ -18,7 +17,6 @@ from reflectrl.envs.auto_explore.dataset import (
     Dataset,
     Question,
     ask_about,
-    commands_to,
     keep_answerable,
     read_dataset,
     readable_files,
@@ -29,11 +27,9 @@ from reflectrl.envs.auto_explore.dataset import (
 SPLITS = ("train", "validation", "test")
 
 
-class Asker:
-    """Asks about every line of a file."""
-
-    def write(self, file: str, text: str) -> list[Pair]:
-        return [(f"Where is {line}?", f"{file}: {line}") for line in text.splitlines()]
+def ask(file: str, text: str) -> list[Pair]:
+    """Ask about every line of a file."""
+    return [(f"Where is {line}?", f"{file}: {line}") for line in text.splitlines()]
 
 
 def make_repository(folder: Path, per_folder: int = 10) -> Path:
@@ -53,19 +49,11 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def dataset(repository: Path) -> Dataset:
-    return ask_about({"shop": repository}, Asker(), per_file=2, seed=0)
+    return ask_about({"shop": repository}, ask, per_file=2, seed=0)
 
 
 def question(repository: str, file: str, number: int = 1) -> Question:
-    return Question(repository, f"Where is {file} {number}?", "here", file, commands_to(file), number)
-
-
-def test_a_question_knows_the_shortest_way_to_its_file() -> None:
-    assert commands_to("a.md") == ("id a.md",)
-    assert commands_to("people/two words/it's.md") == ("cd people", "cd 'two words'", """id 'it'"'"'s.md'""")
-    deep = question("shop", "people/leave/lisbon.md", 3)
-    assert (deep.depth, deep.id) == (2, "d2/shop/people/leave/lisbon.md#3")
-    assert question("shop", "a.md").id == "d0/shop/a.md#1"
+    return Question(repository, f"Where is {file} {number}?", "here", file, number)
 
 
 def test_each_readable_file_is_asked_about(dataset: Dataset, repository: Path) -> None:
@@ -74,15 +62,11 @@ def test_each_readable_file_is_asked_about(dataset: Dataset, repository: Path) -
     assert len({row.id for row in rows}) == 60
     assert dataset.repositories == {"shop": repository}
     assert dataset.filtered.questions == {"surplus": 30}
-    assert all(row.answer.startswith(f"{row.file}: line") and row.commands == commands_to(row.file) for row in rows)
-
-
-def test_a_writer_may_be_a_function(dataset: Dataset, repository: Path) -> None:
-    assert ask_about({"shop": repository}, Asker().write, per_file=2, seed=0) == dataset
+    assert all(row.answer.startswith(f"{row.file}: line") for row in rows)
 
 
 def test_the_same_seed_asks_the_same_and_another_does_not(dataset: Dataset, repository: Path) -> None:
-    again, other = (ask_about({"shop": repository}, Asker(), per_file=2, seed=seed) for seed in (0, 1))
+    again, other = (ask_about({"shop": repository}, ask, per_file=2, seed=seed) for seed in (0, 1))
     assert again == dataset
     assert other.questions["test"] != dataset.questions["test"]
     kept = [{(row.file, row.question) for split in SPLITS for row in one.questions[split]} for one in (dataset, other)]
@@ -93,9 +77,7 @@ def test_what_was_left_out_is_counted(repository: Path) -> None:
     (repository / "unclear.txt").write_text("line one\nnowhere else\nnowhere else")
     (repository / "odd.txt").write_text("\n\n")
     (repository / "mute.txt").write_text("word")
-    filtered = ask_about(
-        {"shop": repository}, lambda f, t: Asker().write(f, t) if len(t) > 5 else [], per_file=9, seed=0
-    )
+    filtered = ask_about({"shop": repository}, lambda f, t: ask(f, t) if len(t) > 5 else [], per_file=9, seed=0)
     assert filtered.filtered.questions == {"ambiguous": 1, "duplicate": 1}
     assert filtered.filtered.files == {"empty": 1, "nothing to ask": 1}
 
@@ -170,7 +152,7 @@ def test_three_files_are_enough_for_each_split_and_two_are_trained_on() -> None:
     splits = split_questions(rows, seed=0)
     assert [[row.repository for row in splits[split]] for split in ("validation", "test")] == [["a"], ["a"]]
     assert sorted(row.repository for row in splits["train"]) == ["a", "b", "b"]
-    with pytest.raises(InvalidInput, match="found for 2 files; a dataset needs three files at one depth"):
+    with pytest.raises(InvalidInput, match="2 files"):
         split_questions(rows[3:], seed=0)
 
 
@@ -196,21 +178,28 @@ def test_a_dataset_is_read_as_written(dataset: Dataset, repository: Path, tmp_pa
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["data"]
 
 
-def test_the_same_dataset_is_written_as_the_same_bytes(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
-    again = ask_about({"shop": repository}, Asker(), per_file=2, seed=0)
-    for name, one in (("a", dataset), ("b", again)):
-        write_dataset(tmp_path / name, one)
-    for split in SPLITS:
-        assert (tmp_path / "a" / f"{split}.jsonl").read_bytes() == (tmp_path / "b" / f"{split}.jsonl").read_bytes()
+def test_a_dataset_that_could_not_be_read_is_not_written(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
+    (repository / dataset.questions["test"][0].file).unlink()
+    with pytest.raises(InvalidInput, match="'shop'"):
+        write_dataset(tmp_path / "data", dataset)
+    assert not (tmp_path / "data").exists()
+    shutil.copytree(make_repository(tmp_path / "again"), repository, dirs_exist_ok=True)
+    write_dataset(tmp_path / "data", dataset)  # what the first attempt left is in nobody's way
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "data", "shop"]
 
 
-def test_datasets_loads_the_three_files(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_question_knows_the_shortest_way_to_its_file() -> None:
+    deep = question("shop", "people/two words/it's.md", 3)
+    assert deep.commands == ("cd people", "cd 'two words'", """id 'it'"'"'s.md'""")
+    assert (deep.depth, deep.id) == (2, "d2/shop/people/two words/it's.md#3")
+    assert (question("shop", "a.md").commands, question("shop", "a.md").id) == (("id a.md",), "d0/shop/a.md#1")
+
+
+def test_a_row_is_one_object_of_json(dataset: Dataset, tmp_path: Path) -> None:
     write_dataset(tmp_path / "data", dataset)
-    files = {split: str(tmp_path / "data" / f"{split}.jsonl") for split in SPLITS}
-    loaded = datasets.load_dataset("json", data_files=files, cache_dir=str(tmp_path / "cache"))
+    row, *_ = map(json.loads, (tmp_path / "data" / "test.jsonl").read_text(encoding="utf-8").splitlines())
     first = dataset.questions["test"][0]
-    assert {split: len(loaded[split]) for split in SPLITS} == {s: len(dataset.questions[s]) for s in SPLITS}
-    assert loaded["test"][0] == {
+    assert row == {
         "repository": "shop",
         "question": first.question,
         "answer": first.answer,
@@ -224,7 +213,7 @@ def test_datasets_loads_the_three_files(dataset: Dataset, tmp_path: Path) -> Non
 def test_questions_by_content_are_about_the_test_files_and_have_numbers_of_their_own(
     repository: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
-    both = ask_about({"shop": repository}, Asker(), per_file=2, seed=0, by_content=Asker().write)
+    both = ask_about({"shop": repository}, ask, per_file=2, seed=0, by_content=ask)
     assert {split: both.questions[split] for split in SPLITS} == dataset.questions
     rows = both.questions[BY_CONTENT]
     assert {row.file for row in rows} == {row.file for row in both.questions["test"]}
@@ -233,115 +222,84 @@ def test_questions_by_content_are_about_the_test_files_and_have_numbers_of_their
     assert read_dataset(tmp_path / "data").questions == both.questions
 
 
-def test_a_dataset_without_questions_by_content_is_read(dataset: Dataset, tmp_path: Path) -> None:
-    write_dataset(tmp_path / "data", dataset)
-    assert not (tmp_path / "data" / f"{BY_CONTENT}.jsonl").exists()
-    assert BY_CONTENT not in read_dataset(tmp_path / "data").questions
-
-
-def test_a_question_by_content_about_a_training_file_is_refused(repository: Path, tmp_path: Path) -> None:
-    both = ask_about({"shop": repository}, Asker(), per_file=2, seed=0, by_content=Asker().write)
-    known = replace(both.questions["train"][0], number=9)
-    with pytest.raises(InvalidInput, match="as train does; a file has one split"):
-        write_dataset(tmp_path / "data", replace(both, questions={**both.questions, BY_CONTENT: (known,)}))
-
-
-def test_a_dataset_is_not_written_over_something(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_dataset_goes_to_a_new_folder_outside_of_its_repositories(
+    dataset: Dataset, repository: Path, tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
-    with pytest.raises(InvalidInput, match="data exists; expected a new folder"):
-        write_dataset(tmp_path / "data", dataset)
-
-
-def test_a_dataset_is_not_written_into_its_own_repository(dataset: Dataset, repository: Path) -> None:
-    with pytest.raises(InvalidInput, match="which is copied; expected a folder outside"):
-        write_dataset(repository / "runs" / "data", dataset)
+    for folder in (tmp_path / "data", repository / "runs" / "data"):
+        with pytest.raises(InvalidInput, match=str(folder)):
+            write_dataset(folder, dataset)
     assert not (repository / "runs").exists()
 
 
-def test_a_dataset_that_could_not_be_read_is_not_written(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
-    (repository / dataset.questions["test"][0].file).unlink()
-    with pytest.raises(InvalidInput, match="which repository 'shop' lacks"):
-        write_dataset(tmp_path / "data", dataset)
-    assert not (tmp_path / "data").exists()
-    shutil.copytree(make_repository(tmp_path / "again"), repository, dirs_exist_ok=True)
-    write_dataset(tmp_path / "data", dataset)  # what the first attempt left is in nobody's way
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "data", "shop"]
+@pytest.mark.parametrize("name", ["../shop", "", ".shop", "two words", "a/b"])
+def test_a_name_that_is_no_folder_name_is_refused(repository: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match=repr(name)):
+        ask_about({name: repository}, ask, per_file=1, seed=0)
 
 
-def test_names_and_numbers_are_checked(repository: Path, tmp_path: Path) -> None:
-    for name in ("../shop", "", ".shop", "two words", "a/b"):
-        with pytest.raises(InvalidInput, match="is no folder name; expected letters"):
-            ask_about({name: repository}, Asker(), per_file=1, seed=0)
-    with pytest.raises(InvalidInput, match="0 questions per file were asked for; expected 1 or more"):
-        ask_about({"shop": repository}, Asker(), per_file=0, seed=0)
-    with pytest.raises(InvalidInput, match="gone is not a folder; expected a repository"):
-        ask_about({"gone": tmp_path / "gone"}, Asker(), per_file=1, seed=0)
-    with pytest.raises(InvalidInput, match="found for 0 files"):
+def test_what_makes_no_dataset_is_refused(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="0 questions"):
+        ask_about({"shop": repository}, ask, per_file=0, seed=0)
+    with pytest.raises(InvalidInput, match="gone"):
+        ask_about({"gone": tmp_path / "gone"}, ask, per_file=1, seed=0)
+    with pytest.raises(InvalidInput, match="0 files"):
         ask_about({"shop": repository}, lambda _file, _text: [], per_file=1, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "fact"),
     [
-        ({"repository": "shp"}, r"line 2 names repository 'shp'; did you mean 'shop'\?"),
-        ({"question": 3}, "line 2, question is 3; expected a value of type str"),
-        ({"number": True}, "line 2, number is True; expected a value of type int"),
-        ({"commands": "id a"}, "line 2, commands is 'id a'; expected a value of type list"),
-        ({"commands": ["id a"]}, r"line 2, commands are \['id a'\]; expected \["),
-        ({"depth": 7}, "line 2, depth is 7; expected"),
-        ({"file": "", "commands": ["id ''"], "depth": 0}, "line 2 names file '', which repository 'shop' lacks"),
-        (
-            {"file": "../train.jsonl", "commands": ["cd ..", "id train.jsonl"], "depth": 1},
-            "line 2 names file '../train.jsonl', which",
-        ),
-        ({"colour": "red"}, "line 2 has answer, colour, commands, .*; expected an object with repository, question"),
+        ({"repository": "shp"}, "'shp'.*'shop'"),
+        ({"question": 3}, "question is 3"),
+        ({"number": True}, "number is True"),
+        ({"commands": "id a"}, "commands is 'id a'"),
+        ({"commands": ["id a"]}, r"commands is \['id a'\]"),
+        ({"depth": 7}, "depth is 7"),
+        ({"file": "", "commands": ["id ''"], "depth": 0}, "''.*'shop'"),
+        ({"file": "../train.jsonl", "commands": ["cd ..", "id train.jsonl"], "depth": 1}, r"'\.\./train.jsonl'"),
+        ({"colour": "red"}, "'colour'"),
     ],
+    ids=str,
 )
-def test_a_bad_row_is_named(dataset: Dataset, tmp_path: Path, change: dict[str, object], sentence: str) -> None:
+def test_a_bad_row_is_named(dataset: Dataset, tmp_path: Path, change: dict[str, object], fact: str) -> None:
     write_dataset(tmp_path / "data", dataset)
     file = tmp_path / "data" / "train.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines()
     lines[1] = json.dumps({**json.loads(lines[1]), **change})
     file.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(InvalidInput, match=rf"train.jsonl, {sentence}"):
+    with pytest.raises(InvalidInput, match=rf"train.jsonl, line 2.*{fact}"):
         read_dataset(tmp_path / "data")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"", "has no questions; every split needs one"),
-        (b"{", r"line 1 is not JSON \(Expecting"),
-        (b"[]\n", r"line 1 has \[\]; expected an object"),
-        (b"\xff", "cannot be read"),
-        (None, "cannot be read"),
-    ],
-)
-def test_a_bad_file_of_a_split_is_named(dataset: Dataset, tmp_path: Path, content: bytes | None, sentence: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"[]\n", b"\xff", None])
+def test_a_bad_file_of_a_split_is_named(dataset: Dataset, tmp_path: Path, content: bytes | None) -> None:
     write_dataset(tmp_path / "data", dataset)
     file = tmp_path / "data" / "validation.jsonl"
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InvalidInput, match=rf"validation.jsonl,? {sentence}"):
+    with pytest.raises(InvalidInput, match=r"validation\.jsonl"):
         read_dataset(tmp_path / "data")
 
 
-def test_a_file_in_two_splits_and_an_id_given_twice_are_refused(dataset: Dataset, tmp_path: Path) -> None:
-    first = dataset.questions["train"][0]
-    for split, row, sentence in (
-        ("test", replace(first, number=9), f"asks about {first.file!r}, as train does; a file has one split"),
-        ("train", first, f"is the second question {first.id!r}"),
-    ):
-        questions = {**dataset.questions, split: (*dataset.questions[split], row)}
-        with pytest.raises(InvalidInput, match=sentence):
-            write_dataset(tmp_path / "data", replace(dataset, questions=questions))
+@pytest.mark.parametrize(
+    ("split", "number"), [("test", 9), (BY_CONTENT, 9), ("train", None)], ids=["test", "by content", "given twice"]
+)
+def test_a_file_in_two_splits_and_an_id_given_twice_are_refused(
+    dataset: Dataset, tmp_path: Path, split: str, number: int | None
+) -> None:
+    row = dataset.questions["train"][0]
+    row = replace(row, number=number or row.number)
+    questions = {**dataset.questions, split: (*dataset.questions.get(split, ()), row)}
+    with pytest.raises(InvalidInput, match=row.file):
+        write_dataset(tmp_path / "data", replace(dataset, questions=questions))
 
 
 def test_a_folder_that_is_no_dataset_is_refused(dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="gone has no folder 'repositories'; expected the folder of a dataset"):
+    with pytest.raises(InvalidInput, match="gone"):
         read_dataset(tmp_path / "gone")
     write_dataset(tmp_path / "data", dataset)
     shutil.rmtree(tmp_path / "data" / "repositories" / "shop")
-    with pytest.raises(InvalidInput, match="line 1 names repository 'shop'; Known: none"):
+    with pytest.raises(InvalidInput, match="'shop'"):
         read_dataset(tmp_path / "data")

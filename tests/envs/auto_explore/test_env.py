@@ -11,14 +11,13 @@ import sys
 from collections import deque
 from pathlib import Path, PurePosixPath
 
-import gymnasium
 import pytest
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.dataset import ask_about, commands_to, write_dataset
+from reflectrl.envs.auto_explore.dataset import ask_about, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 
 SUBJECTS = {"": "opening hours", "people": "hourly wages", "people/leave": "sick notes"}
@@ -79,60 +78,53 @@ def here(env):
     return PurePosixPath(shown)
 
 
-def way(start, file):
-    """Commands from a folder to a file, worked out on paths: up to where the two part, down again, ``id``."""
-    file = PurePosixPath(file)
-    common = os.path.commonpath([f"/{start}", f"/{file.parent}"]).strip("/")
-    below = PurePosixPath(common)
-    return len(start.relative_to(below).parts) + len(file.relative_to(below).parts)
+def commands_to(file):
+    return [*(f"cd {folder}" for folder in Path(file).parent.parts), f"id {Path(file).name}"]
 
 
 # ---- it is an environment --------------------------------------------------------------------------------------------
 
 
-def test_it_passes_our_checks(shop):
-    check_env(AutoExplore(str(shop)), episodes=9)
-    check_env(AutoExplore(), episodes=3)
-
-
-def test_it_passes_our_checks_with_ranges_and_missing_entries(shop):
-    check_env(AutoExplore(str(shop), page=2, horizon=40), episodes=9)
-    check_env(AutoExplore(str(shop), leave_out=0.5), episodes=9)
-    check_env(AutoExplore(page=3, horizon=30, listing=False, output=7, leave_out=0.3), episodes=3)
-
-
-def test_gymnasium_makes_it_by_its_id_and_plays_it(shop):
-    env = gymnasium.make("reflectrl/AutoExplore-v0", dataset=str(shop))
-    _, info = env.reset(seed=0)
-    assert info["task"] in {task.id for task in env.unwrapped.tasks("train")}
-    terminated = False
-    while not terminated:
-        _, reward, terminated, truncated, info = env.step(env.unwrapped.expert())
-        assert not truncated
-    assert info["success"]
-    assert reward == pytest.approx(14 / 15)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"page": 2, "horizon": 40}, {"leave_out": 0.5}, {"page": 3, "listing": False, "output": 7, "leave_out": 0.3}],
+    ids=str,
+)
+def test_it_passes_our_checks(shop, options):
+    check_env(AutoExplore(str(shop), **options), episodes=9)
+    check_env(AutoExplore(**options), episodes=2)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "sentence"),
+    ("option", "value"),
     [
-        ("page", 1, "page=1 was given to 'auto_explore'; expected 2 or more"),
-        ("page", "20", "page='20' was given to 'auto_explore'; expected 2 or more"),
-        ("output", 0, "output=0 was given to 'auto_explore'; expected 1 or more"),
-        ("horizon", 0, "horizon=0 was given to 'auto_explore'; expected 1 or more whole steps"),
-        ("leave_out", 1.0, "leave_out=1.0 was given to 'auto_explore'; expected 0 or more, below 1"),
-        ("leave_out", -0.1, "leave_out=-0.1 was given"),
-        ("leave_out", float("nan"), "leave_out=nan was given"),
-        ("leave_out", "0.3", "leave_out='0.3' was given"),
-        ("dataset", None, "dataset=None was given to 'auto_explore'; expected a folder or source, as text"),
-        ("dataset", "", "source '' is neither a folder nor of another known form"),
-        ("dataset", "company:nan", r"source 'company:nan' has size 'nan'; did you mean 'nano'\?"),
-        ("pages", 3, r"environment 'auto_explore' has no option 'pages'; did you mean 'page'\?"),
+        ("page", 1),
+        ("page", "20"),
+        ("output", 0),
+        ("horizon", 0),
+        ("leave_out", 1.0),
+        ("leave_out", -0.1),
+        ("leave_out", float("nan")),
+        ("leave_out", "0.3"),
+        ("dataset", None),
+        ("dataset", ""),
+        ("dataset", "company:nan"),
+        ("pages", 3),
     ],
 )
-def test_a_bad_option_is_refused_in_a_sentence(shop, option, value, sentence):
-    with pytest.raises(InvalidInput, match=sentence):
+def test_a_bad_option_is_refused(shop, option, value):
+    with pytest.raises(InvalidInput, match=option if value not in ("", "company:nan") else repr(value)):
         make_env("auto_explore", **{"dataset": str(shop), option: value})
+
+
+@pytest.mark.parametrize("content", [{}, {"a.md": "# sick notes\n\nyes\n"}, {"a.bin": "\0"}, {".git/config": "x"}])
+def test_a_repository_with_too_few_questions_is_refused(tmp_path, content):
+    (tmp_path / "bare").mkdir()
+    for name, text in content.items():
+        (tmp_path / "bare" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bare" / name).write_text(text)
+    with pytest.raises(InvalidInput, match=f"{int('a.md' in content)} files"):
+        AutoExplore(str(tmp_path / "bare"))
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -157,22 +149,21 @@ def test_ids_begin_with_the_depth_so_that_a_stage_of_a_curriculum_selects_them()
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "fact"),
     [
-        ({}, "task 't' of 'auto_explore' has no question; use env.tasks"),
-        ({"question": " \n"}, "task 't' of 'auto_explore' has no question"),
-        ({"question": 3}, "task 't' of 'auto_explore' has no question"),
-        ({"question": "Where?"}, "repository 'None' is not in this dataset; Known: shop"),
-        ({"question": "Where?", "repository": "shp"}, r"'shp' is not in this dataset; did you mean 'shop'\?"),
-        ({"question": "Where?", "repository": "shop", "file": "rome.md"}, "file 'rome.md' is not in repository 'shop'"),
-        ({"question": "Where?", "repository": "shop", "file": "people"}, "file 'people' is not in"),
-        ({"question": "Where?", "repository": "shop", "file": "/cairo.md"}, "file '/cairo.md' is not in"),
-        ({"question": "Where?", "repository": "shop", "file": "people/../cairo.md"}, "expected a path from its root"),
-        ({"question": "Where?", "repository": "shop", "file": ""}, "file '' is not in repository 'shop'"),
+        ({}, "'t'"),
+        ({"question": " \n"}, "'t'"),
+        ({"question": 3}, "'t'"),
+        ({"question": "Where?"}, "'None'.*shop"),
+        ({"question": "Where?", "repository": "shp"}, "'shp'.*'shop'"),
+        *(
+            ({"question": "Where?", "repository": "shop", "file": file}, f"'{file}'")
+            for file in ("rome.md", "people", "/cairo.md", "people/../cairo.md", "")
+        ),
     ],
 )
-def test_a_foreign_task_is_refused(shop, options, sentence):
-    with pytest.raises(InvalidInput, match=sentence):
+def test_a_foreign_task_is_refused(shop, options, fact):
+    with pytest.raises(InvalidInput, match=fact):
         AutoExplore(str(shop)).reset(options={"task": Task("t", options)})
 
 
@@ -238,14 +229,7 @@ def test_a_file_that_is_named_with_the_last_step_ends_the_episode_itself(shop, c
     begin(env, "people/cairo.md")
     _, got, terminated, truncated, info = play(env, "cd people", f"id {city}.md")
     assert (got, terminated, truncated, info["success"]) == (reward, True, False, city == "cairo")
-
-
-def test_reading_the_right_file_is_not_naming_it(shop):
-    env = AutoExplore(str(shop))
-    begin(env, "cairo.md")
-    text, reward, terminated, _, info = env.step("cat cairo.md")
-    assert (reward, terminated, info["success"]) == (pytest.approx(-1 / 15), False, False)
-    assert text.endswith("Result: # opening hours in Cairo Nobody knows.")
+    assert env.expert() is None
 
 
 def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop):
@@ -266,21 +250,26 @@ def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop
 # ---- expert ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_expert_plays_the_commands_of_the_dataset():
-    env = AutoExplore()
-    for task in random.Random(0).sample(every_task(env), 200):
-        env.reset(options={"task": task})
-        assert tuple(play_expert(env)) == commands_to(task.options["file"])
-
-
-def test_the_expert_takes_a_shortest_way_from_wherever_it_is():
-    env = AutoExplore(horizon=40)
+@pytest.mark.parametrize("page", [2, 20])
+def test_the_expert_takes_a_shortest_way_from_wherever_it_is_and_its_reflections_name_no_command(page):
+    env = AutoExplore(page=page, horizon=60)
     rng = random.Random(0)
-    for task in rng.sample(every_task(env), 100):
+    for task in rng.sample(every_task(env), 60):
+        file = PurePosixPath(task.options["file"])
         env.reset(options={"task": task})
-        wander(env, rng, rng.randrange(12))
-        shortest = way(here(env), task.options["file"])
-        assert len(play_expert(env)) == shortest
+        assert env.mistaken() is None
+        wander(env, rng, rng.randrange(9))
+        start, actions = here(env), []
+        while env.expert() is not None:
+            assert not re.search(rf"\b{re.escape(env.expert())}\b", env.reflection())
+            actions.append(env.expert())
+            assert len(env.observation.actions) <= env.max_actions == 2 * page + 2
+            env.step(actions[-1])
+            assert env.mistaken() is False
+        assert env.answer == str(file)
+        shared = os.path.commonpath([f"/{start}", f"/{file.parent}"]).strip("/")
+        shortest = len(start.relative_to(shared).parts) + len(file.relative_to(shared).parts)
+        assert len(actions) == shortest if page == 20 else len(actions) >= shortest
 
 
 def distances(env, file):
@@ -324,13 +313,6 @@ def test_no_way_through_ranges_is_shorter_than_the_experts(shop, file):
         assert len(play_expert(env)) == left[state]
 
 
-def test_the_expert_has_nothing_to_do_once_a_file_is_named(shop):
-    env = AutoExplore(str(shop))
-    begin(env, "people/cairo.md")
-    env.step("id cairo.md")
-    assert env.expert() is None
-
-
 # ---- hints -----------------------------------------------------------------------------------------------------------
 
 
@@ -351,6 +333,8 @@ def test_reflections_by_hand(shop):
         "Good. cairo is in this folder.",
         "Mistake. cairo is in this folder.",
     ]
+    begin(env, "people/cairo.md")  # only the last command of this episode counts
+    assert env.reflection() == "cairo is further down."
 
 
 def test_the_file_s_name_is_said_only_where_the_text_shows_it(shop):
@@ -386,18 +370,6 @@ def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_refl
     assert env.secrets() == ["people"]
 
 
-def test_the_expert_never_calls_its_own_commands_mistakes(shop):
-    env = AutoExplore(str(shop), page=2, horizon=40)
-    rng = random.Random(0)
-    for task in every_task(env):
-        env.reset(options={"task": task})
-        assert env.mistaken() is None
-        wander(env, rng, rng.randrange(9))
-        while env.expert() is not None:
-            env.step(env.expert())
-            assert env.mistaken() is False
-
-
 def test_reflections_on_ranges_by_hand(shop):
     env = AutoExplore(str(shop), page=2)
     begin(env, "cairo.md")
@@ -408,28 +380,6 @@ def test_reflections_on_ranges_by_hand(shop):
     assert said == ["Mistake", "Good", "Good", "Mistake", "Good"]
 
 
-def test_a_reflection_judges_the_last_command_of_this_episode_only(shop):
-    env = AutoExplore(str(shop))
-    begin(env, "people/cairo.md")
-    play(env, "cd people", "cd leave")
-    begin(env, "people/cairo.md")
-    assert env.reflection() == "cairo is further down."
-    env.step("cd people")
-    assert env.reflection() == "Good. cairo is in this folder."
-
-
-@pytest.mark.parametrize("page", [2, 20])
-def test_a_reflection_never_names_the_next_command(page):
-    env = AutoExplore(page=page, horizon=60)
-    rng = random.Random(0)
-    for task in rng.sample(every_task(env), 60):
-        env.reset(options={"task": task})
-        wander(env, rng, rng.randrange(9))
-        while env.expert() is not None:
-            assert not re.search(rf"\b{re.escape(env.expert())}\b", env.reflection())
-            env.step(env.expert())
-
-
 def test_the_spoiler_names_the_best_command_and_the_file(shop):
     env = AutoExplore(str(shop))
     begin(env, "people/cairo.md")
@@ -438,23 +388,13 @@ def test_the_spoiler_names_the_best_command_and_the_file(shop):
     assert env.spoiler() == "The file is /people/cairo.md."
 
 
-def test_a_negative_example_can_be_made_and_unmade(shop):
-    """What gen-data does: perturb a step, ask for a reflection, restore."""
-    env = AutoExplore(str(shop), leave_out=0.5)
-    env.reset(seed=5)
-    play(env, env.expert() if not env.expert().startswith("id ") else "cd people")
-    here_now, observation, hints = env.snapshot(), env.observation, env.hints()
-    env.step(next(action for action in observation.actions if action not in (env.expert(), "cat cairo.md")))
-    env.restore(here_now)
-    assert (env.observation, env.hints()) == (observation, hints)
-
-
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
 def test_the_text_and_the_menu_of_the_start(shop):
     env = AutoExplore(str(shop))
     text, info = begin(env, "cairo.md", question="Where  are\nsick notes?")
+    assert text == f"{env.observation.task}\n{env.observation.text}"
     assert text == "Question: Where are sick notes?\nFolder: /\nHere: people/ athens.md berlin.md cairo.md dublin.md"
     assert info["actions"] == (
         "id athens.md",
@@ -469,15 +409,6 @@ def test_the_text_and_the_menu_of_the_start(shop):
     )
 
 
-def test_the_question_is_the_task_and_the_same_in_every_state(shop):
-    env = AutoExplore(str(shop))
-    text, _ = begin(env, "cairo.md")
-    for action in ("cd people", "cat cairo.md", "cd ..", "id cairo.md"):
-        assert env.observation.task == "Question: Where are sick notes?"
-        assert text == f"{env.observation.task}\n{env.observation.text}"
-        text = env.step(action)[0]
-
-
 def test_the_listing_can_be_left_to_the_menu(shop):
     shown, bare = (AutoExplore(str(shop), listing=listing) for listing in (True, False))
     for action in ("cd people", "cat cairo.md", "cd leave"):
@@ -487,40 +418,6 @@ def test_the_listing_can_be_left_to_the_menu(shop):
         assert shown.observation.actions == bare.observation.actions
         play(shown, action)
         play(bare, action)
-
-
-def test_a_result_is_cut_to_what_is_asked_for(shop):
-    env = AutoExplore(str(shop), output=9)
-    begin(env, "cairo.md")
-    assert env.step("cat athens.md")[0].endswith("\nResult: # opening [cut]")
-
-
-@pytest.mark.parametrize("page", [2, 3, 4, 7, 20])
-def test_no_menu_is_longer_than_a_page_allows(page):
-    env = AutoExplore(page=page, horizon=200)
-    rng = random.Random(0)
-    for task in rng.sample(every_task(env), 20):
-        env.reset(options={"task": task})
-        for _ in range(30):
-            assert len(env.observation.actions) <= env.max_actions == 2 * page + 2
-            wander(env, rng, 1)
-
-
-def test_the_longest_menu_is_a_range_of_files_that_are_yet_to_be_read(shop):
-    env = AutoExplore(str(shop), page=2)
-    begin(env, "cairo.md")
-    play(env, "ls people..athens.md", "cd people", "ls leave..athens.md", "cd leave", "ls cairo.md..dublin.md")
-    assert env.observation.actions == ("id cairo.md", "id dublin.md", "cd ..", "ls", "cat cairo.md", "cat dublin.md")
-    assert env.max_actions == 6
-
-
-def test_a_narrow_page_needs_more_commands_to_the_same_file(shop):
-    lengths = []
-    for page in (20, 2):
-        env = AutoExplore(str(shop), page=page)
-        begin(env, "people/leave/dublin.md")
-        lengths.append(len(play_expert(env)))
-    assert lengths[0] < lengths[1]
 
 
 # ---- distractor leave-out --------------------------------------------------------------------------------------------
@@ -536,12 +433,19 @@ def seen(env, task, seed):
     return frozenset(found)
 
 
-def test_what_leads_to_the_answer_is_never_left_out(shop):
+def test_what_leads_to_the_answer_is_never_left_out_and_the_rest_for_the_whole_episode(shop):
     env = AutoExplore(str(shop), leave_out=0.99)
     for task in every_task(env):
         for seed in range(5):
             env.reset(seed=seed, options={"task": task})
-            assert tuple(play_expert(env)) == commands_to(task.options["file"])
+            assert play_expert(env) == commands_to(task.options["file"])
+    env = AutoExplore(str(shop), leave_out=0.5)
+    begin(env, "people/leave/cairo.md")
+    first = env.observation.actions
+    play(env, "cd people", "cd leave", "cd ..", "cd ..")
+    assert env.observation.actions == first
+    assert len(first) < 9
+    assert len(begin(AutoExplore(str(shop), leave_out=0.99), None)[1]["actions"]) == 9
 
 
 def test_the_seed_decides_what_is_left_out():
@@ -555,20 +459,6 @@ def test_the_seed_decides_what_is_left_out():
     needed = 2 + 1 + 2  # what leads to the answer, and the ways up
     share = sum(len(everything - entries) for entries in drawn) / (40 * (len(everything) - needed))
     assert share == pytest.approx(0.5, abs=0.1)
-
-
-def test_an_entry_that_is_left_out_stays_left_out_for_the_episode(shop):
-    env = AutoExplore(str(shop), leave_out=0.5)
-    begin(env, "people/leave/cairo.md")
-    first = env.observation.actions
-    play(env, "cd people", "cd leave", "cd ..", "cd ..")
-    assert env.observation.actions == first
-    assert len(first) < 9
-
-
-def test_nothing_is_left_out_where_nobody_knows_the_answer(shop):
-    env = AutoExplore(str(shop), leave_out=0.99)
-    assert len(begin(env, None)[1]["actions"]) == 9
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -594,45 +484,29 @@ def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_anot
     env.step("cd people")
     [copy] = copies.glob("*/copy")
     shutil.rmtree(copy)
-    with pytest.raises(WorkFailed, match=f"'{action}' was not played: the copy .* has gone.*Reset the environment"):
+    with pytest.raises(WorkFailed, match=f"'{action}'"):
         env.step(action)
     begin(env, "people/cairo.md")
     assert play_expert(env) == ["cd people", "id cairo.md"]
     assert len(list(copies.glob("*/copy"))) == 1
 
 
-def test_a_copy_that_lost_the_file_is_an_error_in_words_and_the_next_episode_has_another(shop, copies):
-    """Whoever cleans the folder of temporary files may take the oldest ones first."""
+def test_a_copy_that_lost_the_file_is_an_error_and_the_next_episode_has_another(shop, copies):
+    """A cleaner of temporary files may take the oldest ones first."""
     env = AutoExplore(str(shop))
     begin(env, "people/cairo.md")
     [copy] = copies.glob("*/copy")
     (copy / "people" / "cairo.md").unlink()
     env.step("cd people")
-    with pytest.raises(WorkFailed, match="people/cairo.md has gone from the copy of the repository; reset"):
+    with pytest.raises(WorkFailed, match=r"people/cairo\.md"):
         env.expert()
     begin(env, "people/cairo.md")
     assert play_expert(env) == ["cd people", "id cairo.md"]
-
-
-def test_a_repository_that_vanishes_with_its_copy_is_an_error_in_words(shop, copies):
-    env = AutoExplore(str(shop))
-    begin(env, "cairo.md")
     shutil.rmtree(shop)
     begin(env, "berlin.md")  # the copy is enough
     shutil.rmtree(next(copies.glob("*/copy")))
-    with pytest.raises(InvalidInput, match="shop' does not exist; give the folder of a repository"):
+    with pytest.raises(InvalidInput, match="shop'"):
         begin(env, "cairo.md")
-
-
-@pytest.mark.parametrize("content", [{}, {"a.md": "# sick notes\n\nyes\n"}, {"a.bin": "\0"}, {".git/config": "x"}])
-def test_a_repository_with_too_few_questions_is_refused(tmp_path, content):
-    (tmp_path / "bare").mkdir()
-    for name, text in content.items():
-        (tmp_path / "bare" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "bare" / name).write_text(text)
-    files = int("a.md" in content)
-    with pytest.raises(InvalidInput, match=f"clear questions were found for {files} files; a dataset needs three"):
-        AutoExplore(str(tmp_path / "bare"))
 
 
 ROOT_READS_ALL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()

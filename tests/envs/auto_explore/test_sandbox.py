@@ -18,14 +18,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
 from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
 
-
-@pytest.fixture(autouse=True)
-def copies(tmp_path, monkeypatch):
-    """The folder in which copies are made."""
-    folder = tmp_path / "copies"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+pytestmark = pytest.mark.usefixtures("copies")
 
 
 @pytest.fixture
@@ -51,50 +44,18 @@ def sandbox(shop):
         yield opened
 
 
-def refused(result: Result) -> str:
-    assert result.failed
-    assert not result.ended
-    return result.output
-
-
 # ---- commands --------------------------------------------------------------------------------------------------------
-
-
-def test_ls_shows_folders_first_with_a_slash(sandbox):
-    assert sandbox.run("ls") == Result("people/\nREADME.md")
-    assert sandbox.run("ls people") == Result("leave/\nit's.md\ntwo words.md")
-    assert sandbox.run("ls /people/leave").output == "athens.md"
-
-
-def test_cd_moves_and_comes_back(sandbox):
-    assert sandbox.cwd == PurePosixPath(".")
-    assert sandbox.run("cd people/leave") == Result("")
-    assert sandbox.cwd == PurePosixPath("people/leave")
-    sandbox.run("cd ..")
-    assert sandbox.cwd == PurePosixPath("people")
-    for home in ("cd", "cd /"):
-        sandbox.run("cd people")
-        sandbox.run(home)
-        assert sandbox.cwd == PurePosixPath(".")
-
-
-def test_cd_above_the_root_is_refused_and_stays(sandbox):
-    sandbox.run("cd people")
-    assert "leads out of the repository" in refused(sandbox.run("cd ../.."))
-    assert sandbox.cwd == PurePosixPath("people")
-
-
-def test_cat_joins_files_and_names_those_that_are_missing(sandbox):
-    assert sandbox.run("cat README.md") == Result("# shop\nsells\ntea\n")
-    assert sandbox.run("cat README.md people/leave/athens.md").output.endswith("tea\nsick notes go to Wanda\n")
-    partly = sandbox.run("cat missing README.md")
-    assert partly.failed
-    assert partly.output == "missing does not exist; ls shows what is here.\n# shop\nsells\ntea\n"
 
 
 @pytest.mark.parametrize(
     ("command", "output"),
     [
+        ("ls", "people/\nREADME.md"),
+        ("ls people", "leave/\nit's.md\ntwo words.md"),
+        ("ls /people/leave", "athens.md"),
+        ("cat README.md", "# shop\nsells\ntea\n"),
+        ("cat README.md people/leave/athens.md", "# shop\nsells\ntea\nsick notes go to Wanda\n"),
+        ("cat 'people/two words.md'", "spaced\n"),
         ("head -n 1 README.md", "# shop"),
         ("head -n2 README.md", "# shop\nsells"),
         ("head -2 README.md", "# shop\nsells"),
@@ -104,29 +65,44 @@ def test_cat_joins_files_and_names_those_that_are_missing(sandbox):
         ("tail -n 2 README.md", "sells\ntea"),
         ("tail -n 999999999 README.md", "# shop\nsells\ntea"),
         ("tail -n 0 README.md", ""),
+        ("echo  several   words 'and  quoted'", "several words and  quoted"),
+        ("echo 'a > b' \\> \">>\"", "a > b > >>"),
+        # what a shell would expand is literal
+        ("echo * ? [a]", "* ? [a]"),
+        ("echo $HOME ${PATH}", "$HOME ${PATH}"),
+        ("echo ~ ~root", "~ ~root"),
+        ("echo {a,b} !x #y", "{a,b} !x #y"),
+        ('echo "$(ls) `ls`"', "$(ls) `ls`"),
     ],
 )
-def test_head_and_tail_show_lines(sandbox, command, output):
+def test_commands_look_like_a_shell_s(sandbox, command, output):
     assert sandbox.run(command) == Result(output)
+    assert sandbox.changes() == {}
 
 
-def test_head_and_tail_show_ten_lines_unless_told_otherwise(shop):
+def test_cd_moves_and_comes_back_but_not_above_the_root(sandbox):
+    places = []
+    for command in ("cd people/leave", "cd ..", "cd", "cd people", "cd /", "cd people", "cd ../.."):
+        sandbox.run(command)
+        places.append(str(sandbox.cwd))
+    assert places == ["people/leave", "people", ".", "people", ".", "people", "people"]
+
+
+def test_cat_names_the_files_that_are_missing(sandbox):
+    partly = sandbox.run("cat missing README.md")
+    assert partly.failed
+    assert partly.output.startswith("missing ")
+    assert partly.output.endswith("\n# shop\nsells\ntea\n")
+
+
+def test_head_and_tail_show_ten_lines_unless_a_number_is_given(shop):
     (shop / "long.txt").write_text("".join(f"{number}\n" for number in range(30)))
     with Sandbox(shop) as sandbox:
         assert sandbox.run("head long.txt").output.split("\n")[:10] == [str(number) for number in range(10)]
         assert sandbox.run("tail long.txt").output.split("\n") == [str(number) for number in range(20, 30)]
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["head", "head -n README.md", "tail -n x README.md", "head -n -1 README.md", "head -c 3 README.md", "tail a b"],
-)
-def test_head_and_tail_say_what_they_take(sandbox, command):
-    assert "takes -n and a number of lines" in refused(sandbox.run(command))
-
-
-def test_echo_shows_writes_and_appends(sandbox):
-    assert sandbox.run("echo  several   words 'and  quoted'").output == "several words and  quoted"
+def test_echo_writes_and_appends(sandbox):
     assert sandbox.run("echo one > people/new.md") == Result("")
     assert sandbox.run("echo two>>people/new.md") == Result("")
     assert sandbox.run("cat people/new.md").output == "one\ntwo\n"
@@ -134,80 +110,50 @@ def test_echo_shows_writes_and_appends(sandbox):
     assert sandbox.run("cat people/new.md").output == "x\n"
 
 
-def test_a_quoted_sign_of_redirection_is_a_word(sandbox):
-    assert sandbox.run("echo 'a > b' \\> \">>\"").output == "a > b > >>"
-    assert sandbox.changes() == {}
-
-
-def test_id_ends_with_an_answer_relative_to_the_root(sandbox):
-    sandbox.run("cd people")
-    done = sandbox.run("id leave/athens.md")
-    assert done == Result("", ended=True, answer="people/leave/athens.md")
-    assert sandbox.run("id /README.md").answer == "README.md"
-
-
-@pytest.mark.parametrize("command", ["id", "id people", "id missing", "id README.md people", "id ../shop/README.md"])
-def test_id_of_anything_but_one_file_does_not_end(sandbox, command):
-    done = sandbox.run(command)
-    assert refused(done)
-    assert done.answer is None
-
-
-def test_exit_ends_without_an_answer(sandbox):
+def test_id_and_exit_end_the_work(sandbox):
     assert sandbox.run("exit") == Result("", ended=True)
-    assert refused(sandbox.run("exit 1"))
-
-
-@pytest.mark.parametrize("name", ["two words.md", "it's.md"])
-def test_quoted_names_are_one_word(sandbox, name):
     sandbox.run("cd people")
-    assert not sandbox.run(f"cat {quote(name)}").failed
-    assert sandbox.run(f"id {quote(name)}").answer == f"people/{name}"
+    assert sandbox.run("id leave/athens.md") == Result("", ended=True, answer="people/leave/athens.md")
+    assert sandbox.run("id /README.md").answer == "README.md"
+    for name in ("two words.md", "it's.md"):
+        assert sandbox.run(f"id {quote(name)}").answer == f"people/{name}"
 
 
 @pytest.mark.parametrize(
-    "command", ["ls; ls", "ls | ls", "ls && ls", "ls &", "cat < README.md", "ls `ls`", "ls $(ls)", "ls\nls"]
-)
-def test_what_only_a_shell_understands_is_refused(sandbox, command):
-    assert "is not understood; give one command" in refused(sandbox.run(command))
-
-
-@pytest.mark.parametrize(
-    "command", ["echo * ? [a]", "echo $HOME ${PATH}", "echo ~ ~root", "echo {a,b} !x #y", 'echo "$(ls) `ls`"']
-)
-def test_what_a_shell_would_expand_is_literal(sandbox, command):
-    assert sandbox.run(command) == Result(command.removeprefix("echo ").replace('"', ""))
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "fact"),
     [
-        ("", "command '' is not known"),
-        ("sl", "command 'sl' is not known; did you mean 'ls'?"),
-        ("rm -rf /", "command 'rm' is not known"),
-        ("cat", "cat was given no file"),
-        ("cat 'open", "open quote"),
-        ("ls a b", "ls takes one folder"),
-        ("ls -la", "-la does not exist"),
-        ("ls README.md", "README.md is not a folder"),
-        ("cd README.md", "README.md is not a folder"),
-        ("ls > x", "only echo can"),
-        ("echo x >", "needs one file after it"),
-        ("echo x > a b", "needs one file after it"),
-        ("echo x > a > b", "needs one file after it"),
-        ("echo " + "x" * 70_000, "a command of 70,005 characters is too long"),
-        ("python x.py", "command 'python' is not known"),
-        ("pip list", "command 'pip' is not known"),
+        ("", "''"),
+        ("sl", "'ls'"),
+        ("rm -rf /", "'rm'"),
+        ("python x.py", "'python'"),
+        ("pip list", "'pip'"),
+        *((command, "-n") for command in ("head", "head -n README.md", "tail -n x README.md", "head -n -1 README.md")),
+        *((command, "-n") for command in ("head -c 3 README.md", "tail a b")),
+        *((f"id{rest}", "") for rest in ("", " people", " missing", " README.md people", " ../shop/README.md")),
+        ("exit 1", "exit"),
+        ("cat", "cat"),
+        ("cat 'open", "quote"),
+        ("ls a b", "ls"),
+        ("ls -la", "-la"),
+        ("ls README.md", "README.md"),
+        ("cd README.md", "README.md"),
+        ("cd ..", ".."),
+        ("ls > x", "echo"),
+        ("echo x >", ">"),
+        ("echo x > a b", ">"),
+        ("echo x > a > b", ">"),
+        ("echo " + "x" * 70_000, "70,005"),
+        *((command, repr(sign)) for command, sign in (("ls; ls", ";"), ("ls | ls", "|"), ("ls && ls", "&"))),
+        *((command, repr(sign)) for command, sign in (("ls &", "&"), ("cat < README.md", "<"), ("ls `ls`", "`"))),
+        *((command, repr(sign)) for command, sign in (("ls $(ls)", "("), ("ls\nls", "\n"))),
     ],
 )
-def test_a_wrong_command_is_answered_with_one_sentence(sandbox, command, sentence):
-    said = refused(sandbox.run(command))
-    assert sentence in said
-    assert "\n" not in said
-
-
-def test_no_sentence_of_a_sandbox_without_programs_offers_them(sandbox):
-    assert "python" not in sandbox.run("sl").output
+def test_a_wrong_command_is_answered_with_one_sentence(sandbox, command, fact):
+    result = sandbox.run(command)
+    assert (result.failed, result.ended, result.answer) == (True, False, None)
+    assert fact in result.output
+    assert "\n" not in result.output
+    assert "python" not in result.output or "python" in command  # nothing that cannot be run here is offered
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -238,27 +184,19 @@ def test_binary_files_are_named_and_not_shown(shop, content):
             assert sandbox.run(command).output.strip() == f"data is binary, {len(content)} bytes"
 
 
-def test_a_character_on_the_border_of_what_is_looked_at_does_not_make_a_file_binary(shop):
-    (shop / "text").write_bytes(b"x" * 8191 + "é".encode() * 10)
-    with Sandbox(shop, limits=Limits(output=20_000)) as sandbox:
-        assert sandbox.run("cat text").output == "x" * 8191 + "é" * 10
-
-
 def test_output_has_no_control_characters_but_newline_and_tab(shop):
     (shop / "ansi.txt").write_bytes(b"\x1b[31mred\x1b[0m\ttab\r\nbell\x07 \xc2\x9b2J back\x08\x7f")
     with Sandbox(shop) as sandbox:
-        output = sandbox.run("cat ansi.txt").output
-        assert output == "�[31mred�[0m\ttab\nbell� �2J back��"
+        assert sandbox.run("cat ansi.txt").output == "�[31mred�[0m\ttab\nbell� �2J back��"
         assert sandbox.run("echo '\x1b[2J\udcff'").output == "�[2J�"
 
 
-def test_an_empty_file_gives_nothing_and_an_empty_folder_a_sentence(shop):
+def test_an_empty_file_gives_nothing_and_a_character_may_lie_on_the_border_of_what_is_looked_at(shop):
     (shop / "empty").touch()
-    (shop / "nothing").mkdir()
-    with Sandbox(shop) as sandbox:
-        assert sandbox.run("cat empty") == Result("")
-        assert sandbox.run("tail empty") == Result("")
-        assert sandbox.run("ls nothing") == Result("this folder is empty.")
+    (shop / "text").write_bytes(b"x" * 8191 + "é".encode() * 10)
+    with Sandbox(shop, limits=Limits(output=20_000)) as sandbox:
+        assert sandbox.run("cat empty") == sandbox.run("tail empty") == Result("")
+        assert sandbox.run("cat text").output == "x" * 8191 + "é" * 10
 
 
 # ---- entries and views -----------------------------------------------------------------------------------------------
@@ -269,7 +207,7 @@ def test_entries_are_those_of_the_working_directory_or_of_a_folder(sandbox):
     assert sandbox.entries(PurePosixPath("people/leave")) == (Entry("athens.md", False),)
     sandbox.run("cd people/leave")
     assert sandbox.entries() == (Entry("athens.md", False),)
-    with pytest.raises(InvalidInput, match="missing does not exist"):
+    with pytest.raises(InvalidInput, match="missing"):
         sandbox.entries(PurePosixPath("missing"))
 
 
@@ -283,90 +221,68 @@ def test_views_share_files_and_not_the_working_directory(sandbox):
     assert second.run("cat new").output == "shared\n"
 
 
-def test_a_view_does_not_write(sandbox):
-    view = sandbox.view()
-    assert "for reading only" in refused(view.run("echo x > new"))
-    assert "for reading only" in refused(view.run("echo x >> README.md"))
-    assert view.run("echo x").output == "x"
-    assert sandbox.changes() == {}
-
-
-def test_closing_a_view_keeps_the_copy_and_closing_the_owner_removes_it(sandbox):
+def test_a_view_reads_only_and_does_not_close_the_copy(sandbox):
     with sandbox.view() as view:
-        pass
+        assert view.run("echo x > new").failed
+        assert view.run("echo x >> README.md").failed
+        assert view.run("echo x").output == "x"
+    assert sandbox.changes() == {}
     assert view.run("cat README.md") == sandbox.run("cat README.md")
     sandbox.close()
     sandbox.close()
     for one in (sandbox, view):
-        for use in (
-            lambda one=one: one.run("ls"),
-            lambda one=one: one.run("cat README.md"),
-            one.entries,
-            one.view,
-            one.changes,
-        ):
-            with pytest.raises(WorkFailed, match="the copy of the repository has gone"):
+        for use in (lambda one=one: one.run("ls"), one.entries, one.view, one.changes):
+            with pytest.raises(WorkFailed):
                 use()
+
+
+def test_a_removed_working_directory_is_a_sentence(sandbox):
+    sandbox.run("cd people/leave")
+    shutil.rmtree(sandbox.root / "people")
+    assert "people/leave" in sandbox.run("ls").output
+    assert not sandbox.run("cd /").failed
 
 
 def test_a_copy_that_vanishes_is_reported_and_not_a_traceback(sandbox):
     sandbox.run("cd people")
     shutil.rmtree(sandbox.root.parent)
     for command in ("ls", "cat it\\'s.md", "cd leave", "echo x > y", "cd /"):
-        with pytest.raises(WorkFailed, match="has gone"):
+        with pytest.raises(WorkFailed):
             sandbox.run(command)
     sandbox.close()
-
-
-def test_a_removed_working_directory_is_a_sentence(sandbox):
-    sandbox.run("cd people/leave")
-    shutil.rmtree(sandbox.root / "people")
-    assert "people/leave does not exist" in refused(sandbox.run("ls"))
-    assert not sandbox.run("cd /").failed
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
-def test_changes_are_new_changed_and_removed_files(sandbox):
-    assert sandbox.changes() == {}
-    sandbox.run("echo new > people/new.md")
-    sandbox.run("echo more >> README.md")
-    (sandbox.root / "people/it's.md").unlink()
-    assert sandbox.changes() == {
-        "README.md": b"# shop\nsells\ntea\nmore\n",
-        "people/it's.md": None,
-        "people/new.md": b"new\n",
-    }
-    assert list(sandbox.changes()) == sorted(sandbox.changes())
-
-
-def test_changes_see_equal_sizes_and_forget_what_was_undone(sandbox):
-    before = (sandbox.root / "people/it's.md").stat()
-    sandbox.run("echo QUOTED > people/it\\'s.md")
-    os.utime(sandbox.root / "people/it's.md", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert sandbox.changes() == {"people/it's.md": b"QUOTED\n"}
-    sandbox.run("echo quoted > people/it\\'s.md")
-    assert sandbox.changes() == {}
-
-
-def test_changes_compare_with_the_copy_and_not_with_the_repository(shop, sandbox):
+def test_changes_are_new_changed_and_removed_files_since_the_copy_was_made(shop, sandbox):
     (shop / "README.md").write_text("changed since")
-    assert sandbox.changes() == {}
-
-
-def test_changes_leave_out_links_and_hidden_files(sandbox):
     (sandbox.root / "link").symlink_to("README.md")
     (sandbox.root / ".hidden").touch()
     os.mkfifo(sandbox.root / "fifo")
     assert sandbox.changes() == {}
+    before = (sandbox.root / "people/it's.md").stat()
+    sandbox.run("echo QUOTED > people/it\\'s.md")  # of equal size and time
+    os.utime(sandbox.root / "people/it's.md", ns=(before.st_atime_ns, before.st_mtime_ns))
+    sandbox.run("echo new > people/new.md")
+    sandbox.run("echo more >> README.md")
+    (sandbox.root / "people/two words.md").unlink()
+    assert list(sandbox.changes().items()) == [
+        ("README.md", b"# shop\nsells\ntea\nmore\n"),
+        ("people/it's.md", b"QUOTED\n"),
+        ("people/new.md", b"new\n"),
+        ("people/two words.md", None),
+    ]
+    sandbox.run("echo quoted > people/it\\'s.md")
+    assert "people/it's.md" not in sandbox.changes()
+    assert (shop / "people/it's.md").read_text() == "quoted\n"
 
 
 def test_changes_too_large_to_hold_are_reported(shop):
     with Sandbox(shop, limits=Limits(copy_bytes=10_000)) as sandbox:
         with (sandbox.root / "sparse").open("wb") as file:
             file.truncate(10_001)
-        with pytest.raises(WorkFailed, match="the changed files hold more than 10,000 bytes"):
+        with pytest.raises(WorkFailed, match="10,000"):
             sandbox.changes()
 
 
@@ -374,22 +290,11 @@ def test_writing_is_limited_in_all(shop):
     with Sandbox(shop, limits=Limits(write_bytes=10)) as sandbox:
         assert not sandbox.run("echo 1234 > a").failed
         assert not sandbox.run("echo 678 >> a").failed
-        assert "the 10 bytes that may be written here are used up" in refused(sandbox.run("echo 1 > b"))
+        assert sandbox.run("echo 1 > b").failed
         assert sandbox.changes() == {"a": b"1234\n678\n"}
 
 
 # ---- the copy --------------------------------------------------------------------------------------------------------
-
-
-def test_the_original_is_never_written(shop, sandbox):
-    sandbox.run("echo x > README.md")
-    assert (shop / "README.md").read_text() == "# shop\nsells\ntea\n"
-    assert not sandbox.root.is_relative_to(shop)
-
-
-def test_hidden_files_are_not_copied(sandbox):
-    assert sorted(path.name for path in sandbox.root.iterdir()) == ["README.md", "people"]
-    assert sandbox.left_out == ()
 
 
 def test_links_that_stay_inside_are_kept_and_others_left_out(shop):
@@ -413,16 +318,10 @@ def test_links_that_stay_inside_are_kept_and_others_left_out(shop):
         assert sandbox.run("cat folder/athens.md").output == "sick notes go to Wanda\n"
 
 
-def test_hard_links_become_files_of_their_own(shop):
-    os.link(shop / "README.md", shop / "again.md")
-    with Sandbox(shop) as sandbox:
-        sandbox.run("echo x > again.md")
-        assert sandbox.run("head -n 1 README.md").output == "# shop"
-        assert not sandbox.run("cat again.md").failed
-
-
-def test_special_files_and_odd_names_are_left_out_and_named(shop, monkeypatch):
+def test_special_files_and_odd_names_are_left_out_and_the_first_hundred_named(shop, monkeypatch):
     os.mkfifo(shop / "fifo")
+    os.link(shop / "README.md", shop / "again.md")
+    (shop / "tool.py").touch(0o555)
     monkeypatch.chdir(shop)  # the path of a socket is short
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
@@ -430,10 +329,13 @@ def test_special_files_and_odd_names_are_left_out_and_named(shop, monkeypatch):
     (shop / "\udcff").touch()  # a byte that is not UTF-8
     with Sandbox(shop) as sandbox:
         assert sorted(sandbox.left_out) == ["'\\udcff'", "'line\\nbreak'", "fifo", "socket"]
-        assert sandbox.run("ls").output == "people/\nREADME.md"
-
-
-def test_what_is_left_out_is_named_a_hundred_times_at_most(shop):
+        assert sandbox.run("ls").output == "people/\nREADME.md\nagain.md\ntool.py"
+        assert sorted(path.name for path in sandbox.root.iterdir()) == ["README.md", "again.md", "people", "tool.py"]
+        # hard links become files of their own, read-only files can be written and run
+        assert (sandbox.root / "tool.py").stat().st_mode & 0o777 == 0o700
+        assert not sandbox.run("echo x > tool.py").failed
+        assert not sandbox.run("echo x > again.md").failed
+        assert sandbox.run("head -n 1 README.md").output == "# shop"
     for number in range(120):
         (shop / f"broken{number:03d}").symlink_to("missing")
     with Sandbox(shop) as sandbox:
@@ -463,22 +365,6 @@ def test_unreadable_files_are_left_out():
             (root / "repository" / "closed").chmod(0o700)
 
 
-def test_read_only_files_can_be_written_in_the_copy_and_may_be_run(shop):
-    (shop / "tool.py").touch(0o555)
-    with Sandbox(shop) as sandbox:
-        mode = (sandbox.root / "tool.py").stat().st_mode & 0o777
-        assert mode == 0o700
-        assert not sandbox.run("echo x > tool.py").failed
-
-
-def test_an_empty_repository_works(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with Sandbox(tmp_path / "empty") as sandbox:
-        assert sandbox.entries() == ()
-        assert sandbox.run("ls") == Result("this folder is empty.")
-        assert sandbox.changes() == {}
-
-
 @pytest.mark.usefixtures("shop")
 def test_a_repository_may_hold_the_folder_of_copies(tmp_path):
     with Sandbox(tmp_path) as sandbox:
@@ -487,30 +373,22 @@ def test_a_repository_may_hold_the_folder_of_copies(tmp_path):
         assert sandbox.left_out == (f"copies/{sandbox.root.parent.name}",)
 
 
-def test_what_is_no_repository_is_refused(tmp_path, shop, copies):
-    with pytest.raises(InvalidInput, match=r"missing' does not exist; give the folder of a repository"):
-        Sandbox(tmp_path / "missing")
-    with pytest.raises(InvalidInput, match=r"README.md' is no folder"):
-        Sandbox(shop / "README.md")
-    assert list(copies.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("limits", "sentence"),
-    [
-        (Limits(copy_files=4), r"holds more than 4 files and folders .* raise Limits\(copy_files=...\)"),
-        (Limits(copy_bytes=20), r"holds more than 20 bytes \(.* alone has \d+\); .* raise Limits\(copy_bytes=...\)"),
-    ],
-)
-def test_a_repository_that_is_too_large_is_refused_and_leaves_nothing(shop, copies, limits, sentence):
-    with pytest.raises(InvalidInput, match=sentence):
-        Sandbox(shop, limits=limits)
-    assert list(copies.iterdir()) == []
-
-
-def test_limits_are_more_than_nothing():
-    with pytest.raises(InvalidInput, match="limit output=0 was given; expected more than 0"):
+def test_what_is_no_repository_or_too_large_is_refused_and_leaves_nothing(tmp_path, shop, copies):
+    for place in (tmp_path / "missing", shop / "README.md"):
+        with pytest.raises(InvalidInput, match=place.name):
+            Sandbox(place)
+    for limits, fact in ((Limits(copy_files=4), "copy_files"), (Limits(copy_bytes=20), "copy_bytes")):
+        with pytest.raises(InvalidInput, match=fact):
+            Sandbox(shop, limits=limits)
+    with pytest.raises(InvalidInput, match="output=0"):
         Limits(output=0)
+    with pytest.raises(ZeroDivisionError), Sandbox(shop):
+        len(list(copies.iterdir())) / 0
+    assert list(copies.iterdir()) == []
+    (tmp_path / "empty").mkdir()
+    with Sandbox(tmp_path / "empty") as sandbox:
+        assert (sandbox.entries(), sandbox.changes()) == ((), {})
+        assert not sandbox.run("ls").failed
 
 
 def test_folders_without_number_that_were_made_later_are_removed_too(shop, copies):
@@ -539,12 +417,6 @@ def test_a_copy_goes_with_its_last_user(shop, copies):
     assert not view.run("ls").failed  # the owner has gone out of scope, the copy has not
     del view
     gc.collect()
-    assert list(copies.iterdir()) == []
-
-
-def test_a_copy_goes_with_an_exception(shop, copies):
-    with pytest.raises(ZeroDivisionError), Sandbox(shop):
-        len(list(copies.iterdir())) / 0
     assert list(copies.iterdir()) == []
 
 
@@ -628,19 +500,14 @@ def test_what_others_may_have_made_is_left_alone(shop, copies):
         (folder / "kept").touch()
     (copies / f"{PREFIX}file").touch()
     (copies / f"{PREFIX}link").symlink_to(elsewhere)
+    if os.geteuid() == 0:
+        (copies / f"{PREFIX}theirs").mkdir()
+        os.chown(copies / f"{PREFIX}theirs", 65534, 65534)
     with Sandbox(shop):
+        assert os.geteuid() != 0 or (copies / f"{PREFIX}theirs").exists()
         assert all((folder / "kept").exists() for folder in others)
         assert (copies / f"{PREFIX}file").exists()
         assert (copies / f"{PREFIX}link").is_symlink()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders for others")
-def test_folders_of_other_users_are_left_alone(shop, copies):
-    theirs = copies / f"{PREFIX}theirs"
-    theirs.mkdir()
-    os.chown(theirs, 65534, 65534)
-    with Sandbox(shop):
-        assert theirs.exists()
 
 
 def test_many_that_start_at_once_do_not_take_each_others_folders():
