@@ -8,8 +8,18 @@ from types import MappingProxyType
 
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.seeds import derive_seed
-from reflectrl.envs.auto_explore.company.catalog import DEPARTMENTS, MARKDOWN, TABLE, Subject
-from reflectrl.envs.auto_explore.company.words import CITIES, COASTS, DRINKS, GROUPS, SCREENS, SERVICES
+from reflectrl.envs.auto_explore.company.catalog import (
+    CITIES,
+    COASTS,
+    DEPARTMENTS,
+    DRINKS,
+    GROUPS,
+    MARKDOWN,
+    SCREENS,
+    SERVICES,
+    TABLE,
+    Subject,
+)
 
 
 @dataclass(frozen=True)

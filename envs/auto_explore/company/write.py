@@ -9,11 +9,8 @@ from pathlib import Path, PurePosixPath
 from reflectrl.core import InvalidInput
 from reflectrl.core.seeds import derive_seed
 from reflectrl.envs.auto_explore.company.catalog import MARKDOWN, TABLE
-from reflectrl.envs.auto_explore.company.code import LANGUAGES, source
-from reflectrl.envs.auto_explore.company.markdown import policy
 from reflectrl.envs.auto_explore.company.plan import Folder, Size, plan_company, size_named
-from reflectrl.envs.auto_explore.company.root import root_files
-from reflectrl.envs.auto_explore.company.tables import table
+from reflectrl.envs.auto_explore.company.texts import LANGUAGES, policy, root_files, source, table
 
 
 def write_company(folder: Path, size: str = "nano", seed: int = 0) -> None:

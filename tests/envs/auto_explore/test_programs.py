@@ -38,7 +38,7 @@ def test_without_bubblewrap_a_sentence_names_the_package(sandbox, tmp_path, monk
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     done = sandbox.run(command)
     assert done.failed
-    assert done.output == ("python and pip need bubblewrap, which was not found: install the package 'bubblewrap'.")
+    assert "'bubblewrap'" in done.output
 
 
 @needs_bubblewrap
@@ -49,10 +49,8 @@ def test_without_libseccomp_a_sentence_names_the_packages(sandbox, tmp_path, mon
     monkeypatch.delitem(sys.modules, "pyseccomp", raising=False)
     done = sandbox.run("python -c 1")
     assert done.failed
-    assert done.output == (
-        "python and pip need libseccomp, which cannot be used (Unable to find libseccomp): install the package "
-        "'libseccomp2' of the system and 'pyseccomp' of the Python package index."
-    )
+    for fact in ("Unable to find libseccomp", "'libseccomp2'", "'pyseccomp'"):
+        assert fact in done.output
 
 
 def test_a_bubblewrap_that_does_not_work_is_quoted(sandbox, tmp_path, monkeypatch):
@@ -63,34 +61,27 @@ def test_a_bubblewrap_that_does_not_work_is_quoted(sandbox, tmp_path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     done = sandbox.run("python -c 1")
     assert done.failed
-    assert "cannot run here" in done.output
     assert "'bwrap: no namespaces for you'" in done.output
 
 
-@pytest.mark.parametrize("command", ["python", "python -c"])
-def test_python_says_what_it_takes(sandbox, command):
-    assert sandbox.run(command).output == "python takes a file, or -c and code."
-
-
-@pytest.mark.parametrize("command", ["python missing.py", "python src", "python /etc/passwd", "python -m this"])
+@pytest.mark.parametrize(
+    "command",
+    ["python", "python -c", "python missing.py", "python src", "python /etc/passwd", "python -m this"],
+)
 def test_only_files_of_the_repository_are_run(sandbox, command):
     assert sandbox.run(command).failed
 
 
 @needs_bubblewrap
-def test_a_file_is_run_with_its_arguments_and_its_neighbours(sandbox):
-    done = sandbox.run("python 'src/sell me.py' green 'two words'")
-    assert done.output == "['green', 'two words'] 3 /repository/src/sell me.py\n"
-    assert not done.failed
-
-
-@needs_bubblewrap
-def test_a_program_starts_in_the_working_directory(sandbox):
+def test_programs_run_in_the_working_directory_with_their_arguments_and_nothing_random(sandbox):
     sandbox.run("cd src")
-    assert sandbox.run("python -c 'import os; print(os.getcwd(), sorted(os.listdir()))'").output == (
-        "/repository/src ['prices.py', 'sell me.py']\n"
-    )
-    assert sandbox.run("python /fail.py").failed
+    assert sandbox.run("python 'sell me.py' a 'b c'").output == "['a', 'b c'] 3 /repository/src/sell me.py\n"
+    assert sandbox.run("python '/src/sell me.py' a 'b c'") == sandbox.run("python 'sell me.py' a 'b c'")
+    code = "import os, tempfile; print(os.getcwd(), os.listdir('/tmp'), hash('tea')); tempfile.mkdtemp()"
+    once, again = (sandbox.run(f"python -c {quote(code)}") for _ in range(2))
+    assert once == again  # equal hashes, and a temporary folder that does not last
+    assert once.output.startswith("/repository/src [] ")
+    assert sandbox.run("pip --version").output.startswith("pip ")
 
 
 @needs_bubblewrap
@@ -120,19 +111,6 @@ def test_a_program_of_a_view_does_not_write(sandbox):
 
 
 @needs_bubblewrap
-def test_equal_programs_print_equal_hashes(sandbox):
-    once, again = (sandbox.run('python -c \'print(hash("tea"), {"a", "b", "c"})\'') for _ in range(2))
-    assert once == again
-    assert not once.failed
-
-
-@needs_bubblewrap
-def test_there_is_a_temporary_folder_that_does_not_last(sandbox):
-    code = "import os, tempfile; print(os.listdir('/tmp')); tempfile.mkdtemp()"
-    assert [sandbox.run(f"python -c {quote(code)}").output for _ in range(2)] == ["[]\n", "[]\n"]
-
-
-@needs_bubblewrap
 def test_output_is_cut_and_a_program_that_goes_on_printing_is_stopped(shop):
     with Sandbox(shop, programs=True, limits=Limits(output=100)) as sandbox:
         assert sandbox.run("""python -c "print('x' * 150)" """).output == "x" * 100 + "\n(cut after 100 characters)"
@@ -148,10 +126,3 @@ def test_what_programs_write_counts_with_what_echo_writes(shop):
         assert not sandbox.run(f"python -c {quote(code)}").failed
         assert not sandbox.run("echo " + "x" * 60_000 + " > b").failed
         assert sandbox.run(f"python -c {quote(code)}").failed
-
-
-@needs_bubblewrap
-def test_pip_lists_what_is_there(sandbox):
-    done = sandbox.run("pip --version")
-    assert not done.failed
-    assert done.output.startswith("pip ")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import socket
 import subprocess
 import tarfile
@@ -58,16 +59,24 @@ def test_repositories_have_names_of_their_own(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     names = fetch_all([str(folder) for folder in folders[:3]], tmp_path / "into")
     assert names == {"docs": folders[0], "docs-2": folders[1], "t": folders[2]}
-    with pytest.raises(InvalidInput, match="was given twice"):
+    with pytest.raises(InvalidInput, match="docs"):
         fetch_all([str(folders[0])] * 2, tmp_path / "into")
 
 
 @pytest.mark.parametrize(
-    "source", ["", "no/such/folder", "ftp://example.org/a.git", "https://example.org/page", "x::y"]
+    "source",
+    ["", "no/such/folder", "ftp://example.org/a.git", "https://example.org/page", "x::y"]
+    + ["git+--upload-pack=touch mark", "git+ext::sh -c touch% mark", "git+ssh://-oProxyCommand=mark/a", "git+"]
+    + ["git@-oProxyCommand=mark:a", "git@example.org:-a", "git+no/such/folder"]
+    + ["pypi:", "pypi:-r", "pypi:shop @ https://example.org/a.zip", "pypi:./shop", "pypi:shop>=1", "pypi:shop=="]
+    + ["pypi:shop[x]", "company:nan", "company:", "company:nano:x", "company:nano:", "company:nano:-1"],
 )
-def test_an_unknown_source_is_answered_with_the_known_forms(tmp_path: Path, source: str) -> None:
-    with pytest.raises(InvalidInput, match=r"expected a folder; git\+URL, .*pypi:NAME==VERSION; company:nano"):
-        fetch(source, tmp_path)
+def test_what_is_no_source_is_refused_before_git_or_pip_sees_it(tmp_path: Path, source: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=re.escape(repr(source.rpartition(":")[2] if "company" in source else source))
+    ):
+        fetch(source, tmp_path / "into")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("form", ["git+{}", "git+file://{}"])
@@ -108,32 +117,17 @@ def test_git_leaves_large_files_where_they_are(origin: Path, tmp_path: Path, mon
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     _, path = fetch(f"git+{origin}", tmp_path / "into")
     assert (path / "README.md").read_text() == "1\n"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "git+--upload-pack=touch mark",
-        "git+ext::sh -c touch% mark",
-        "git+ssh://-oProxyCommand=mark/a",
-        "git@-oProxyCommand=mark:a",
-        "git@example.org:-a",
-        "git+no/such/folder",
-        "git+",
-    ],
-)
-def test_what_is_no_git_url_is_refused_before_git_sees_it(tmp_path: Path, source: str) -> None:
-    with pytest.raises(InvalidInput, match="is neither a folder with a git repository nor a git URL"):
-        fetch(source, tmp_path / "into")
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(WorkFailed, match="'git'"):
+        fetch("git@example.org:shop.git", tmp_path / "into")
 
 
 def test_a_git_repository_that_does_not_exist_is_named_without_its_password(origin: Path, tmp_path: Path) -> None:
-    with pytest.raises(WorkFailed, match="could not be fetched: .*gone' does not"):
+    with pytest.raises(WorkFailed, match="gone"):
         fetch(f"git+file://{origin}/gone", tmp_path / "into")
     with pytest.raises(WorkFailed) as failure:
         fetch("https://me:secret@127.0.0.1:9/shop.git", tmp_path / "into")
-    assert "'https://127.0.0.1:9/shop.git' could not be fetched" in str(failure.value)
+    assert "'https://127.0.0.1:9/shop.git'" in str(failure.value)
     assert "secret" not in str(failure.value)
     assert list((tmp_path / "into").iterdir()) == []
 
@@ -149,15 +143,9 @@ def test_a_server_that_says_nothing_is_not_waited_for(
     silent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with pytest.raises(WorkFailed, match=r"shop.git' was not there after 0.5 seconds"):
+    with pytest.raises(WorkFailed, match=r"shop\.git.* 0\.5 "):
         fetch(f"git+http://127.0.0.1:{silent}/shop.git", tmp_path / "into", timeout_s=0.5)
     assert list((tmp_path / "into").iterdir()) == []
-
-
-def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(WorkFailed, match="needs the program 'git'"):
-        fetch("git@example.org:shop.git", tmp_path / "into")
 
 
 BACKEND = """
@@ -200,47 +188,9 @@ def test_a_package_is_its_source_archive(tmp_path: Path) -> None:
     name, path = fetch("pypi:tinyshop==1.0", tmp_path / "into")
     assert (name, path) == ("tinyshop", tmp_path / "into" / "tinyshop")
     assert sorted(file.name for file in path.iterdir()) == ["PKG-INFO", "backend.py", "pyproject.toml", "src"]
-    assert [folder.name for folder in (tmp_path / "into").iterdir()] == ["tinyshop"]
-
-
-@pytest.mark.usefixtures("index")
-def test_a_package_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkFailed, match="source archive of tinyshop==2.0 could not be fetched: .*No matching"):
+    with pytest.raises(WorkFailed, match=r"tinyshop==2\.0"):
         fetch("pypi:tinyshop==2.0", tmp_path / "into")
-    assert list((tmp_path / "into").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "rest", ["", "-r", "shop @ https://example.org/a.zip", "./shop", "shop>=1", "shop==", "shop[x]"]
-)
-def test_what_is_no_package_name_never_reaches_pip(tmp_path: Path, rest: str) -> None:
-    with pytest.raises(InvalidInput, match="names no package; expected pypi:NAME or pypi:NAME==VERSION"):
-        fetch(f"pypi:{rest}", tmp_path)
-
-
-def test_the_company_is_built_from_its_seed(tmp_path: Path) -> None:
-    name, path = fetch("company:nano", tmp_path)
-    assert (name, path.parent) == ("company-nano", tmp_path)
-    found = [fetch(f"company:nano:{seed}", tmp_path)[1] for seed in (0, 7)]
-    texts = [
-        {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.*")} for folder in (path, *found)
-    ]
-    assert texts[0] == texts[1] != texts[2]
-
-
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        ("company:nan", r"has size 'nan'; did you mean 'nano'\?"),
-        ("company:", "has size ''"),
-        ("company:nano:x", "has seed 'x'; expected a whole number, as in company:nano:1"),
-        ("company:nano:", "has seed ''"),
-        ("company:nano:-1", "has seed '-1'"),
-    ],
-)
-def test_a_company_of_another_size_or_seed_is_refused(tmp_path: Path, source: str, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        fetch(source, tmp_path)
+    assert [folder.name for folder in (tmp_path / "into").iterdir()] == ["tinyshop"]
 
 
 def tar_with(path: Path, *members: tarfile.TarInfo) -> Path:
@@ -330,8 +280,3 @@ def test_a_damaged_archive_is_named(tmp_path: Path, cut: int) -> None:
     archive.write_bytes(archive.read_bytes()[:cut])
     with pytest.raises(WorkFailed, match="a.tar.gz cannot be unpacked"):
         unpack(archive, tmp_path / "into")
-
-
-def test_a_file_below_a_file_is_damage(tmp_path: Path) -> None:
-    with pytest.raises(WorkFailed, match="a.tar.gz cannot be unpacked"):
-        unpack(tar_with(tmp_path / "a.tar.gz", entry("shop/a"), entry("shop/a/b")), tmp_path / "into")

@@ -40,24 +40,28 @@ def many(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_the_text_holds_folder_entries_and_result(shop):
-    here = walk(shop)
+def test_the_text_and_the_menu_follow_the_commands(shop):
+    here = walk(shop, output=30)
     assert here.text == "Folder: /\nHere: people/ README.md"
+    assert walk(shop, listing=False).text == "Folder: /"
+    assert here.actions == ("id README.md", "cd people", "cat README.md")
     here.run("cat README.md")
     assert here.text.endswith("\nResult: # the shop")
-
-
-def test_the_entries_can_be_left_to_the_menu(shop):
-    assert walk(shop, listing=False).text == "Folder: /"
-
-
-def test_the_root_has_no_way_up_and_a_folder_has(shop):
-    here = walk(shop)
-    assert here.actions == ("id README.md", "cd people", "cat README.md")
+    assert here.actions == ("id README.md", "cd people")  # a file is read once
     here.run("cd people")
     assert here.actions == ("id pay.csv", "cd leave", "cd ..", "cat pay.csv")
-    here.run("cd ..")
-    assert here.cwd == PurePosixPath(".")
+    here.run("cd leave")
+    assert "cat 'two words.md'" in here.actions
+    here.run("cat 'two words.md'")
+    assert here.result == "quoted"
+    assert "cat 'two words.md'" not in here.actions
+    here.run("cat athens.md")
+    assert here.result == "# leave in athens Sick notes g [cut]"
+    taken = []
+    while here.answer is None:
+        taken.append(here.step_towards(PurePosixPath("README.md")))
+        here.run(taken[-1])
+    assert (taken, here.answer) == (["cd ..", "cd ..", "id README.md"], "README.md")
 
 
 def test_the_commands_stand_in_one_order_whatever_there_is(tmp_path):
@@ -71,41 +75,6 @@ def test_the_commands_stand_in_one_order_whatever_there_is(tmp_path):
             here.run(action)
         assert here.actions == ("id file00000.txt", "cd inner", "cd ..", "ls", "cat file00000.txt")
         assert here.text == "Folder: /large\nHere: inner/ file00000.txt"
-
-
-def test_a_file_is_read_once_and_can_still_be_named(shop):
-    here = walk(shop)
-    here.run("cat README.md")
-    assert here.actions == ("id README.md", "cd people")
-    here.run("cd people")
-    here.run("cd ..")
-    assert "cat README.md" not in here.actions
-
-
-def test_naming_a_file_answers_with_its_path(shop):
-    here = walk(shop)
-    for action in ("cd people", "cd leave", "id athens.md"):
-        assert here.answer is None
-        here.run(action)
-    assert here.answer == "people/leave/athens.md"
-
-
-def test_names_are_quoted_as_the_sandbox_reads_them(shop):
-    here = walk(shop)
-    here.run("cd people")
-    here.run("cd leave")
-    assert "cat 'two words.md'" in here.actions
-    here.run("cat 'two words.md'")
-    assert here.result == "quoted"
-    assert "cat 'two words.md'" not in here.actions
-
-
-def test_a_result_is_folded_onto_one_line_and_cut(shop):
-    here = walk(shop, output=30)
-    here.run("cd people")
-    here.run("cd leave")
-    here.run("cat athens.md")
-    assert here.result == "# leave in athens Sick notes g [cut]"
 
 
 def test_entries_that_are_not_kept_do_not_exist(shop):
@@ -139,6 +108,22 @@ def test_the_ranges_of_a_folder_hold_every_entry_once(tmp_path):
         assert seen == [f"id file{number:05d}.txt" for number in range(47)]
 
 
+def test_a_file_that_has_gone_is_a_result_and_the_way_to_it_an_error(shop):
+    here = walk(shop)
+    (shop.root / "README.md").unlink()
+    here.run("cat README.md")
+    assert "README.md" in here.result
+    assert here.answer is None
+    here.run("cd people")
+    assert here.step_towards(PurePosixPath("README.md")) == "cd .."
+    here.run("cd ..")
+    with pytest.raises(WorkFailed, match=r"README\.md"):
+        here.step_towards(PurePosixPath("README.md"))
+    shop.close()
+    with pytest.raises(WorkFailed):
+        here.run("cd people")
+
+
 def test_a_wrong_range_is_left_by_ls_and_by_cd(tmp_path):
     many(tmp_path / "shop", 1)
     many(tmp_path / "shop" / "large", 50)
@@ -153,40 +138,3 @@ def test_a_wrong_range_is_left_by_ls_and_by_cd(tmp_path):
         here.run(first)
         here.run("cd ..")
         assert here.cwd == PurePosixPath(".")
-
-
-def test_the_way_to_a_file_elsewhere_leads_up(shop):
-    here = walk(shop)
-    here.run("cd people")
-    here.run("cd leave")
-    target = PurePosixPath("README.md")
-    taken = []
-    while here.answer is None:
-        taken.append(here.step_towards(target))
-        here.run(taken[-1])
-    assert taken == ["cd ..", "cd ..", "id README.md"]
-
-
-def test_a_file_that_has_gone_gives_a_result_in_words(shop):
-    here = walk(shop)
-    (shop.root / "README.md").unlink()
-    here.run("cat README.md")
-    assert "README.md" in here.result
-    assert here.answer is None
-
-
-def test_the_way_to_a_file_that_has_gone_is_an_error_in_words(shop):
-    here = walk(shop)
-    here.run("cd people")
-    (shop.root / "README.md").unlink()
-    assert here.step_towards(PurePosixPath("README.md")) == "cd .."
-    here.run("cd ..")
-    with pytest.raises(WorkFailed, match="README.md has gone from the copy of the repository; reset the environment"):
-        here.step_towards(PurePosixPath("README.md"))
-
-
-def test_a_copy_that_has_gone_is_an_error_in_words(shop):
-    here = walk(shop)
-    shop.close()
-    with pytest.raises(WorkFailed, match="the copy of the repository has gone"):
-        here.run("cd people")
