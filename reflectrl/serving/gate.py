@@ -1,4 +1,4 @@
-"""``Gate``: what every request to ``reflectrl serve`` passes first, and the form of what it is refused with."""
+"""``Gate``: checks that every request to ``reflectrl serve`` passes first, and the form of error replies."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reflectrl.core.addresses import host_of, ip_address
 from reflectrl.core.stop import tell_user
-from reflectrl.serving.wire import Failure, Fault
+from reflectrl.serving.wire import ErrorBody, ErrorReply
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one client may ask of a server."""
+    """Limits of a request."""
 
     max_body: int = 131_072
-    """Bytes of a request."""
+    """Maximum size of a request body, in bytes."""
     max_waiting: int = 64
-    """Requests that wait for the players at the same time."""
+    """Maximum number of pending requests."""
     timeout_s: float = 30.0
-    """Seconds for a request to arrive, and then for its answer."""
+    """Seconds for a request to arrive, and then for its reply."""
 
 
 class Refused(Exception):
-    """A request that is answered with an error."""
+    """A request that is answered with an error status.
+
+    Args:
+        status: HTTP status.
+        sentence: message of the reply.
+        code: machine-readable code as in OpenAI's errors.
+
+    """
 
     def __init__(self, status: int, sentence: str, code: str | None = None) -> None:
         super().__init__(sentence)
@@ -41,23 +48,23 @@ class Refused(Exception):
 def error_reply(
     status: int, sentence: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """An error as OpenAI words it."""
+    """Return an error reply in OpenAI's format."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    fault = Failure(error=Fault(message=sentence, type=kind, code=code))
-    return JSONResponse(fault.model_dump(), status, headers)
+    reply = ErrorReply(error=ErrorBody(message=sentence, type=kind, code=code))
+    return JSONResponse(reply.model_dump(), status, headers)
 
 
 class Gate:
-    """Before everything else: checks host and key, bounds the size and the time of a body, and hides what breaks.
+    """Middleware that checks host and key, limits the size and the time of a body, and hides internal errors.
 
-    Starlette's own limit on bodies answers in plain text and keeps the connection, and its check of hosts knows no rule
-    for all IP addresses.
+    FastAPI's ``HTTPBearer`` runs after the body is read, and for known paths only. Starlette's limit on bodies replies
+    in plain text and keeps the connection open, and its ``TrustedHostMiddleware`` cannot allow all IP addresses.
 
     Args:
-        app: what is behind it.
-        bounds: what one client may ask.
-        key: what clients must know; ``None`` to let everybody in.
-        hosts: names that clients may call this server by, besides ``localhost`` and IP addresses.
+        app: the application behind it.
+        bounds: limits of a request.
+        key: bearer key that clients must send; ``None`` for no check.
+        hosts: host names that clients may use, besides ``localhost`` and IP addresses.
 
     """
 
@@ -68,7 +75,7 @@ class Gate:
         self._hosts = {"localhost", *map(str.lower, hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the beginning and end of the application."""
+        """Handle one request, or pass on an event of the application's lifespan."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -82,18 +89,19 @@ class Gate:
             except Refused as error:
                 refused = error_reply(error.status, str(error))
         if refused is not None:
-            refused.headers["connection"] = "close"  # or all that is still being sent would be read
+            refused.headers["connection"] = "close"  # otherwise the rest of the body would be read
             await refused(scope, receive, send)
             return
         await self._pass(scope, body, receive, send)
 
     def _misdirected(self, headers: Headers) -> JSONResponse | None:
-        """Refuse a name that somebody else may have led here, such as the owner of a web page (DNS rebinding)."""
+        """Refuse an unknown host name, which a web page may have pointed at this server (DNS rebinding)."""
         host = host_of(f"//{headers.get('host', '')}")
         if host in self._hosts or ip_address(host):
             return None
-        said = f"the header Host names {host[:60]!r}, and this server goes by {', '.join(sorted(self._hosts))} and IP "
-        return error_reply(421, f"{said}addresses; call it by one of them, or start it with --allow-host NAME.")
+        known = ", ".join(sorted(self._hosts))
+        sentence = f"the header Host names {host[:60]!r}; expected {known} or an IP address"
+        return error_reply(421, f"{sentence}: use one of them, or start the server with --allow-host NAME.")
 
     def _unauthenticated(self, headers: Headers) -> JSONResponse | None:
         if self._key is None:
@@ -101,22 +109,22 @@ class Gate:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key.encode()):
             return None
-        said = "a key is needed, and none or a wrong one was given; send it as `Authorization: Bearer KEY`."
-        return error_reply(401, said, "invalid_api_key", {"www-authenticate": "Bearer"})
+        sentence = "the key is missing or wrong; send it as `Authorization: Bearer KEY`."
+        return error_reply(401, sentence, "invalid_api_key", {"www-authenticate": "Bearer"})
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """All of it, or nothing of one that says that it is too large."""
-        body, more, most = bytearray(), True, self._bounds.max_body
+        """Return the whole body; one whose declared length is too large is not read."""
+        body, more, max_bytes = bytearray(), True, self._bounds.max_body
         declared = headers.get("content-length", "")
-        too_large = declared.isdecimal() and int(declared) > most
+        too_large = declared.isdecimal() and int(declared) > max_bytes
         while more and not too_large:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refused(400, "the request ended before its end.")
+                raise Refused(400, "the connection was closed before the request was complete.")
             body += message.get("body", b"")
-            more, too_large = message.get("more_body", False), len(body) > most
+            more, too_large = message.get("more_body", False), len(body) > max_bytes
         if too_large:
-            raise Refused(413, f"the request has more than {most:,} bytes, which is the limit; send less.")
+            raise Refused(413, f"the request exceeds the limit of {max_bytes:,} bytes; send a shorter one.")
         return bytes(body)
 
     async def _pass(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -133,7 +141,7 @@ class Gate:
 
         try:
             await self._app(scope, replay, watched)
-        except Exception as error:  # noqa: BLE001 - a fault of ours: where it is goes to stderr, what it says may be private
+        except Exception as error:  # noqa: BLE001 - a bug: its place goes to stderr, its message may hold private data
             tell_user(f"error: a request failed with {type(error).__name__}\n{_frames(error)}")
             if not begun:
                 await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)

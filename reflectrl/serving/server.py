@@ -1,6 +1,6 @@
-"""``serve``: an agent behind HTTP: ``/act`` for both players, an OpenAI-compatible chat for the reflector.
+"""``serve``: an agent over HTTP, with ``/act`` for both players and an OpenAI-compatible chat for the reflector.
 
-The only importer of FastAPI and uvicorn. Nothing of what clients send is written anywhere.
+The only importer of FastAPI and uvicorn. Requests are never written to disk or to the log.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from reflectrl.core.promises import wrong_observation
 from reflectrl.core.stop import tell_user
 from reflectrl.prompts import Prompt
 from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
-from reflectrl.serving.service import Said, Service, load_service
+from reflectrl.serving.service import MeasuredText, ServedAgent, load_served_agent
 from reflectrl.serving.together import Busy, ToAct, Together, ToReflect
 from reflectrl.serving.wire import (
-    LONGEST_NAME,
+    MAX_NAME_CHARS,
     REFLECTOR,
     ActReply,
     ActRequest,
@@ -40,12 +40,12 @@ from reflectrl.serving.wire import (
     ChatReply,
     ChatRequest,
     ChatUsage,
-    Failure,
-    mistakes,
+    ErrorReply,
+    describe_mistakes,
 )
 
-CONNECTIONS = 500
-"""Open at the same time, at most; uvicorn itself turns more of them away."""
+MAX_CONNECTIONS = 500
+"""Maximum number of open connections; uvicorn refuses more of them."""
 
 
 def serve(
@@ -60,44 +60,44 @@ def serve(
     hosts: Sequence[str] = (),
     ready: Callable[[str], None] = tell_user,
 ) -> None:
-    """Serve the agent of a run, or of an export of one, until SIGINT or SIGTERM; from the main thread only.
+    """Serve the agent of a run folder, or an exported one, until SIGINT or SIGTERM; from the main thread only.
 
     Args:
-        run: its folder.
-        policy: ``policy`` or ``policy-sft``; the last that is there if absent.
-        greedy: choose the most probable action; otherwise draw it.
-        host: address to listen at.
-        port: 0 for any that is free.
-        key: what clients must know; ``None`` to let everybody in.
-        bounds: what one client may ask.
-        hosts: names that clients may call the server by, besides ``host``, ``localhost`` and IP addresses.
-        ready: told who is served, and where.
+        run: the run folder or the exported agent.
+        policy: ``policy`` or ``policy-sft``; the later one if absent.
+        greedy: choose the most probable action; otherwise sample it.
+        host: address to listen on.
+        port: port to listen on; 0 for any free one.
+        key: bearer key that clients must send; ``None`` for no check.
+        bounds: limits of a request.
+        hosts: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
+        ready: receives a line with the agent and the address, once the server answers.
 
     Raises:
-        InvalidInput: no such agent, one that cannot do without the expert, or an address that cannot be listened at.
+        InvalidInput: there is no such agent, it needs the expert, or the address cannot be used.
 
     """
     bounds = bounds or Bounds()
     with listen(host, port) as listener:  # first, because models take long to load
-        service = load_service(run, policy, greedy=greedy)
+        service = load_served_agent(run, policy, greedy=greedy)
         address, number = listener.getsockname()[:2]
-        elsewhere = not ipaddress.ip_address(address).is_loopback
-        names = {host, *hosts, *([socket.gethostname()] if elsewhere else ())}
-        if key is None and elsewhere:
-            tell_user(f"warning: {address} can be reached from elsewhere, and no key is asked for; set --api-key-env.")
+        public = not ipaddress.ip_address(address).is_loopback
+        names = {host, *hosts, *([socket.gethostname()] if public else ())}
+        if key is None and public:
+            tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
         url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
         app = make_app(service, bounds, key, names, ready=lambda: ready(f"serving {service.who} on {url}"))
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http="h11",  # which bounds the size of headers
+                http="h11",  # limits the size of headers
                 loop="asyncio",
                 ws="none",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=CONNECTIONS,
+                limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
             )
         )
@@ -107,7 +107,7 @@ def serve(
 
 @contextlib.contextmanager
 def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """End the server and not the process: uvicorn raises the signals again once it has ended, to no effect here."""
+    """Let SIGINT and SIGTERM end the server and not the process; uvicorn raises them again after its end."""
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -117,10 +117,10 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections.
+    """Return a socket that accepts connections.
 
     Raises:
-        InvalidInput: the address cannot be listened at.
+        InvalidInput: the address cannot be used.
 
     """
     try:
@@ -128,23 +128,23 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
         raise InvalidInput(
-            f"{host} port {port} cannot be listened at ({error.strerror or error}); choose another --host or --port, "
-            "such as --port 0 for any that is free."
+            f"the server cannot listen on {host} port {port} ({error.strerror or error}); choose another --host or "
+            "--port, such as --port 0 for any free one."
         ) from error
-    # connections inherit it; without it, the body of an answer waits 40 ms for the client to confirm its headers
+    # inherited by connections; without it, the body of a reply waits 40 ms for the acknowledgement of its headers
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def make_app(
-    service: Service,
+    service: ServedAgent,
     bounds: Bounds,
     key: str | None = None,
     hosts: Iterable[str] = (),
     *,
     ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """The application, see ``serve``; ``ready`` is called when it begins to answer."""
+    """Return the application, see ``serve``; ``ready`` is called when it begins to answer."""
     players = Together(service.agent, bounds.max_waiting)
 
     @contextlib.asynccontextmanager
@@ -160,29 +160,29 @@ def make_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        responses={"default": {"model": Failure}},
+        responses={"default": {"model": ErrorReply}},
     )
     app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
     for kind in (Refused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
         app.add_exception_handler(kind, _answer_error)
-    desk = Desk(service, players, bounds.timeout_s)
-    app.get("/health")(desk.health)
-    app.post("/act")(desk.act)
-    app.get("/v1/models")(desk.models)
-    app.post("/v1/chat/completions")(desk.chat)
+    handlers = Handlers(service, players, bounds.timeout_s)
+    app.get("/health")(handlers.health)
+    app.post("/act")(handlers.act)
+    app.get("/v1/models")(handlers.models)
+    app.post("/v1/chat/completions")(handlers.chat)
     return app
 
 
-class Desk:
-    """Takes requests, has the players answer them, and hands out the answers."""
+class Handlers:
+    """Request handlers: they pass requests to the players, and turn the results into replies."""
 
-    def __init__(self, service: Service, players: Together, timeout_s: float) -> None:
+    def __init__(self, service: ServedAgent, players: Together, timeout_s: float) -> None:
         self._service = service
         self._players = players
         self._timeout_s = timeout_s
 
     async def health(self) -> dict[str, str | int | bool]:
-        """Who is served."""
+        """Describe the agent and the state of the server."""
         agent = self._service.agent
         return {
             "status": "ok",
@@ -197,7 +197,7 @@ class Desk:
         }
 
     async def act(self, request: ActRequest) -> ActReply:
-        """Reflect on a state, and choose an action."""
+        """Reflect on a state and choose an action."""
         observation = Observation(request.observation, tuple(request.actions), request.task)
         wrong = wrong_observation(observation, self._service.agent.max_actions, ended=False)
         if wrong is not None:
@@ -220,39 +220,40 @@ class Desk:
         )
 
     async def models(self) -> dict[str, Any]:
-        """The reflector, if there is one."""
+        """List the reflector, if there is one."""
         model = {"id": REFLECTOR, "object": "model", "created": 0, "owned_by": "reflectrl"}
-        return {"object": "list", "data": [model] if self._service.voice else []}
+        return {"object": "list", "data": [model] if self._service.reflector else []}
 
     async def chat(self, request: ChatRequest) -> ChatReply:
-        """Have the reflector write about a prompt of the kind that it was trained on."""
-        voice, chat = self._service.voice, request
-        if chat.model != REFLECTOR or voice is None:
-            known = nearest(chat.model[:LONGEST_NAME], [REFLECTOR] if voice else [])
-            raise Refused(404, f"there is no model {chat.model[:LONGEST_NAME]!r}; {known}", "model_not_found")
+        """Let the reflector complete a prompt of the kind it was trained on."""
+        reflector, chat = self._service.reflector, request
+        if chat.model != REFLECTOR or reflector is None:
+            known = nearest(chat.model[:MAX_NAME_CHARS], [REFLECTOR] if reflector else [])
+            raise Refused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")
         if chat.stream or chat.n not in (None, 1):
-            raise Refused(400, "stream=true or n above 1 was asked for; expected one whole reply: leave both out.")
-        if chat.temperature not in (None, voice.temperature):
+            raise Refused(400, "stream=true or n above 1 was requested; expected one whole reply: leave both out.")
+        if chat.temperature not in (None, reflector.temperature):
             raise Refused(
                 400,
-                f"temperature={chat.temperature:g} was asked for, but this reflector writes at "
-                f"{voice.temperature:g}; leave it out.",
+                f"temperature={chat.temperature:g} was requested, but this reflector uses "
+                f"{reflector.temperature:g}; leave it out.",
             )
         limit = chat.max_completion_tokens or chat.max_tokens
-        if limit is not None and limit < voice.longest and voice.tokenizer is None:
+        if limit is not None and limit < reflector.max_tokens and reflector.tokenizer is None:
             raise Refused(
                 400,
-                f"at most {limit} tokens were asked for; this reflector writes up to {voice.longest}: ask for those.",
+                f"at most {limit} tokens were requested, but this reflector writes up to {reflector.max_tokens}; "
+                "request that many.",
             )
         prompt = next((message.text for message in reversed(chat.messages) if message.role == "user"), "")
         if not prompt:
-            raise Refused(400, "messages holds no text of a user; expected the reflector's prompt in the last one.")
+            raise Refused(400, "messages has no text of a user; expected the reflector's prompt in the last one.")
         question = ToReflect(Prompt("", (), prompt), random.Random(chat.seed).random())
         words = await self._players.ask(question, self._timeout_s)
-        return _completion(voice.measure(prompt, words.text, limit))
+        return _completion(reflector.measure(prompt, words.text, limit))
 
 
-def _completion(said: Said) -> ChatReply:
+def _completion(said: MeasuredText) -> ChatReply:
     usage = None
     if said.prompt_tokens is not None and said.tokens is not None:
         usage = ChatUsage(
@@ -269,22 +270,22 @@ def _completion(said: Said) -> ChatReply:
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
-    """A sentence instead of a reply. What cannot be used is 422, and 400 under /v1, as OpenAI has it."""
+    """Return an error reply; invalid input has status 422, and 400 under /v1, as at OpenAI."""
     unusable = 400 if request.url.path.startswith("/v1/") else 422
     if isinstance(error, Refused):
         return error_reply(error.status, str(error), error.code)
     if isinstance(error, RequestValidationError):
         known = ChatRequest.model_fields if unusable == 400 else ActRequest.model_fields
-        return error_reply(unusable, mistakes(error.errors(), list(known)))
-    if isinstance(error, InvalidInput):  # the players were given what was found right before: but for its length
+        return error_reply(unusable, describe_mistakes(error.errors(), list(known)))
+    if isinstance(error, InvalidInput):  # the request was valid, so its prompt is too long
         return error_reply(unusable, str(error), "context_length_exceeded")
     if isinstance(error, WorkFailed):
         return error_reply(502, str(error))
     if isinstance(error, Busy):
-        return error_reply(503, "too many requests wait already; try again in a second.", headers={"retry-after": "1"})
+        return error_reply(503, "too many requests are pending; try again in a second.", headers={"retry-after": "1"})
     if isinstance(error, TimeoutError):
-        return error_reply(504, "there was no answer in time; try again later.", headers={"retry-after": "1"})
+        return error_reply(504, "no reply within the time limit; try again later.", headers={"retry-after": "1"})
     if isinstance(error, HTTPException):  # no such path or method
-        sentence = f"{request.method} {request.url.path[:LONGEST_NAME]!r}: {error.detail.lower()}; see /openapi.json."
+        sentence = f"{request.method} {request.url.path[:MAX_NAME_CHARS]!r}: {error.detail.lower()}; see /openapi.json."
         return error_reply(error.status_code, sentence, headers=dict(error.headers or {}))
     raise error

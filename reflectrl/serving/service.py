@@ -1,4 +1,4 @@
-"""``Service``: the agent of a run as ``reflectrl serve`` shows it to others, and what its reflector's words cost."""
+"""``ServedAgent``: the agent of a run with the facts about it that ``reflectrl serve`` reports to clients."""
 
 from __future__ import annotations
 
@@ -17,85 +17,85 @@ from reflectrl.pipeline.folder import last_policy, read_recipe
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a reflector said, as far as it was asked for."""
+class MeasuredText:
+    """A reflection, truncated to the requested number of tokens."""
 
     text: str
     cut: bool
-    """Whether it was to end before its end."""
+    """True if the limit truncated the text."""
     prompt_tokens: int | None
-    """``None`` where only another endpoint could tell."""
+    """``None`` for a chat endpoint, whose tokenizer is unknown."""
     tokens: int | None
 
 
 @dataclass(frozen=True)
-class Voice:
-    """What is known of a reflector beside its words."""
+class ReflectorInfo:
+    """Limits and tokenizer of a reflector."""
 
-    longest: int
-    """Tokens that it writes, at most."""
+    max_tokens: int
+    """Maximum number of tokens it writes."""
     temperature: float
     tokenizer: Any | None
     """``None`` for a chat endpoint."""
 
-    def measure(self, prompt: str, text: str, limit: int | None) -> Said:
-        """What was said to ``prompt``, counted, and cut after ``limit`` tokens: models write from left to right."""
+    def measure(self, prompt: str, text: str, limit: int | None) -> MeasuredText:
+        """Count the tokens of ``prompt`` and ``text``, and truncate the text after ``limit`` tokens."""
         if self.tokenizer is None:
-            return Said(text, cut=False, prompt_tokens=None, tokens=None)
-        most = min(limit or self.longest, self.longest)
+            return MeasuredText(text, cut=False, prompt_tokens=None, tokens=None)
+        max_tokens = min(limit or self.max_tokens, self.max_tokens)
         plain = PlainText(self.tokenizer)
         tokens = plain.prompt(f" {text}" if text else "")
-        if len(tokens) > most:
-            text = self.tokenizer.decode(tokens[:most], skip_special_tokens=True).strip()
+        if len(tokens) > max_tokens:
+            text = self.tokenizer.decode(tokens[:max_tokens], skip_special_tokens=True).strip()
         given = len(plain.prompt(prompt))
-        return Said(text, len(tokens) >= most, given, min(len(tokens), most))
+        return MeasuredText(text, len(tokens) >= max_tokens, given, min(len(tokens), max_tokens))
 
 
 @dataclass(frozen=True)
-class Service:
-    """Who is served."""
+class ServedAgent:
+    """The agent behind a server."""
 
     who: str
     policy: str
     greedy: bool
     agent: Agent
-    voice: Voice | None
+    reflector: ReflectorInfo | None
     """``None`` for an agent without a reflector."""
 
 
-def load_service(run: Path, policy: str | None = None, *, greedy: bool = True) -> Service:
-    """The agent of a folder, and what else there is to tell of it.
+def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = True) -> ServedAgent:
+    """Load the agent of a run folder, or an exported one.
 
     Raises:
-        InvalidInput: no such agent, or one that cannot do without the expert.
+        InvalidInput: there is no such agent, or its reflector is the expert.
 
     """
     recipe = read_recipe(run)
     if recipe.players.reflector == "expert":
         raise InvalidInput(
-            f"{run} was trained with the reflections of the expert, who knows nothing of a state from elsewhere; serve "
-            "a run with another players.reflector."
+            f"{run} was trained with the expert's reflections, which exist only inside the environment; serve a run "
+            "with another players.reflector."
         )
     name = policy or last_policy(recipe, run)
     agent = load_agent(run, policy=name, greedy=greedy)
     if recipe.players.reflector == "remote":
         from reflectrl.players.remote import RemoteReflector
 
-        # one that keeps no journal: what clients send is not to lie in the run folder
-        endpoint, most = recipe.players.endpoint, recipe.players.cache_size
-        agent = replace(agent, reflector=RemoteReflector(endpoint, cache_size=most))
+        # without a journal: requests are never written to disk
+        reflector = RemoteReflector(recipe.players.endpoint, cache_size=recipe.players.cache_size)
+        agent = replace(agent, reflector=reflector)
     who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"
-    return Service(who, name, greedy, agent, _voice(recipe, run, name))
+    return ServedAgent(who, name, greedy, agent, _reflector_info(recipe, run, name))
 
 
-def _voice(recipe: Recipe, run: Path, policy: str) -> Voice | None:
+def _reflector_info(recipe: Recipe, run: Path, policy: str) -> ReflectorInfo | None:
     players = recipe.players
     if players.reflector == "none":
         return None
     if players.reflector == "remote":
-        return Voice(players.endpoint.max_tokens, players.endpoint.temperature, None)
+        return ReflectorInfo(players.endpoint.max_tokens, players.endpoint.temperature, None)
     local = players.reflector == "local"
     section = (recipe.reflector_model or recipe.model) if local else recipe.model
     folder = run / ("reflector" if local else policy)
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=section.trust_remote_code)
-    return Voice(players.max_new_tokens, players.temperature, tokenizer)
+    return ReflectorInfo(players.max_new_tokens, players.temperature, tokenizer)

@@ -1,4 +1,4 @@
-"""What clients of ``reflectrl serve`` send and are sent: the JSON of ``/act``, and of OpenAI's chat completions."""
+"""Requests and replies of ``reflectrl serve``: the JSON of ``/act``, and of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from reflectrl.core import nearest
 
 REFLECTOR = "reflector"
-"""The one model of the chat."""
-LONGEST_NAME = 60
-"""Characters that are repeated of a name that a client made up."""
+"""Name of the only chat model."""
+MAX_NAME_CHARS = 60
+"""Characters of a client's name that an error message repeats."""
 _OBJECTS = ("model_type", "model_attributes_type", "dict_type")
-"""Errors of pydantic that name a class of ours where an object of JSON is expected."""
-_NO_OBJECT = "its body is no JSON object, or content-type is not application/json"
+"""Error types for which pydantic's message names a Python class instead of a JSON object."""
+_NO_OBJECT = "its body is not a JSON object, or content-type is not application/json"
 
 
 def _text(given: str) -> str:
@@ -36,31 +36,31 @@ Text = Annotated[str, AfterValidator(_text)]
 Line = Annotated[Text, AfterValidator(_line)]
 
 
-class Sent(BaseModel):
-    """Base of what clients send: unknown fields are refused, and nothing is converted."""
+class Request(BaseModel):
+    """Base of all requests: unknown fields are refused, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class ActRequest(Sent):
-    """A state in which the agent is to act."""
+class ActRequest(Request):
+    """A state for which the agent chooses an action."""
 
     observation: Text
-    """The state in words, as the environment of the run shows it."""
+    """Text of the state, as the run's environment shows it."""
     actions: list[Line]
-    """The legal actions in words."""
+    """Legal actions, one line each."""
     task: Text = ""
-    """What the episode is about, for environments that say so."""
+    """Text of the task, for environments that show one."""
     history: list[Line] = []
-    """The actions that were played before, oldest first."""
+    """Earlier actions of the episode, oldest first."""
     reflection: Text | None = None
-    """Said instead of what the reflector would say."""
+    """Reflection to use instead of the reflector's."""
     seed: int | None = None
-    """Of all that is drawn here; the same seed in every state of an episode draws anew in each, by its history."""
+    """Random seed. With one seed for all states of an episode, each state still samples independently."""
 
 
 class ActReply(BaseModel):
-    """What the agent says and does."""
+    """The agent's reflection and action."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -68,16 +68,16 @@ class ActReply(BaseModel):
     """Null for an agent without a reflector."""
     action: str
     index: int
-    """Position of the action among those that were given."""
+    """Index of the action in the request."""
     probabilities: list[float]
-    """Of the actions, in the order in which they were given."""
+    """Probabilities of the actions, in the order of the request."""
     logprob: float
     """Natural logarithm of the probability of the action."""
     entropy: float
-    """Of the probabilities, in nats."""
+    """Entropy of the probabilities, in nats."""
 
 
-class TextPart(Sent):
+class TextPart(Request):
     """A part of a message's content."""
 
     type: str
@@ -85,7 +85,7 @@ class TextPart(Sent):
 
 
 class ChatMessage(BaseModel):
-    """One message; of all but its role and its text, nothing is read."""
+    """One message; all fields but role and content are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -94,46 +94,46 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The content as one text."""
+        """Text of the content, its parts joined."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
 
-class ChatRequest(Sent):
-    """A chat with the reflector: the text of the last message of the user is its prompt, as it is."""
+class ChatRequest(Request):
+    """A chat with the reflector; the text of the last user message is its whole prompt."""
 
     model: Text
     """Always ``reflector``."""
     messages: list[ChatMessage]
-    """Others than the last one of the user are not shown to the reflector, which was not trained on chats."""
+    """Messages; only the last user message is shown to the reflector, which was not trained on chats."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of the reflection, at most; the run has a limit of its own."""
+    """Maximum number of tokens; the run's own limit holds too."""
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     """The newer name of ``max_tokens``."""
     temperature: float | None = None
-    """That of the run; no other can be asked for."""
+    """Sampling temperature; only that of the run is accepted."""
     seed: int | None = None
-    """Of what is drawn, at a temperature above 0."""
+    """Random seed for temperatures above 0."""
     stream: bool | None = None
     """Always false."""
     n: int | None = None
     """Always 1."""
     user: str | None = None
-    """Not read."""
+    """Ignored."""
 
 
 class ChatChoice(BaseModel):
-    """The one reply."""
+    """The only choice of a completion."""
 
     index: int = 0
     message: dict[str, str]
     finish_reason: str
-    """``length`` when the reflection was cut short."""
+    """``length`` if the reflection was truncated, otherwise ``stop``."""
 
 
 class ChatUsage(BaseModel):
-    """Tokens, as the reflector's tokenizer counts them."""
+    """Token counts of the reflector's tokenizer."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -149,53 +149,55 @@ class ChatReply(BaseModel):
     model: str = REFLECTOR
     choices: list[ChatChoice]
     usage: ChatUsage | None
-    """Null where the reflector is a chat endpoint itself."""
+    """Null if the reflector is a chat endpoint itself."""
 
 
-class Fault(BaseModel):
-    """Why there is no reply."""
+class ErrorBody(BaseModel):
+    """Message, type and code of an error."""
 
     message: str
     type: str
     code: str | None
 
 
-class Failure(BaseModel):
-    """What is sent instead of a reply."""
+class ErrorReply(BaseModel):
+    """Reply to a request that failed."""
 
-    error: Fault
+    error: ErrorBody
 
 
-def mistakes(errors: Sequence[Mapping[str, Any]], known: Sequence[str]) -> str:
-    """What pydantic found wrong with a request, as a sentence in terms of its JSON that repeats no value of it.
+def describe_mistakes(errors: Sequence[Mapping[str, Any]], known: Sequence[str]) -> str:
+    """Turn pydantic's errors about a request into a sentence in terms of its JSON, without repeating its values.
 
     Args:
-        errors: as pydantic lists them.
-        known: fields of the request.
+        errors: the errors as pydantic lists them.
+        known: names of the request's fields.
 
     """
-    wrong: dict[str, dict[str, None]] = {}  # sets that keep their order
+    wrong: dict[str, dict[str, None]] = {}  # ordered sets
     for error in errors:
         wrong.setdefault(_field(error), {})[_mistake(error, known)] = None
-    # of a value that may be of two kinds, what is wrong inside says more than that it is not of the other kind
+    # for a value with two allowed types, an error inside it says more than one about its type
     inner = {field: found for field, found in wrong.items() if not any(f.startswith(f"{field}.") for f in wrong)}
-    said = [f"the field {field!r} {' or '.join(found)}" if field else _NO_OBJECT for field, found in inner.items()]
+    found_wrong = [
+        f"the field {field!r} {' or '.join(found)}" if field else _NO_OBJECT for field, found in inner.items()
+    ]
     if errors[0]["type"] == "json_invalid":
-        said = ["its body is no JSON"]
-    more = f"; and {len(said) - 3} more" if len(said) > 3 else ""
-    return f"the request cannot be used: {'; '.join(said[:3])}{more}."
+        found_wrong = ["its body is not JSON"]
+    more = f"; and {len(found_wrong) - 3} more" if len(found_wrong) > 3 else ""
+    return f"the request cannot be used: {'; '.join(found_wrong[:3])}{more}."
 
 
 def _field(error: Mapping[str, Any]) -> str:
-    """The field that is wrong, as dotted keys of the JSON; empty for the whole body."""
-    keys = [str(key)[:LONGEST_NAME] for key in error["loc"][1:]]
-    made_up = keys[-1:] if error["type"] == "extra_forbidden" else []
-    # pydantic marks members of a union (`list[...]`, `function-after[...]`), which no JSON holds
-    return ".".join([key for key in keys[: len(keys) - len(made_up)] if "[" not in key] + made_up)
+    """Return the invalid field as dotted keys of the JSON; empty for the whole body."""
+    keys = [str(key)[:MAX_NAME_CHARS] for key in error["loc"][1:]]
+    unknown = keys[-1:] if error["type"] == "extra_forbidden" else []
+    # pydantic adds the members of a union (`list[...]`, `function-after[...]`), which are no keys
+    return ".".join([key for key in keys[: len(keys) - len(unknown)] if "[" not in key] + unknown)
 
 
 def _mistake(error: Mapping[str, Any], known: Sequence[str]) -> str:
-    """What is wrong with a field, to be put behind its name."""
+    """Return the predicate of a sentence about an invalid field."""
     kind, field = error["type"], _field(error)
     if kind == "extra_forbidden":
         hint = f"; {nearest(field, known)}" if len(error["loc"]) == 2 else ""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,6 +22,7 @@ import pytest
 from run_folders import forget_digests
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns
+from warm_processes import WarmProcess, command_line
 
 from reflectrl.core import Decision, InvalidInput, Trajectory, WorkFailed
 from reflectrl.envs.number_line import NumberLine
@@ -34,7 +32,7 @@ from reflectrl.prompts import Prompt
 from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.gate import Bounds
 from reflectrl.serving.server import listen, make_app, serve
-from reflectrl.serving.service import Service, load_service
+from reflectrl.serving.service import ServedAgent, load_served_agent
 
 KEY = "sk-of-the-test"
 STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
@@ -46,48 +44,41 @@ def run(trained_run: TrainedRuns) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(run: Path) -> Service:
-    return load_service(run)
+def service(run: Path) -> ServedAgent:
+    return load_served_agent(run)
 
 
 @dataclass
 class Server:
     """A process of ``reflectrl serve``."""
 
-    process: subprocess.Popen[str]
+    process: WarmProcess
     ready: str
 
     @property
     def url(self) -> str:
         return self.ready.rpartition(" ")[2].strip()
 
-    def stop(self, by: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
-        """Exit code, and what else it said."""
-        self.process.send_signal(by)
-        out, err = self.process.communicate(timeout=300)
-        return self.process.returncode, out, err
-
 
 @contextlib.contextmanager
-def served(run: Path, *options: str) -> Iterator[Server]:
-    command = [sys.executable, "-m", "reflectrl", "serve", str(run), "--port", "0", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SERVE_KEY": KEY}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            assert ready, process.stderr and process.stderr.read()
-            yield Server(process, ready)
-        finally:
-            process.kill()
+def served(run: Path, log: Path, *options: str) -> Iterator[Server]:
+    arguments = ("serve", str(run), "--port", "0", "--api-key-env", "SERVE_KEY", *options)
+    process = WarmProcess(log, command_line, *arguments, env={"SERVE_KEY": KEY})
+    try:
+        while "\n" not in (said := log.read_text() if log.exists() else ""):
+            assert process.poll() is None, said
+            time.sleep(0.02)
+        yield Server(process, said)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
 
 
 @pytest.fixture(scope="module")
-def server(run: Path) -> Iterator[Server]:
-    with served(run, "--api-key-env", "SERVE_KEY", "--max-body", "4000") as process:
-        yield process
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(run, tmp_path_factory.mktemp("server") / "log", "--max-body", "4000") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +93,26 @@ def openai_client(server: Server, key: str = KEY) -> openai.OpenAI:
 
 
 @contextlib.asynccontextmanager
-async def in_process(service: Service, bounds: Bounds | None = None) -> AsyncIterator[httpx2.AsyncClient]:
+async def in_process(
+    service: ServedAgent, bounds: Bounds | None = None, hosts: Sequence[str] = ()
+) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the same application in this process, where players can be held up."""
-    app = make_app(service, bounds or Bounds())
+    app = make_app(service, bounds or Bounds(), hosts=hosts)
     async with (
         app.router.lifespan_context(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
     ):
         yield client
+
+
+def request(service: ServedAgent, path: str, **options: Any) -> httpx2.Response:
+    """The reply to one request, a GET without options."""
+
+    async def ask() -> httpx2.Response:
+        async with in_process(service, options.pop("bounds", None), options.pop("hosts", ())) as client:
+            return await (client.post(path, **options) if options else client.get(path))
+
+    return asyncio.run(ask())
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:
@@ -144,11 +147,6 @@ def play_here(run: Path, task_number: int, seed: int, *, greedy: bool) -> Trajec
     return played
 
 
-async def post(service: Service, request: dict[str, Any], path: str = "/act") -> httpx2.Response:
-    async with in_process(service) as client:
-        return await client.post(path, json=request)
-
-
 def assert_same(replies: Sequence[dict[str, Any]], played: Trajectory) -> None:
     assert [reply["action"] for reply in replies] == list(played.actions)
     for reply, turn in zip(replies, played.turns, strict=True):
@@ -168,10 +166,10 @@ def test_an_episode_over_http_is_the_episode_of_a_rollout(run: Path, client: htt
 
 
 def test_a_drawn_episode_is_that_of_a_rollout_with_the_same_seed(run: Path) -> None:
-    drawing = load_service(run, greedy=False)
+    drawing = load_served_agent(run, greedy=False)
 
     def ask(state: dict[str, Any]) -> dict[str, Any]:
-        reply: dict[str, Any] = asyncio.run(post(drawing, state)).json()
+        reply: dict[str, Any] = request(drawing, "/act", json=state).json()
         return reply
 
     drawn = {seed: play(ask, 1, seed) for seed in (3, 4)}
@@ -202,14 +200,11 @@ def test_thirty_requests_at_once_are_answered_as_one_by_one(client: httpx2.Clien
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
-def test_it_tells_who_is_served(server: Server, client: httpx2.Client) -> None:
-    assert server.ready.startswith("serving small (policy after RLFT) on http://127.0.0.1:")
+def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: Server, client: httpx2.Client) -> None:
+    assert "small (policy after RLFT) on http://127.0.0.1:" in server.ready
     told = client.get("/health").json()
     assert (told["environment"], told["policy"], told["reflector"]) == ("number_line", "policy", "local")
     assert (told["agent"], told["greedy"], told["waiting"]) == ("small (policy after RLFT)", True, 0)
-
-
-def test_the_schema_is_there_and_no_page_that_loads_from_elsewhere(client: httpx2.Client) -> None:
     assert {"/act", "/health", "/v1/models", "/v1/chat/completions"} == set(client.get("/openapi.json").json()["paths"])
     assert {client.get(page).status_code for page in ("/docs", "/redoc")} == {404}
 
@@ -217,16 +212,18 @@ def test_the_schema_is_there_and_no_page_that_loads_from_elsewhere(client: httpx
 # ---- the reflector as a chat model -----------------------------------------------------------------------------------
 
 
-def prompt_of(service: Service, number: int = 2) -> Prompt:
+def prompt_of(service: ServedAgent, number: int = 2) -> Prompt:
     env = NumberLine(size=8)
     env.reset(seed=0, options={"task": env.tasks("test")[number]})
     return service.agent.layout.reflector(env.observation, [])
 
 
-def test_the_client_of_openai_talks_to_the_reflector(service: Service, server: Server) -> None:
+def test_the_client_of_openai_talks_to_the_reflector(service: ServedAgent, server: Server) -> None:
     prompt = prompt_of(service)
     assert service.agent.reflector is not None
     (said,) = service.agent.reflector.reflect([prompt], [0.0])
+    with openai_client(server, "wrong") as api, pytest.raises(openai.AuthenticationError):
+        api.models.list()
     with openai_client(server) as api:
         assert [model.id for model in api.models.list()] == ["reflector"]
         chat: Any = [{"role": "system", "content": "Not shown."}, {"role": "user", "content": prompt.text}]
@@ -258,74 +255,70 @@ def test_another_run_reflects_through_it(run: Path, server: Server, monkeypatch:
         [turn.reflection for turn in played.turns] for played in local
     ]
     assert [played.actions for played in through] == [played.actions for played in local]
-
-
-def test_a_prompt_that_is_too_long_is_set_aside_by_that_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERVE_KEY", KEY)
-    remote = RemoteReflector(Endpoint("reflector", f"{server.url}/v1", api_key_env="SERVE_KEY"))
-    assert remote.reflect([Prompt("", (), "1 2 " * 300)], [0.0])[0].text == ""
-    assert remote.client.usage.calls == 1  # it was not asked again in vain
+    before = remote.client.usage.calls
+    assert remote.reflect([Prompt("", (), "1 2 " * 300)], [0.0])[0].text == ""  # too long: rejected, and not repeated
+    assert remote.client.usage.calls == before + 1
 
 
 CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2, target 6.\nReflection:"}]}
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "sentence"),
+    ("change", "status", "fact"),
     [
-        ({"stream": True}, 400, "expected one whole reply"),
-        ({"n": 2}, 400, "expected one whole reply"),
-        ({"temperature": 0.5}, 400, "this reflector writes at 0"),
-        ({"model": "gpt-4o"}, 404, "there is no model 'gpt-4o'; Known: reflector."),
-        ({"messages": [{"role": "system", "content": "x"}]}, 400, "holds no text of a user"),
-        ({"messages": []}, 400, "holds no text of a user"),
-        ({"messages": [{"content": "x"}]}, 400, "'messages.0.role' is missing"),
-        ({"messages": [{"role": "user", "content": "1 2 " * 300}]}, 400, "but the model takes"),
-        ({"max_tokens": 0}, 400, "the field 'max_tokens' should be greater than or equal to 1."),
-        ({"tools": []}, 400, "the field 'tools' is unknown"),
+        ({"stream": True}, 400, "stream"),
+        ({"n": 2}, 400, "n above 1"),
+        ({"temperature": 0.5}, 400, "temperature=0.5"),
+        ({"model": "gpt-4o"}, 404, "'gpt-4o'"),
+        ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"content": "x"}]}, 400, "'messages.0.role'"),
+        ({"messages": [{"role": "user", "content": "1 2 " * 300}]}, 400, "tokens"),
+        ({"max_tokens": 0}, 400, "'max_tokens'"),
+        ({"tools": []}, 400, "'tools'"),
+        ({"messages": ["x"]}, 400, "'messages.0' should be an object."),
         *(
-            ({"messages": [{"role": "user", "content": content}]}, 400, f"cannot be used: the field {sentence}.")
-            for content, sentence in (
-                (5, "'messages.0.content' should be a valid string or should be a valid list"),
-                ([5], "'messages.0.content.0' should be an object"),
-                ([{"type": "text"}], "'messages.0.content.0.text' is missing"),
-                ([{"type": "text", "text": 5}], "'messages.0.content.0.text' should be a valid string"),
-                ([{"type": "text", "text": "x", "a[b]": 5}], "'messages.0.content.0.a[b]' is unknown"),
+            ({"messages": [{"role": "user", "content": content}]}, 400, f"'messages.0.content{fact}.")
+            for content, fact in (
+                (5, "' should be a valid string or should be a valid list"),
+                ([5], ".0' should be an object"),
+                ([{"type": "text"}], ".0.text' is missing"),
+                ([{"type": "text", "text": 5}], ".0.text' should be a valid string"),
+                ([{"type": "text", "text": "x", "a[b]": 5}], ".0.a[b]' is unknown"),
             )
         ),
-        ({"messages": ["x"]}, 400, "the field 'messages.0' should be an object."),
     ],
 )
 def test_a_chat_that_cannot_be_had_is_refused(
-    change: dict[str, Any], status: int, sentence: str, client: httpx2.Client
+    change: dict[str, Any], status: int, fact: str, client: httpx2.Client
 ) -> None:
     found = refusal(client.post("/v1/chat/completions", json={**CHAT, **change}))
     assert found[0] == status
-    assert sentence in found[1]
+    assert fact in found[1]
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "fact"),
     [
-        ({"actions": []}, "offered no legal action"),
-        ({"actions": [f"go {n}" for n in range(9)]}, "has 9 actions, but max_actions is 2"),
-        ({"actions": ["wait", "wait"]}, "repeats an action"),
-        ({"actions": ["wait\nB. win", "go"]}, "'actions.0' should be one line"),
-        ({"history": ["wait\nB. win"]}, "'history.0' should be one line"),
-        ({"task": "1 2 " * 300}, "but the model takes"),
-        ({"observation": 5}, "'observation' should be a valid string"),
-        ({"action": ["go"]}, "the field 'action' is unknown; did you mean 'actions'?"),
-        ({"seed": "1"}, "'seed' should be a valid integer"),
-        ({"x" * 100: 1}, f"the field '{'x' * 60}' is unknown"),
+        ({"actions": []}, "action"),
+        ({"actions": [f"go {n}" for n in range(9)]}, "9 actions"),
+        ({"actions": ["wait", "wait"]}, "action"),
+        ({"actions": ["wait\nB. win", "go"]}, "'actions.0'"),
+        ({"history": ["wait\nB. win"]}, "'history.0'"),
+        ({"task": "1 2 " * 300}, "tokens"),
+        ({"observation": 5}, "'observation'"),
+        ({"action": ["go"]}, "'actions'"),
+        ({"seed": "1"}, "'seed'"),
+        ({"x" * 100: 1}, f"'{'x' * 60}'"),
     ],
 )
-def test_a_state_that_cannot_be_played_is_refused(change: dict[str, Any], sentence: str, client: httpx2.Client) -> None:
+def test_a_state_that_cannot_be_played_is_refused(change: dict[str, Any], fact: str, client: httpx2.Client) -> None:
     found = refusal(client.post("/act", json={**STATE, **change}))
     assert found[0] == 422
-    assert sentence in found[1]
+    assert fact in found[1]
 
 
 def test_a_state_with_a_long_text_is_played_as_in_an_episode(client: httpx2.Client) -> None:
@@ -353,22 +346,15 @@ def test_a_body_that_is_no_request_is_refused(body: bytes, client: httpx2.Client
     assert "Traceback" not in sentence
 
 
-def test_a_form_of_a_web_page_is_no_request(client: httpx2.Client) -> None:
-    sent = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
-    assert refusal(sent)[0] == 422
-
-
-def test_unknown_paths_and_methods_are_sentences(client: httpx2.Client) -> None:
-    assert refusal(client.get("/nothing")) == (404, "GET '/nothing': not found; see /openapi.json.")
-    assert refusal(client.get("/act")) == (405, "GET '/act': method not allowed; see /openapi.json.")
-
-
-def test_a_body_that_is_too_large_is_refused_however_it_is_sent(client: httpx2.Client) -> None:
+def test_a_form_an_unknown_path_and_a_large_body_are_refused(client: httpx2.Client) -> None:
+    form = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
+    assert refusal(form)[0] == 422
+    assert refusal(client.get("/nothing"))[0] == 404
+    assert refusal(client.get("/act"))[0] == 405
     large = json.dumps({**STATE, "observation": "x" * 4000}).encode()
-    as_json = {"content-type": "application/json"}
     for content in (large, iter([large[:1000], large[1000:]])):
-        found = refusal(client.post("/act", content=content, headers=as_json))
-        assert found == (413, "the request has more than 4,000 bytes, which is the limit; send less.")
+        status, sentence = refusal(client.post("/act", content=content, headers={"content-type": "application/json"}))
+        assert (status, "4,000 bytes" in sentence) == (413, True)
 
 
 CHUNK = 100_000
@@ -407,23 +393,19 @@ def test_an_endless_request_is_refused_and_hung_up_on(more: str, status: int, se
     assert b"\r\nconnection: close\r\n" in answer
 
 
-def test_a_name_that_a_web_page_led_here_is_refused(server: Server, client: httpx2.Client) -> None:
+def test_a_name_that_a_web_page_led_here_is_refused(
+    server: Server, client: httpx2.Client, service: ServedAgent
+) -> None:
     for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8000", "[::1", ""):
         status, sentence = refusal(client.get("/health", headers={"host": host}))
-        assert (status, "start it with --allow-host NAME" in sentence) == (421, True)
+        assert (status, "--allow-host" in sentence) == (421, True)
     for host in ("localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]:8000", "10.1.2.3"):
         assert client.get("/health", headers={"host": host}).status_code == 200
     nameless = over_a_socket(server, f"GET /health HTTP/1.0\nauthorization: Bearer {KEY}")
     assert nameless.startswith(b"HTTP/1.1 421 ")
-
-
-def test_a_server_goes_by_the_names_that_it_is_given(service: Service) -> None:
-    async def ask() -> int:
-        app = make_app(service, Bounds(), hosts=["Agents.example"])
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://agents.example") as client:
-            return (await client.get("/health")).status_code
-
-    assert asyncio.run(ask()) == 200
+    named = {"headers": {"host": "agents.example"}, "json": STATE}
+    assert request(service, "/act", hosts=["Agents.example"], **named).status_code == 200
+    assert request(service, "/act", **named).status_code == 421
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", f"Basic {KEY}", KEY])
@@ -434,13 +416,6 @@ def test_without_the_key_nothing_is_told(given: str, server: Server) -> None:
             status, sentence = refusal(answer)
             assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert KEY not in sentence
-
-
-def test_the_client_of_openai_sends_the_key(server: Server) -> None:
-    with openai_client(server) as api:
-        assert [model.id for model in api.models.list()] == ["reflector"]
-    with openai_client(server, "wrong") as api, pytest.raises(openai.AuthenticationError):
-        api.models.list()
 
 
 # ---- time, and what breaks -------------------------------------------------------------------------------------------
@@ -472,12 +447,12 @@ class SlowPolicy:
         ]
 
 
-def slow(service: Service, policy: SlowPolicy) -> Service:
+def slow(service: ServedAgent, policy: SlowPolicy) -> ServedAgent:
     """An agent without a reflector."""
-    return replace(service, agent=replace(service.agent, policy=policy, reflector=None), voice=None)
+    return replace(service, agent=replace(service.agent, policy=policy, reflector=None), reflector=None)
 
 
-def test_who_comes_when_too_many_wait_is_told_to_come_again(service: Service) -> None:
+def test_who_comes_when_too_many_wait_is_told_to_come_again(service: ServedAgent) -> None:
     async def crowd() -> list[httpx2.Response]:
         policy = SlowPolicy()
         async with in_process(slow(service, policy), Bounds(max_waiting=3)) as client:
@@ -489,12 +464,12 @@ def test_who_comes_when_too_many_wait_is_told_to_come_again(service: Service) ->
             return [late, *await asyncio.gather(*waiting), await client.post("/act", json=STATE)]
 
     late, *answered = asyncio.run(crowd())
-    assert refusal(late) == (503, "too many requests wait already; try again in a second.")
+    assert refusal(late)[0] == 503
     assert late.headers["retry-after"] == "1"
     assert [answer.status_code for answer in answered] == [200] * 4
 
 
-def test_what_takes_too_long_is_told_so_and_what_nobody_waits_for_is_not_played(service: Service) -> None:
+def test_what_takes_too_long_is_told_so_and_what_nobody_waits_for_is_not_played(service: ServedAgent) -> None:
     policy = SlowPolicy()
 
     async def impatient() -> list[httpx2.Response]:
@@ -511,7 +486,7 @@ def test_what_takes_too_long_is_told_so_and_what_nobody_waits_for_is_not_played(
     assert policy.batches == [1, 1]  # of the five, only the one that was under way when its time was over
 
 
-def test_what_waits_is_played_together_and_nobody_suffers_for_another(service: Service) -> None:
+def test_what_waits_is_played_together_and_nobody_suffers_for_another(service: ServedAgent) -> None:
     policy = SlowPolicy()
 
     async def crowd() -> list[httpx2.Response]:
@@ -532,11 +507,11 @@ def test_what_waits_is_played_together_and_nobody_suffers_for_another(service: S
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
-    [(WorkFailed("the endpoint is gone."), 502, "the endpoint is gone."), (KeyError("private"), 500, "its log says")],
+    ("error", "status", "fact"),
+    [(WorkFailed("the endpoint is gone."), 502, "the endpoint is gone."), (KeyError("private"), 500, "log")],
 )
 def test_what_breaks_is_a_sentence_and_the_next_request_is_answered(
-    error: Exception, status: int, told: str, service: Service, capsys: pytest.CaptureFixture[str]
+    error: Exception, status: int, fact: str, service: ServedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = SlowPolicy()
     policy.go.set()
@@ -546,43 +521,27 @@ def test_what_breaks_is_a_sentence_and_the_next_request_is_answered(
             policy.error = error
             broken = await client.post("/act", json=STATE)
             policy.error = None
-            return [broken, await client.post("/act", json=STATE)]
+            chat = await client.post("/v1/chat/completions", json=CHAT)
+            return [broken, await client.post("/act", json=STATE), chat, await client.get("/v1/models")]
 
-    broken, after = asyncio.run(ask())
+    broken, after, chat, models = asyncio.run(ask())
     assert broken.status_code == status
-    assert told in refusal(broken)[1]
-    assert after.status_code == 200
+    assert fact in refusal(broken)[1]
     written = capsys.readouterr().err
     assert "private" not in written
     assert ("KeyError" in written) == (status == 500)
+    assert after.json()["reflection"] is None  # this agent has no reflector
+    assert refusal(chat)[0] == 404
+    assert models.json()["data"] == []
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(service: Service) -> None:
+def test_a_body_that_does_not_arrive_is_not_waited_for(service: ServedAgent) -> None:
     async def never() -> AsyncIterator[bytes]:
         yield b'{"observation":'
         await asyncio.sleep(30)
 
-    async def ask() -> httpx2.Response:
-        app = make_app(service, Bounds(timeout_s=0.1))
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
-            return await client.post("/act", content=never())
-
-    assert refusal(asyncio.run(ask())) == (408, "the request did not arrive within 0.1 s.")
-
-
-def test_an_agent_without_a_reflector_acts_in_silence(service: Service) -> None:
-    policy = SlowPolicy()
-    policy.go.set()
-
-    async def ask() -> list[httpx2.Response]:
-        async with in_process(slow(service, policy)) as client:
-            chat = client.post("/v1/chat/completions", json=CHAT)
-            return list(await asyncio.gather(client.post("/act", json=STATE), chat, client.get("/v1/models")))
-
-    acted, chat, models = asyncio.run(ask())
-    assert acted.json()["reflection"] is None
-    assert refusal(chat) == (404, "there is no model 'reflector'; Known: none.")
-    assert models.json()["data"] == []
+    status, sentence = refusal(request(service, "/act", content=never(), bounds=Bounds(timeout_s=0.1)))
+    assert (status, "0.1 s" in sentence) == (408, True)
 
 
 # ---- other reflectors ------------------------------------------------------------------------------------------------
@@ -604,15 +563,11 @@ def test_what_clients_send_to_a_remote_reflector_is_not_kept(
     run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = lambda chat: "far to go"  # noqa: ARG005
-    remote = load_service(copy_with(run, tmp_path / "remote", "remote", base_url=endpoint.url))
+    remote = load_served_agent(copy_with(run, tmp_path / "remote", "remote", base_url=endpoint.url))
     before = sorted(path for path in (tmp_path / "remote").rglob("*"))
 
     async def ask() -> tuple[httpx2.Response, ...]:
-        app = make_app(remote, Bounds())
-        async with (
-            app.router.lifespan_context(app),
-            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
-        ):
+        async with in_process(remote) as client:
             acted = await client.post("/act", json=STATE)
             chat = await client.post("/v1/chat/completions", json=CHAT)
             return acted, chat, await client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3})
@@ -625,19 +580,13 @@ def test_what_clients_send_to_a_remote_reflector_is_not_kept(
     assert sorted(path for path in (tmp_path / "remote").rglob("*")) == before
 
 
-def test_a_policy_that_reflects_for_itself_is_served(run: Path, tmp_path: Path) -> None:
-    service = load_service(copy_with(run, tmp_path / "self", "self"))
-    assert service.agent.reflector is not None
-    assert service.voice is not None
-
-
-def test_a_run_with_the_expert_s_reflections_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="who knows nothing of a state from elsewhere"):
-        load_service(copy_with(run, tmp_path / "expert", "expert"))
-
-
-def test_the_policy_before_rlft_can_be_served(run: Path) -> None:
-    assert load_service(run, "policy-sft").who == "small (policy after SFT)"
+def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) -> None:
+    itself = load_served_agent(copy_with(run, tmp_path / "self", "self"))
+    assert itself.agent.reflector is not None
+    assert itself.reflector is not None
+    with pytest.raises(InvalidInput, match="players.reflector"):
+        load_served_agent(copy_with(run, tmp_path / "expert", "expert"))
+    assert load_served_agent(run, "policy-sft").who == "small (policy after SFT)"
 
 
 def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -649,20 +598,20 @@ def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, caps
         signal.raise_signal(signal.SIGTERM)
 
     serve(run, host="0.0.0.0", port=0, ready=ready)
-    assert said[0].startswith("serving small (policy after RLFT) on http://0.0.0.0:")
-    assert capsys.readouterr().err == (
-        "warning: 0.0.0.0 can be reached from elsewhere, and no key is asked for; set --api-key-env.\n"
-    )
+    assert "http://0.0.0.0:" in said[0]
+    warning = capsys.readouterr().err
+    assert "0.0.0.0" in warning
+    assert "--api-key-env" in warning
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_ends_it_once_what_is_under_way_is_answered(run: Path) -> None:
+def test_a_signal_ends_it_once_what_is_under_way_is_answered(run: Path, tmp_path: Path) -> None:
     body = json.dumps(STATE)
     head = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
-    with served(run, "--api-key-env", "SERVE_KEY") as server:
+    with served(run, tmp_path / "log") as server:
         host, port = server.url.removeprefix("http://").rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=300) as line:
             line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
@@ -671,9 +620,9 @@ def test_a_signal_ends_it_once_what_is_under_way_is_answered(run: Path) -> None:
             time.sleep(0.2)
             line.sendall(body[5:].encode())
             answer = b"".join(iter(lambda: line.recv(65536), b""))
-        out, err = server.process.communicate(timeout=300)
+        assert server.process.wait() == 0
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert (server.process.returncode, out, err) == (0, "", "")
+    assert server.process.said == server.ready
 
 
 def test_an_answer_s_body_does_not_wait_until_the_client_has_confirmed_its_headers() -> None:
