@@ -18,12 +18,11 @@ from pathlib import Path
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.report.series import t95
 from reflectrl.rollout.results import EvalRow, read_results
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Two-sided 95 % quantile of Student's t, by number of seeds."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def spread(values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return f"{100 * mean:.0f}"
-    half = T95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    half = t95(len(values)) * statistics.stdev(values) / len(values) ** 0.5
     return f"**{100 * mean:.0f}** ± {100 * half:.0f}"
 
 

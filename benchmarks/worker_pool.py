@@ -8,6 +8,7 @@ machine. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ ENVS: dict[str, dict[str, Any]] = {
     "alfworld": {"count": 4, "scenes": [14], "horizon": 15},
 }
 COUNT = 64
-ROUNDS = 5
 
 
 def speed(envs: Sequence[NatLangEnv]) -> float:
@@ -40,13 +40,16 @@ def speed(envs: Sequence[NatLangEnv]) -> float:
 
 def main() -> None:
     """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="timed episodes of each environment")
+    counted = parser.parse_args().rounds
     print("| environment | in this process | 1 worker | 2 workers | load |\n|---|---|---|---|---|")
     for name, options in ENVS.items():
         with ExitStack() as pools:
             kinds: list[Sequence[NatLangEnv]] = [[make_env(name, **options) for _ in range(COUNT)]]
             for workers in (1, 2):
                 kinds.append(pools.enter_context(WorkerPool(workers)).make(name, options, COUNT))
-            rounds = [[speed(envs) for envs in kinds] for _ in range(ROUNDS + 1)][1:]  # the first warms up
+            rounds = [[speed(envs) for envs in kinds] for _ in range(counted + 1)][1:]  # the first warms up
         speeds = [f"{median(each):.0f}" for each in zip(*rounds, strict=True)]
         print(f"| {name} | {' | '.join(speeds)} | {os.getloadavg()[0]:.1f} |", flush=True)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,7 +18,6 @@ from alfworld_engine import (
     race,
     report,
     watch_environment,
-    watch_memory,
 )
 
 from reflectrl.core import WorkFailed
@@ -55,26 +52,6 @@ def test_the_first_difference_ends_it(change):
     compare(game, "look", reply, state)
     with pytest.raises(WorkFailed, match="game after 'look': the stock stack says"):
         compare(game, "look", replace(reply, **change), state)
-
-
-def test_memory_is_looked_at_before_and_after_each_so_many_episodes(env):
-    looks = list(watch_memory(env, env.tasks("train"), episodes=4, every=2))
-    assert [now.episodes for now in looks] == [0, 2, 4]
-    assert all(now.megabytes > 10 for now in looks)
-    assert looks[0].files == looks[-1].files
-
-
-def test_children_and_open_files_count(tmp_path):
-    before = look(0)
-    with (
-        (tmp_path / "open").open("w"),
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one,
-    ):
-        during = look(1)
-        one.communicate(b"\n")
-    assert during.processes == before.processes + 1
-    assert during.files == before.files + 2
-    assert look(2) == replace(before, episodes=2, megabytes=look(2).megabytes)
 
 
 def test_the_table_says_how_many_times_as_fast(env):

@@ -14,26 +14,15 @@ from arms import Arm
 from auto_explore import (
     ARMS,
     REFLECT,
-    Game,
-    Line,
-    by_depth,
     company,
-    line,
-    overview,
-    package_tasks,
     packages,
-    play,
-    play_agent,
 )
-from walkers import Search
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
 from reflectrl.data_gen import generate
-from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.players import ExpertPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
@@ -86,53 +75,6 @@ def cells(text: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in lines if "success %" not in rest}
 
 
-def games(*rows: tuple[int, bool, int, int]) -> list[Game]:
-    return [(depth, Search(success, steps, files)) for depth, success, steps, files in rows]
-
-
-def test_a_line_is_read_from_the_episodes_on_disk(dataset, tmp_path):
-    arm = replace(REFLECT, runs=tmp_path)
-    for seed in (0, 1):
-        write_run(arm, seed, dataset, PLAYED[seed:])
-    found = line("mine", arm, [0, 1], "rlft")
-    first = games((1, True, 4, 2), (1, False, 1, 0), (3, False, 1, 0))
-    assert found == Line("mine", [first, first[1:]], "17", ("3.0", "1,234"))
-    assert line("mine", arm, [0], "sft").greedy == "33"
-    assert line("mine", arm, [0], "rlft", "blank").cost == ("-", "-")
-
-
-def test_the_overview_tells_each_seed_all_depths_and_what_training_cost():
-    player = Line(
-        "mine", [games((1, True, 4, 2), (2, True, 6, 1)), games((1, True, 2, 0), (2, False, 4, 1))], "80", ("3.0", "9")
-    )
-    fixed = Line("ranking", [games((1, True, 0, 7), (2, False, 0, 7))], walks=False)
-    assert overview([player, fixed], [0, 1], costs=True).splitlines() == [
-        "|  | s0 | s1 | success % | depth 1 % | depth 2 % | greedy % | steps | files | minutes | env steps |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-        "| mine | 100 | 50 | **75** ± 318 | 100 | 50 | 80 | 4.0 | 1.0 | 3.0 | 9 |",
-        "| ranking | - | - | 50 | 100 | 0 | - | - | 7.0 | - | - |",
-    ]
-    assert "minutes" not in overview([player], [0, 1], costs=False)
-
-
-def test_every_depth_has_a_table_and_deep_ones_share_one():
-    player = Line("mine", [games((1, True, 4, 2), (1, False, 2, 0), (3, True, 6, 1))])
-    assert by_depth([player], [7]).splitlines() == [
-        "### Depth 1",
-        "",
-        "|  | s7 | success % | steps | files |",
-        "|---|---|---|---|---|",
-        "| mine | 50 | 50 | 3.0 | 1.0 |",
-        "",
-        "### Depth 3 and more",
-        "",
-        "|  | s7 | success % | steps | files |",
-        "|---|---|---|---|---|",
-        "| mine | 100 | 100 | 6.0 | 1.0 |",
-    ]
-    assert auto_explore.depth(Task("d12/shop/a#1")) == 3
-
-
 def test_the_company_s_tables_hold_every_arm_and_the_walkers_on_the_same_tasks(dataset, tmp_path):
     tested = (episode(0, ["id f4.md"], success=True), episode(2, ["cd people"], success=False))
     for arm in ARMS:
@@ -145,21 +87,6 @@ def test_the_company_s_tables_hold_every_arm_and_the_walkers_on_the_same_tasks(d
     assert rows["names that stand in the question"][:2] == ["0", "0"]  # the questions name no file
     assert rows["**Reflect-RL**"][-2:] == ["2.5", "1,234"]
     assert more.count("### Depth") == 2
-
-
-def test_the_packages_questions_are_those_of_two_splits(dataset):
-    tasks = package_tasks(AutoExplore(dataset=str(dataset)))
-    assert sorted(str(task.options["file"]) for task in tasks) == [
-        *("f4.md", "people/leave/athens.md", "people/pay.md", "stock/green beans.md")
-    ]
-
-
-def test_the_expert_plays_each_task_once(dataset):
-    env = AutoExplore(dataset=str(dataset))
-    played = play(env, package_tasks(env), 0, ExpertPolicy())
-    assert sorted(played, key=lambda game: game[0]) == games(
-        (0, True, 1, 0), (1, True, 2, 0), (1, True, 2, 0), (2, True, 3, 0)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +102,6 @@ def untrained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Arm:
     for player in ("policy", "reflector"):
         shutil.copytree(base.name, run / player)
     return arm
-
-
-def test_the_agent_of_a_run_plays_each_task_once_and_again_the_same(dataset, untrained):
-    env = AutoExplore(dataset=str(dataset), listing=False, output=40)
-    tasks = package_tasks(env)
-    played = play_agent(env, tasks, untrained, 0)
-    assert sorted(depth for depth, _ in played) == [0, 1, 1, 2]
-    assert play_agent(env, tasks, untrained, 0) == played
 
 
 def test_names_answer_test_questions_but_none_by_content(tmp_path):
@@ -218,9 +137,3 @@ def test_the_packages_have_walkers_rankings_and_agents_on_the_same_tasks(dataset
     assert overall["BM25, top 5"] == ["100", "100", "100", "100", "100", "-", "5.0"]
     assert overall["expert"][-2:] == ["2.0", "0.0"]
     assert deepest["breadth first, as many steps"] == ["100", "100", "11.0", "4.0"]
-
-
-def test_the_packages_can_be_played_without_agents(dataset, tmp_path):
-    text = packages([], tmp_path, dataset)
-    assert "Reflect-RL**" not in text
-    assert cells(text.partition("### ")[0])["expert"] == ["100", "100", "100", "100", "2.0", "0.0"]

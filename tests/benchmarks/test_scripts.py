@@ -1,0 +1,78 @@
+"""Every script starts, and the tools behind the published numbers of reliability and speed measure what they say."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from faulty_calls import measure
+from kills import KINDS, Kind, differing
+from scripted_teacher import write_recipe
+from soak import taxi
+from timing import flops, memory_growth
+
+from reflectrl.config import check_recipe, load_recipe
+
+HERE = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(path.name for path in HERE.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+MEGABYTE = 2**20
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_tells_its_options(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(HERE / name), run_name="__main__")
+    assert ended.value.code == 0
+    assert name in capsys.readouterr().out
+
+
+def test_faults_and_a_kill_lose_nothing_and_double_nothing():
+    found = measure(calls=120, share=0.3, kills=1, seed=1, in_flight=8)
+    assert (found.rejected, found.lost, found.doubled, found.wrong) == (0, 0, 0, 0)
+    assert (found.calls, found.kills) == (120, 1)
+    assert found.requests == found.calls + found.faults + found.bad_replies + found.asked_again
+
+
+def folder(place: Path, **files: str) -> Path:
+    given = {"stages.json": '{"sft": {"done": true, "wall_seconds": 1.5}}', "policy__model": "1", **files}
+    for name, text in given.items():
+        path = place / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return place
+
+
+def test_runs_of_equal_files_differ_in_nothing_but_clocks_and_checkpoints(tmp_path):
+    one = folder(tmp_path / "one", checkpoints__x="1", calls__teacher__replies="")
+    clocks = '{"sft": {"done": true, "wall_seconds": 9.5}}'
+    assert differing(one, folder(tmp_path / "clocks", **{"stages.json": clocks, "throughput.jsonl": "9"})) == []
+    for number, name in enumerate(("policy__model", "policy__more", ".base.fresh")):
+        assert differing(one, folder(tmp_path / str(number), **{name: "2"})) == [name.replace("__", "/")]
+
+
+def test_the_recipe_of_the_kills_is_one_that_the_command_line_takes(tmp_path):
+    path = write_recipe(tmp_path, "http://127.0.0.1:9/v1")
+    check_recipe(load_recipe(str(path)))
+    assert [kind.name for kind in KINDS] == ["gen-data", "sft", "rlft", "eval", "rlft, 2 ranks"]
+    command = Kind("rlft", 2).command(path, tmp_path / "runs" / "kills")
+    assert command[command.index("--") - 1 :][:4] == ["-m", "--", "reflectrl", "rlft"]
+
+
+def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
+    tiny = ("data.samples=40", "sft.reflector.steps=2", "sft.policy.steps=2", "players.max_new_tokens=4")
+    tiny += ("rlft.episodes=2", "rlft.num_iterations=1", "rlft.save_every=1", "rlft.record_episodes=1")
+    watch = taxi(tmp_path / "run", tmp_path / "out.jsonl", 3, 0, tiny)
+    assert [sample.done for sample in watch.during] == [1, 2, 3]
+    assert all(sample.own_mb > 50 and sample.step_ms > 0 for sample in watch.during)
+    assert watch.during[-1].disk_mb > watch.during[0].disk_mb > 0
+    assert watch.after().files <= watch.before.files
+
+
+def test_products_and_the_memory_that_is_held_at_the_peak_are_counted():
+    left, right = torch.ones(3, 5), torch.ones(5, 7)
+    assert flops(lambda: left @ right) == 2 * 3 * 5 * 7
+    assert 28 * MEGABYTE < memory_growth(lambda: torch.ones(32 * MEGABYTE // 4)) < 48 * MEGABYTE
