@@ -1,6 +1,7 @@
 """SFT rows: samples as the prompts and completions on which the two players are fine-tuned.
 
-The text comes from ``PromptFormat`` alone, the same that writes the prompts of rollouts and evaluation.
+The prompts come from ``PromptFormat`` alone, which also writes those of rollouts and evaluation. They are stored in
+parts, so that one that is too long for the model is cut in training as it is at play.
 """
 
 from __future__ import annotations
@@ -8,33 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.samples import Sample
-from reflectrl.prompts import Menu, PromptFormat, labels
+from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 
 
 @dataclass(frozen=True)
 class Row:
     """One example of supervised fine-tuning."""
 
-    prompt: str
+    player: Literal["reflector", "policy"]
+    """Player that is trained on the row."""
+    prompt: Prompt
+    """Prompt in the parts that decide what is cut; a policy's has a menu."""
     completion: str
+    """Text that follows the prompt: a reflection, or a label of the menu."""
     task: str
-    """Its id."""
+    """Id of the task."""
     step: int
-    """Actions played before."""
+    """Number of actions played before."""
     negative: bool
-    labels: tuple[str, ...] = ()
-    """The menu's labels, one of which is the completion; empty in the reflector's rows."""
+    """True if the sample shows a mistake and its correction."""
 
 
 def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
     """State in, reflection out."""
     prompt = layout.reflector(sample.observation, sample.past)
     completion = layout.reflection_completion(sample.reflection)
-    return Row(prompt.text, completion, sample.task.id, len(sample.past), sample.negative)
+    return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative)
 
 
 def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row:
@@ -42,24 +47,20 @@ def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row
     menu = Menu(labels(layout.labels, len(sample.menu)), sample.menu)
     prompt = layout.policy(sample.observation, sample.past, sample.reflection if reflection else None, menu)
     label = menu.labels[menu.actions.index(sample.action)]
-    return Row(prompt.text, label, sample.task.id, len(sample.past), sample.negative, menu.labels)
+    return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative)
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write rows, all or none, as ``datasets.load_dataset("json")`` reads them."""
-    write_jsonl(path, (_bare(row) for row in rows))
-
-
-def _bare(row: Row) -> dict[str, object]:
-    """A row as an object; a reflector's has no labels."""
-    return {name: value for name, value in encode(row).items() if name != "labels" or value}
+    write_jsonl(path, rows)
 
 
 def read_rows(path: Path) -> list[Row]:
     """Read a file of rows.
 
     Raises:
-        InvalidInput: no rows, a missing or mistyped field, or a completion that is no label; names file and line.
+        InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, or a completion that is no
+            label of it; names file and line.
 
     """
     rows = [_read(value, where) for where, value in read_jsonl(path)]
@@ -69,7 +70,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _read(value: object, where: str) -> Row:
-    row = decode(Row, {"labels": [], **value} if isinstance(value, dict) else value, where)
-    if row.labels and row.completion not in row.labels:
-        raise InvalidInput(f"{where} completes with {row.completion!r}; expected one of its labels {row.labels}.")
+    row = decode(Row, value, where)
+    labels_there = row.prompt.menu.labels if row.prompt.menu else ()
+    if (row.player == "policy") != bool(labels_there):
+        raise InvalidInput(f"{where} is a row of the {row.player}; expected a menu in a policy's row, and in no other.")
+    if row.player == "policy" and row.completion not in labels_there:
+        raise InvalidInput(f"{where} completes with {row.completion!r}; expected one of its labels {labels_there}.")
     return row

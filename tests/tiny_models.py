@@ -8,14 +8,27 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from reflectrl.config.schema import ModelSection
+from reflectrl.data_gen.rows import Row
 from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.models.tokenizer import train_tokenizer
-from reflectrl.prompts import labels
+from reflectrl.prompts import Menu, Prompt, labels
 
 LABELS = labels("numbers", 4)
 MAX_LENGTH = 64
-MENU = "0. move south\n1. move north\n2. pick up\n3. drop off\n"
-CORPUS = [f"Past: none\n|T:P|\nReflection: Mistake. Taxi at row {i}.\n{MENU}Action:\n" for i in range(4)]
+MENU = Menu(LABELS, ("move south", "move north", "pick up", "drop off"))
+PAST = ("Past: none\n",)
+CORPUS = [f"Past: none\n|T:P|\nReflection: Mistake. Taxi at row {i}.\n{MENU.text}Action:\n" for i in range(4)]
+
+
+def reflector_row(state: str, words: str, history: tuple[str, ...] = PAST) -> Row:
+    """A row of the reflector, which is to say ``words``."""
+    return Row("reflector", Prompt("", history, "Reflection:", state=f"{state}\n"), words, "t", 0, False)
+
+
+def policy_row(state: str, label: str, menu: Menu = MENU, history: tuple[str, ...] = PAST) -> Row:
+    """A row of the policy, which is to choose ``label``."""
+    prompt = Prompt("", history, f"{menu.text}Action:\n", menu, state=f"{state}\n")
+    return Row("policy", prompt, label, "t", 0, False)
 
 
 def tiny(kind: str, vocabulary: int) -> PreTrainedModel:

@@ -204,7 +204,7 @@ class SFTSection(Section):
     enabled: bool = True
     """False starts RLFT from the base model (the "RLFT only" ablation)."""
     drop_long_rows: bool = False
-    """Leave out rows longer than ``model.max_length`` instead of refusing them; the number is reported."""
+    """Leave out rows that do not fit ``model.max_length`` even when cut as at play, instead of refusing them."""
 
 
 class Recipe(Section):

@@ -84,7 +84,7 @@ class Cast:
         return make_base(
             self.section(role),
             self.run / self._base_folder(role),
-            corpus=[row.prompt + row.completion for row in rows],
+            corpus=[row.prompt.text + row.completion for row in rows],
             labels=self.labels,
             seed=derive_seed(self.recipe.seed, "base"),
         )

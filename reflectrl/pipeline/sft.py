@@ -72,6 +72,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             section=section,
             labels=cast.labels,
             max_length=base.max_length,
+            max_new_tokens=recipe.players.max_new_tokens,
             drop_long_rows=recipe.sft.drop_long_rows,
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),

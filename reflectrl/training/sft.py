@@ -47,7 +47,7 @@ class SFTSummary:
     rows: int
     """Rows trained on."""
     dropped: int
-    """Rows left out because they are longer than the model reads."""
+    """Rows left out because they do not fit even when cut."""
     steps: int
     first_loss: float
     """Of the first optimizer step, in nats."""
@@ -63,6 +63,7 @@ def train_sft(
     section: SFTPlayerSection,
     labels: Sequence[str],
     max_length: int,
+    max_new_tokens: int,
     drop_long_rows: bool,
     output_dir: Path,
     seed: int,
@@ -79,8 +80,9 @@ def train_sft(
         player: whose rows these are.
         section: how to train.
         labels: all menu labels.
-        max_length: the longest prompt and completion in tokens.
-        drop_long_rows: leave longer rows out instead of refusing them.
+        max_length: length of a prompt and its completion at most, in tokens; longer prompts are cut as at play.
+        max_new_tokens: length of a reflection at play, in tokens, for which a reflector's prompt leaves room.
+        drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
         output_dir: where the checkpoints are; it may be removed once the model is saved elsewhere.
         seed: of the order of rows, and of dropout.
         on_step: told (step, steps, loss) now and then.
@@ -93,13 +95,19 @@ def train_sft(
         WorkFailed: a loss or gradient that is no finite number, or a checkpoint that cannot be written.
 
     """
-    examples = encode_rows(
-        lm.tokenizer, rows, player=player, labels=labels, max_length=max_length, drop_long_rows=drop_long_rows
-    )
     # a reflector answers in words: its tokenizer need not know the labels
     encoder = PromptEncoder(lm.tokenizer, () if player == "reflector" else label_ids(lm.tokenizer, labels), max_length)
+    examples = encode_rows(
+        lm.tokenizer,
+        encoder,
+        rows,
+        player=player,
+        labels=labels,
+        max_new_tokens=max_new_tokens,
+        drop_long_rows=drop_long_rows,
+    )
     # checkpoints of other rows, settings or shapes are never continued
-    folder = output_dir / _fingerprint(lm, examples, section, seed)
+    folder = output_dir / _fingerprint(lm, examples, section, max_length, seed)
     args = _config(section, folder, seed, save_every)
     with seeded(seed), no_progress_bars(), _choice_head(lm):
         callback = _AfterStep(on_step, stop or Stop())
@@ -276,9 +284,11 @@ def _order(rows: int, draws: int, seed: int) -> list[int]:
     return order[:draws]
 
 
-def _fingerprint(lm: LanguageModel, examples: Sequence[Example], section: SFTPlayerSection, seed: int) -> str:
+def _fingerprint(
+    lm: LanguageModel, examples: Sequence[Example], section: SFTPlayerSection, max_length: int, seed: int
+) -> str:
     shapes = [(name, tuple(value.shape)) for name, value in lm.model.named_parameters() if value.requires_grad]
-    return hashlib.sha256(repr((section, seed, shapes, list(examples))).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((section, max_length, seed, shapes, list(examples))).encode()).hexdigest()[:16]
 
 
 def _broken_step(folder: Path, player: Player, lm: LanguageModel, step: int, examples: Sequence[Example]) -> BrokenStep:

@@ -1,4 +1,4 @@
-"""Rows of supervised fine-tuning in tokens: checked, counted, and never cut or dropped without a word."""
+"""Rows of supervised fine-tuning in tokens: checked, and cut exactly as the same prompts are cut at play."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Literal, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from reflectrl.core import InvalidInput
+from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.plain_text import PlainText
-from reflectrl.prompts import Menu, Prompt
+from reflectrl.prompts import Prompt
 
 Player = Literal["reflector", "policy", "both"]
 
 
 class SFTRow(Protocol):
-    """What a row must have, see ``reflectrl.data_gen.rows.Row``."""
+    """The fields of a row that training reads; ``reflectrl.data_gen.rows.Row`` has them."""
 
     @property
-    def prompt(self) -> str:
-        """What the player reads."""
+    def player(self) -> Literal["reflector", "policy"]:
+        """Player that is trained on the row."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """Prompt in parts; a policy's has a menu."""
 
     @property
     def completion(self) -> str:
-        """What it should answer."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The menu's labels, one of which is the completion; empty in a reflector's row."""
+        """Text that the player should answer; in a policy's row, a label of the menu."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,9 @@ class ReflectionExample:
     """A reflector's row."""
 
     prompt: tuple[int, ...]
+    """Token ids of the prompt, cut to leave room for a reflection."""
     completion: tuple[int, ...]
     """The reflection and the end-of-text token, without which it would never stop; the only part with a loss."""
-
-    @property
-    def length(self) -> int:
-        """In tokens."""
-        return len(self.prompt) + len(self.completion)
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,9 @@ class ActionExample:
     """A policy's row: exactly one position has a loss, and no end-of-text token follows."""
 
     prompt: Prompt
+    """Prompt, which the encoder cuts to the model's length as it does at play."""
     target: int
     """Position of the completion in the menu."""
-    length: int
-    """In tokens; the label is read off the prompt's last token and takes no room."""
 
 
 Example = ReflectionExample | ActionExample
@@ -61,61 +57,75 @@ Example = ReflectionExample | ActionExample
 
 def encode_rows(
     tokenizer: PreTrainedTokenizerBase,
+    encoder: PromptEncoder,
     rows: Sequence[SFTRow],
     *,
     player: Player,
     labels: Sequence[str],
-    max_length: int,
+    max_new_tokens: int,
     drop_long_rows: bool,
 ) -> list[Example]:
-    """Rows as examples of at most ``max_length`` tokens.
+    """Rows as examples; prompts that are too long lose the parts that they would lose at play.
+
+    Args:
+        tokenizer: tokenizer of the player.
+        encoder: encoder of the player's prompts, with the model's maximum length.
+        rows: rows to encode.
+        player: player that is trained, or "both".
+        labels: all menu labels of the recipe.
+        max_new_tokens: length of a reflection at play, in tokens, for which a reflector's prompt leaves room.
+        drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
 
     Raises:
-        InvalidInput: rows of another player, of other labels, or too long; or no rows at all.
+        InvalidInput: rows of another player, of other labels, or that do not fit; or no rows at all.
 
     """
     examples: list[Example] = []
+    too_long: list[InvalidInput] = []
     plain = PlainText(tokenizer)
     for number, row in enumerate(rows):
         _check(number, row, player, labels)
-        examples.append(_encode(plain, tokenizer.eos_token_id, row))
-    lengths = [example.length for example in examples if example.length > max_length]
-    if lengths and not drop_long_rows:
+        try:
+            if row.player == "policy":
+                encoder.tokens(row.prompt)
+                examples.append(ActionExample(row.prompt, _labels(row).index(row.completion)))
+            else:
+                completion = (*plain.completion(row.completion), tokenizer.eos_token_id)
+                prompt = encoder.tokens(row.prompt, reserve=max(max_new_tokens, len(completion)))
+                examples.append(ReflectionExample(prompt, completion))
+        except InvalidInput as error:
+            too_long.append(error)
+    if too_long and not drop_long_rows:
         raise InvalidInput(
-            f"{len(lengths)} of {len(rows)} {player} rows are longer than model.max_length={max_length} tokens, the "
-            f"longest has {max(lengths)}: lower prompt.history, raise model.max_length, or leave them out with "
-            "sft.drop_long_rows=true."
+            f"{len(too_long)} of {len(rows)} {player} rows do not fit model.max_length={encoder.max_length}, the first "
+            f"of them because {too_long[0]} Raise model.max_length, or leave them out with sft.drop_long_rows=true."
         )
-    if len(lengths) == len(rows):
+    if not examples:
         raise InvalidInput(
-            f"no rows are left to train the {player} on ({len(rows)} given, {len(lengths)} too long); run gen-data "
+            f"no rows are left to train the {player} on ({len(rows)} given, {len(too_long)} too long); run gen-data "
             "with more data.samples or raise model.max_length."
         )
-    return [example for example in examples if example.length <= max_length]
+    return examples
 
 
-def _encode(plain: PlainText, end_of_text: int, row: SFTRow) -> Example:
-    # prompt and completion apart, as at play, where the completion is generated
-    prompt = tuple(plain.prompt(row.prompt, row.labels))
-    if row.labels:
-        text = Prompt("", (), row.prompt, Menu(row.labels, row.labels))
-        return ActionExample(text, row.labels.index(row.completion), len(prompt))
-    return ReflectionExample(prompt, (*plain.completion(row.completion), end_of_text))
+def _labels(row: SFTRow) -> tuple[str, ...]:
+    return row.prompt.menu.labels if row.prompt.menu else ()
 
 
 def _check(number: int, row: SFTRow, player: Player, labels: Sequence[str]) -> None:
-    if player != "both" and bool(row.labels) != (player == "policy"):
-        kind = "policy" if row.labels else "reflector"
+    if player not in ("both", row.player):
         raise InvalidInput(
-            f"row {number} of those to train the {player} is a {kind}'s; expected the rows of sft/{player}.jsonl."
+            f"row {number} of those to train the {player} is a row of the {row.player}; expected the rows of "
+            f"sft/{player}.jsonl."
         )
-    if tuple(row.labels) != tuple(labels)[: len(row.labels)]:
+    given = _labels(row)
+    if given != tuple(labels)[: len(given)]:
         raise InvalidInput(
-            f"row {number} has the labels {list(row.labels)} but the recipe's are {list(labels)}; run gen-data "
-            "again with this prompt.labels."
+            f"row {number} has the labels {list(given)} but the recipe's are {list(labels)}; run gen-data again with "
+            "this prompt.labels."
         )
-    if row.labels and row.completion not in row.labels:
+    if row.player == "policy" and row.completion not in given:
         raise InvalidInput(
-            f"row {number} has the completion {row.completion!r}, which is none of its labels {list(row.labels)}; run "
+            f"row {number} has the completion {row.completion!r}, which is none of its labels {list(given)}; run "
             "gen-data again."
         )

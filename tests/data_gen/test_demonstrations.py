@@ -165,9 +165,9 @@ def test_rows_have_the_layout_of_the_recipe_and_the_words_of_the_demonstration(t
     past = "".join(f"Past: {action}\n" for action in sample.past[-2:])
     before = f"{past}{sample.observation.text}\n"
     menu = "".join(f"{label}. {action}\n" for label, action in zip("AB", sample.menu, strict=False)) + "Action:\n"
-    assert (said.prompt, said.completion) == (f"{before}Reflection:", f" {sample.reflection}")
-    assert acted.prompt == f"{before}Reflection: {sample.reflection}\n{menu}"
-    assert bare.prompt == before + menu
+    assert (said.prompt.text, said.completion) == (f"{before}Reflection:", f" {sample.reflection}")
+    assert acted.prompt.text == f"{before}Reflection: {sample.reflection}\n{menu}"
+    assert bare.prompt.text == before + menu
     assert sample.menu["AB".index(acted.completion)] == sample.action
     assert acted.completion == bare.completion
 
@@ -209,7 +209,7 @@ def test_nothing_of_a_held_out_task_is_learned_from(tmp_path: Path) -> None:
     assert summary.held_out >= unfit + starts
     rows = read_rows(tmp_path / "run" / "sft" / "policy.jsonl")
     assert not {row.task for row in rows} & {task.id for task in ENV.tasks("test")}
-    assert not any(start in row.prompt for row in rows for start in STARTS)
+    assert not any(start in row.prompt.text for row in rows for start in STARTS)
 
 
 def test_equal_files_make_equal_rows(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_where_nobody_knows_the_last_action_may_have_been_a_mistake(endpoint: Sc
 
 
 def rows(folder: Path) -> dict[str, str]:
-    return {row.prompt.split("\n")[-2]: row.completion for row in read_rows(folder / "sft" / "reflector.jsonl")}
+    return {row.prompt.text.split("\n")[-2]: row.completion for row in read_rows(folder / "sft" / "reflector.jsonl")}
 
 
 HONEST = {"No word is seen.": " Something opens it.", "The word is AMBER.": " Amber opens it."}

@@ -108,11 +108,11 @@ def test_rows_hold_the_prompts_of_the_trajectories(tmp_path: Path) -> None:
     pairs = {pair[0].text: pair for trajectory in trajectories for pair in prompts_of(trajectory, header.prompt)}
     policy = {pair[1].text for pair in pairs.values()}
     for row in read_rows(tmp_path / "sft" / "reflector.jsonl"):
-        assert row.prompt in pairs
+        assert row.prompt.text in pairs
         assert row.completion.startswith(" ")
     for row in read_rows(tmp_path / "sft" / "policy.jsonl"):
-        assert row.prompt in policy
-        assert row.completion in row.labels
+        assert row.prompt.text in policy
+        assert row.completion in row.prompt.menu.labels
 
 
 def test_rows_without_reflection_differ_in_nothing_else(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_rows_without_reflection_differ_in_nothing_else(tmp_path: Path) -> None:
     with_it, without = (read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("policy", "policy-no-reflection"))
     reflections = [row.completion for row in read_rows(tmp_path / "sft" / "reflector.jsonl")]
     for row, bare, said in zip(with_it, without, reflections, strict=True):
-        assert row.prompt.replace(f"Reflection:{said}\n", "") == bare.prompt
-        assert (row.completion, row.labels, row.task, row.step) == (bare.completion, bare.labels, bare.task, bare.step)
+        assert row.prompt.text.replace(f"Reflection:{said}\n", "") == bare.prompt.text
+        assert (row.completion, row.task, row.step) == (bare.completion, bare.task, bare.step)
 
 
 def test_a_negative_sample_follows_a_wrong_action_and_only_that_step_is_kept(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_no_sample_shows_the_start_of_a_held_out_task(tmp_path: Path) -> None:
     starts = [env.reset(seed=0, options={"task": task})[0] for task in tasks]
     assert summary.held_out > 0
     for row in read_rows(tmp_path / "sft" / "reflector.jsonl"):
-        assert not any(start in row.prompt for start in starts)
+        assert not any(start in row.prompt.text for start in starts)
 
 
 class FarLine(NumberLine):
@@ -167,14 +167,14 @@ def test_no_sample_shows_the_start_of_a_task_of_a_further_split(tmp_path: Path) 
     env = FarLine()
     starts = [env.reset(seed=0, options={"task": task})[0] for task in env.tasks("far")]
     for row in read_rows(tmp_path / "sft" / "reflector.jsonl"):
-        assert not any(start in row.prompt for start in starts)
+        assert not any(start in row.prompt.text for start in starts)
 
 
 def test_noise_is_played_while_the_experts_action_stays_the_label(tmp_path: Path) -> None:
     generate(recipe({"noise": 0.5, "negatives": 0.0, "samples": 80}), tmp_path)
     env = make_env("number_line")
     header, trajectories = read_trajectories(tmp_path / "data" / "teacher.jsonl")
-    labels = {row.prompt: row.completion for row in read_rows(tmp_path / "sft" / "policy.jsonl")}
+    labels = {row.prompt.text: row.completion for row in read_rows(tmp_path / "sft" / "policy.jsonl")}
     strayed = 0
     for trajectory in trajectories:
         env.reset(seed=trajectory.seed, options={"task": trajectory.task})
@@ -250,7 +250,7 @@ def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
     assert "Number 2, target 5" in call["chat"][1]["content"]
     _, episodes = read_trajectories(tmp_path / "data" / "teacher.jsonl")
     assert any(episode.truncated and not episode.success for episode in episodes)
-    assert not any("Number 2, target 5" in row.prompt for row in read_rows(tmp_path / "sft" / "policy.jsonl"))
+    assert not any("Number 2, target 5" in row.prompt.text for row in read_rows(tmp_path / "sft" / "policy.jsonl"))
     endpoint.requests.clear()
     before = contents(tmp_path)
     generate(told, tmp_path)

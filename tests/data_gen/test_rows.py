@@ -22,16 +22,17 @@ SAMPLE = Sample(
     negative=True,
 )
 LAYOUT = PromptFormat(labels="letters")
-REFLECTOR = Row("Past: wait\nA hall.\nReflection:", " Good.", "a", 1, negative=True)
-POLICY = Row("Past: wait\nA hall.\nReflection: Good.\nA. go west\nB. go east\nAction:\n", "B", "a", 1, True, ("A", "B"))
+REFLECTOR = reflector_row(SAMPLE, LAYOUT)
+POLICY = policy_row(SAMPLE, LAYOUT, reflection=True)
 
 
 def test_a_sample_becomes_a_row_for_each_player() -> None:
-    assert reflector_row(SAMPLE, LAYOUT) == REFLECTOR
-    assert policy_row(SAMPLE, LAYOUT, reflection=True) == POLICY
-    assert (
-        policy_row(SAMPLE, LAYOUT, reflection=False).prompt == "Past: wait\nA hall.\nA. go west\nB. go east\nAction:\n"
-    )
+    assert (REFLECTOR.player, REFLECTOR.prompt.text) == ("reflector", "Past: wait\nA hall.\nReflection:")
+    assert (REFLECTOR.completion, REFLECTOR.task, REFLECTOR.step, REFLECTOR.negative) == (" Good.", "a", 1, True)
+    menu = "A. go west\nB. go east\nAction:\n"
+    assert POLICY.prompt.text == f"Past: wait\nA hall.\nReflection: Good.\n{menu}"
+    assert (POLICY.player, POLICY.completion) == ("policy", "B")
+    assert policy_row(SAMPLE, LAYOUT, reflection=False).prompt.text == f"Past: wait\nA hall.\n{menu}"
 
 
 @pytest.mark.parametrize("row", [REFLECTOR, POLICY])
@@ -45,43 +46,39 @@ def test_datasets_loads_the_rows(tmp_path: Path) -> None:
     loaded = datasets.load_dataset(
         "json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
     )
-    assert loaded[1] == {
-        "prompt": POLICY.prompt,
-        "completion": "B",
-        "task": "a",
-        "step": 1,
-        "negative": True,
-        "labels": ["A", "B"],
-    }
+    assert (loaded[1]["player"], loaded[1]["completion"], loaded[1]["step"]) == ("policy", "B", 1)
+    assert loaded[1]["prompt"]["history"] == ["Past: wait\n"]
+    assert loaded[1]["prompt"]["menu"] == {"labels": ["A", "B"], "actions": ["go west", "go east"]}
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "fact"),
     [
-        ({"prompt": None}, "line 2, prompt is None; .*str"),
-        ({"step": 1.5}, "line 2, step is 1.5; .*int"),
-        ({"labels": "AB"}, "line 2, labels is 'AB'"),
-        ({"completion": "C"}, "line 2 completes with 'C'; expected one of its labels"),
-        ({"colour": "red"}, "line 2 has the unknown field 'colour'"),
+        ({"prompt": None}, r"line 2, prompt is None"),
+        ({"step": 1.5}, "line 2, step is 1.5"),
+        ({"player": "referee"}, "line 2, player is 'referee'"),
+        ({"player": "reflector"}, "line 2 .*reflector"),
+        ({"completion": "C"}, "line 2 .*'C'"),
+        ({"colour": "red"}, "line 2 .*'colour'"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, object], fact: str) -> None:
     file = tmp_path / "rows.jsonl"
     write_rows(file, [POLICY, POLICY])
     good = file.read_text(encoding="utf-8").splitlines()
     file.write_text(f"{good[0]}\n{json.dumps({**json.loads(good[1]), **change})}\n", encoding="utf-8")
-    with pytest.raises(InvalidInput, match=sentence):
+    with pytest.raises(InvalidInput, match=fact):
         read_rows(file)
 
 
 def test_a_row_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"prompt": "a", "completion": "b"}\n', encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"rows.jsonl, line 1 lacks field 'task'"):
+    file.write_text('{"player": "policy", "prompt": {"head": "", "history": [], "tail": ""}}\n', encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"rows.jsonl, line 1 .*'completion'"):
         read_rows(file)
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
-    with pytest.raises(InvalidInput, match="has no rows"):
+    with pytest.raises(InvalidInput, match="rows.jsonl"):
         read_rows(tmp_path / "rows.jsonl")

@@ -21,7 +21,7 @@ from reflectrl.data_gen.samples import Sample, read_samples, write_samples
 from reflectrl.envs.alfworld.games import Game, read_game, write_game
 from reflectrl.envs.alfworld.published import published_games
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset
-from reflectrl.prompts import PromptFormat
+from reflectrl.prompts import Menu, Prompt, PromptFormat
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
@@ -105,7 +105,11 @@ def write_questions(folder: Path) -> None:
 READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "rows": (
         lambda folder: write_rows(
-            folder / "rows.jsonl", [Row("Menu", "0", "t", 1, False, ("0", "1")), Row("S", "G", "t", 0, True)]
+            folder / "rows.jsonl",
+            [
+                Row("policy", Prompt("", (), "Menu", Menu(("0", "1"), ("left", "right"))), "0", "t", 1, False),
+                Row("reflector", Prompt("", ("Past: none\n",), "S"), "G", "t", 0, True),
+            ],
         ),
         lambda folder: read_rows(folder / "rows.jsonl"),
     ),

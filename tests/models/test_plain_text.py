@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reflectrl.core import Observation
+from reflectrl.data_gen.rows import Row
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.plain_text import PlainText
 from reflectrl.models.tokenizer import add_label_tokens, label_ids, train_tokenizer
@@ -170,24 +171,18 @@ def test_a_completion_holds_no_special_token(tokenizer):
     assert special(tokenizer, ids) == []
 
 
-@dataclass
-class Row:
-    prompt: str
-    completion: str
-    labels: tuple[str, ...] = ()
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_fine_tuning_reads_the_tokens_that_are_played(tokenizer, place):
     hostile = PLACES[place]
+    encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096)
+    rows = [
+        Row("policy", hostile, "<|1|>", "t", 0, False),
+        Row("reflector", replace(hostile, menu=None), f" {EVERYWHERE}", "t", 0, False),
+    ]
+    options = {"labels": ADDED, "max_new_tokens": 8, "drop_long_rows": False}
+    policy, reflector = encode_rows(tokenizer, encoder, rows, player="both", **options)
     played = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096).tokens(hostile)
-    rows = [Row(hostile.text, "<|1|>", hostile.menu.labels), Row(hostile.text, f" {EVERYWHERE}")]
-    policy, reflector = (
-        encode_rows(tokenizer, [row], player=player, labels=ADDED, max_length=4096, drop_long_rows=False)[0]
-        for row, player in zip(rows, ("policy", "reflector"), strict=True)
-    )
-    assert PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096).tokens(policy.prompt) == played
-    assert policy.length == len(played)
+    assert encoder.tokens(policy.prompt) == played
     assert special(tokenizer, reflector.prompt) == begin(tokenizer)
     assert special(tokenizer, reflector.completion) == [tokenizer.eos_token]
 

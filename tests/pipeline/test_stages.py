@@ -18,6 +18,7 @@ from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.sft import training_rows, wanted_players
+from reflectrl.prompts import Menu, Prompt
 from reflectrl.report import write_report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
@@ -197,14 +198,14 @@ def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
 def test_each_player_of_each_recipe_is_trained_on_its_kind_of_rows_however_few_are_used(name, tmp_path):
     chosen = load_recipe(name, ["sft.reflector.max_rows=3", "sft.policy.max_rows=2"])
     for file in ("reflector", "policy", "policy-no-reflection"):
-        labels = () if file == "reflector" else ("0", "1")
-        write_rows(
-            tmp_path / "sft" / f"{file}.jsonl", [Row(file, "1", "task", step, False, labels) for step in range(5)]
-        )
+        menu = None if file == "reflector" else Menu(("0", "1"), ("left", "right"))
+        player = "policy" if menu else "reflector"
+        rows = [Row(player, Prompt(file, (), "", menu), "1", "task", step, False) for step in range(5)]
+        write_rows(tmp_path / "sft" / f"{file}.jsonl", rows)
     policy = "policy-no-reflection" if chosen.players.reflector == "none" else "policy"
     expected = {"reflector": ["reflector"] * 3, "policy": [policy] * 2, "both": ["reflector"] * 3 + [policy] * 2}
     for player in wanted_players(chosen):
-        assert [row.prompt for row in training_rows(chosen, RunFolder(tmp_path), player)] == expected[player]
+        assert [row.prompt.head for row in training_rows(chosen, RunFolder(tmp_path), player)] == expected[player]
 
 
 def test_a_recipe_has_a_single_player():

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import gpt2
-from tiny_models import LABELS, save_tiny
+from tiny_models import LABELS, reflector_row, save_tiny
 from tiny_models import MAX_LENGTH as SFT_LENGTH
 from tiny_rlft import run
 from transformers import AutoModelForCausalLM
@@ -23,7 +23,6 @@ from transformers import AutoModelForCausalLM
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.data_gen.rows import Row
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
@@ -47,8 +46,15 @@ def sft(folder: Path, **options):
     """One step with dropout; returns the folder of its checkpoints."""
     section = save_tiny("gpt2", folder / "base").model_copy(update={"lora": LoraSection(r=4, dropout=0.2)})
     settings = SFTPlayerSection(steps=1, batch_size=2, micro_batch_size=1, learning_rate=0.01, max_grad_norm=1.0)
-    lm, rows = new_model(section, labels=LABELS, seed=0), [Row("|T:P|\nReflection:", " Mistake.", "t", 0, False)]
-    options = {"labels": LABELS, "max_length": SFT_LENGTH, "drop_long_rows": False, "seed": 3, "save_every": 1}
+    lm, rows = new_model(section, labels=LABELS, seed=0), [reflector_row("|T:P|", " Mistake.")]
+    options = {
+        "labels": LABELS,
+        "max_length": SFT_LENGTH,
+        "max_new_tokens": 8,
+        "drop_long_rows": False,
+        "seed": 3,
+        "save_every": 1,
+    }
     train_sft(lm, rows, player="reflector", section=settings, output_dir=folder / "sft", **options)
     (found,) = (folder / "sft").iterdir()
     return found

@@ -7,22 +7,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import gpt2
-from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
+from tiny_models import LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny
 from tiny_rlft import run
 
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core import WorkFailed
-from reflectrl.data_gen.rows import Row
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.sft import train_sft
 
-ROWS = [
-    Row("|T:P|\nReflection:", " Mistake.", "t", 0, False),
-    Row(f"Past: none\n{MENU}Action:\n", "2", "t", 0, False, LABELS),
-]
+ROWS = [reflector_row("|T:P|", " Mistake."), policy_row("|T:P|", "2")]
 
 
 def lines(path):
@@ -106,6 +102,7 @@ def train(lm, folder, **settings):
         section=SFTPlayerSection(**{**steps, **settings}),
         labels=LABELS,
         max_length=MAX_LENGTH,
+        max_new_tokens=8,
         drop_long_rows=False,
         output_dir=folder / "checkpoints",
         seed=3,
@@ -128,7 +125,7 @@ def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
     rows = lines(tmp_path / "failures" / "sft-both-step-00001.jsonl")
     assert len(rows) == 4  # of both micro-batches
     assert {row["completion"] for row in rows} == {" Mistake.<|eos|>", "2"}
-    assert {row["prompt"] for row in rows} == {row.prompt for row in ROWS}
+    assert {row["prompt"] for row in rows} == {row.prompt.text for row in ROWS}
 
 
 def test_a_learning_rate_that_explodes_leaves_the_last_good_checkpoint(tmp_path):

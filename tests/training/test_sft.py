@@ -4,26 +4,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import LABELS, MAX_LENGTH, MENU, logits, save_tiny
+from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_row, save_tiny
 
 from reflectrl.config.schema import LoraSection, SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import Row
 from reflectrl.engine.head import add_choice_head
-from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
-from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.prompts import Menu, Prompt
+from reflectrl.prompts import Menu
 from reflectrl.training.sft import train_sft
 from reflectrl.training.sft_examples import ReflectionExample
 from reflectrl.training.sft_loss import action_losses, reflection_losses
 
-REFLECTOR = [
-    Row(f"Past: none\n|T{' ' * i}P|\nReflection:", f" Mistake. Taxi at row {i}.", "t", 0, False) for i in range(4)
-]
-POLICY = [Row(f"Past: none\n|T{' ' * i}P|\n{MENU}Action:\n", LABELS[i], "t", 0, False, LABELS) for i in range(4)]
+REFLECTOR = [reflector_row(f"|T{' ' * i}P|", f" Mistake. Taxi at row {i}.") for i in range(4)]
+POLICY = [policy_row(f"|T{' ' * i}P|", LABELS[i]) for i in range(4)]
 ROWS = {"reflector": REFLECTOR, "policy": POLICY, "both": REFLECTOR + POLICY}
 CPU = torch.device("cpu")
 
@@ -39,7 +36,14 @@ def gpt2(tmp_path_factory):
 
 
 def train(lm: LanguageModel, folder: Path, player="policy", rows=None, **given):
-    options = {"max_length": MAX_LENGTH, "drop_long_rows": False, "seed": 3, "on_step": None, "save_every": 100}
+    options = {
+        "max_length": MAX_LENGTH,
+        "max_new_tokens": 8,
+        "drop_long_rows": False,
+        "seed": 3,
+        "on_step": None,
+        "save_every": 100,
+    }
     names = {name: given.pop(name) for name in list(given) if name in options}
     steps = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.01, "max_grad_norm": 1.0}
     section = SFTPlayerSection if player == "reflector" else SFTPolicySection
@@ -59,7 +63,7 @@ SHORT, LONG = REFLECTOR[0], replace(REFLECTOR[3], completion=" Good. Taxi at row
 
 def scored(lm: LanguageModel, row: Row) -> tuple[ReflectionExample, torch.Tensor]:
     """A reflector's row, and the negative log-likelihood of each token of its completion, one by one."""
-    prompt, completion = tokens(lm, row.prompt), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
+    prompt, completion = tokens(lm, row.prompt.text), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
     logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
     losses = [-logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
     return ReflectionExample(tuple(prompt), tuple(completion)), torch.stack(losses)
@@ -89,7 +93,7 @@ def test_every_token_of_the_reflections_weighs_the_same_in_the_loss_of_a_step(gp
 def policy_batch(lm: LanguageModel, menus: list[int]):
     add_choice_head(lm.base)
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
-    prompts = [Prompt("", (), POLICY[i].prompt, Menu(LABELS[:size], LABELS[:size])) for i, size in enumerate(menus)]
+    prompts = [replace(POLICY[i].prompt, menu=Menu(LABELS[:n], MENU.actions[:n])) for i, n in enumerate(menus)]
     return encoder.batch(prompts, CPU), prompts
 
 
@@ -217,14 +221,15 @@ def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_p
     summary = train(lm, tmp_path, "both", steps=60, batch_size=8, micro_batch_size=8)
     assert summary.last_loss < 0.1 < summary.first_loss
     reflector = LMReflector(lm.model, lm.tokenizer, max_length=MAX_LENGTH, max_new_tokens=20)
-    said = reflector.reflect([Prompt("", (), row.prompt) for row in REFLECTOR], [0.0] * 4)
+    said = reflector.write([row.prompt for row in REFLECTOR], [0.0] * 4)
     # it stops by itself, because the end-of-text token was trained
     assert [words.text for words in said] == [row.completion.strip() for row in REFLECTOR]
     add_choice_head(lm.base)
-    encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
-    prompts = [Prompt("", (), row.prompt, Menu(LABELS, LABELS)) for row in POLICY]
-    acted = LMPolicy(lm.model, encoder, greedy=True).act(prompts, [0.5] * 4)
-    assert [decision.action for decision in acted] == [row.completion for row in POLICY]
+    batch = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH).batch(
+        [r.prompt for r in POLICY], CPU
+    )
+    chosen = action_distribution(lm.model, batch)[0].logits.argmax(-1)
+    assert [LABELS[number] for number in chosen] == [row.completion for row in POLICY]
 
 
 def test_label_smoothing_leaves_the_policy_with_entropy(gpt2, tmp_path):
@@ -267,38 +272,54 @@ def test_training_leaves_torchs_random_numbers_alone(gpt2, tmp_path):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_long_rows_are_refused_with_their_number_and_the_cures(gpt2, tmp_path):
-    rows = [*POLICY, Row("|T P|" * 40 + MENU + "Action:\n", "0", "t", 0, False, LABELS)]
+LONG_PAST = tuple(f"Past: {MENU.actions[step % 4]}\n" for step in range(60))
+SHOWN = {
+    "reflector": (reflector_row("|T:P|", " Mistake.", LONG_PAST), 8),
+    "policy": (policy_row("|T:P|", "2", history=LONG_PAST), 0),
+}
+
+
+@pytest.mark.parametrize("player", SHOWN)
+def test_of_a_state_that_is_too_long_training_reads_what_is_shown_at_play(gpt2, player, tmp_path):
+    row, reserve = SHOWN[player]
+    lm, seen = new_model(gpt2, labels=LABELS, seed=0), []
+    lm.model.register_forward_pre_hook(lambda _, __, given: seen.append(given["input_ids"].tolist()), with_kwargs=True)
+    train(lm, tmp_path, player, rows=[row], steps=1, batch_size=1, micro_batch_size=1)
+    trained = seen.pop()[0]
+    seen.clear()  # the head is probed before
+    if player == "reflector":
+        LMReflector(lm.model, lm.tokenizer, max_length=MAX_LENGTH, max_new_tokens=reserve).write([row.prompt], [0.0])
+    else:
+        encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
+        seen.append(encoder.batch([row.prompt], CPU).inputs.input_ids.tolist())
+    played = seen[0][0]
+    completion = [*tokens(lm, row.completion), lm.tokenizer.eos_token_id] if player == "reflector" else []
+    assert trained == played + completion
+    assert 0 < lm.tokenizer.decode(played).count("Past") < len(LONG_PAST)
+
+
+def test_rows_that_do_not_fit_even_when_cut_are_refused_or_left_out(gpt2, tmp_path):
+    wide = Menu(LABELS, tuple("move " + "north " * 30 for _ in LABELS))
+    rows = [*POLICY, replace(POLICY[0], prompt=replace(POLICY[0].prompt, head="|T P|" * 80))]
     lm = new_model(gpt2, labels=LABELS, seed=0)
-    with pytest.raises(
-        InvalidInput, match=r"1 of 5 policy rows .*max_length=64 .*longest has \d+: lower prompt.history"
-    ):
+    with pytest.raises(InvalidInput, match=rf"1 of 5 .*{MAX_LENGTH}"):
         train(lm, tmp_path, rows=rows)
-    summary = train(lm, tmp_path, rows=rows, drop_long_rows=True)
-    assert (summary.rows, summary.dropped) == (4, 1)
-
-
-def test_a_reflection_that_just_fits_is_kept_and_one_token_more_is_not(gpt2, tmp_path):
-    lm = new_model(gpt2, labels=LABELS, seed=0)
-    row = REFLECTOR[0]
-    length = len(tokens(lm, row.prompt)) + len(tokens(lm, row.completion)) + 1
-    assert train(lm, tmp_path, "reflector", rows=[row], max_length=length, steps=1).dropped == 0
-    with pytest.raises(InvalidInput, match=f"longest has {length}:"):
-        train(lm, tmp_path, "reflector", rows=[row], max_length=length - 1, steps=1)
+    summary = train(lm, tmp_path, rows=[*rows, policy_row("|T:P|", "0", wide)], drop_long_rows=True)
+    assert (summary.rows, summary.dropped) == (5, 1)  # the ends of actions may be cut
 
 
 @pytest.mark.parametrize(
-    ("player", "rows", "words"),
+    ("player", "rows", "fact"),
     [
-        ("policy", REFLECTOR, "row 0 of those to train the policy is a reflector's; expected the rows of sft/policy"),
-        ("reflector", POLICY, "row 0 of those to train the reflector is a policy's"),
-        ("policy", [Row("x", "9", "t", 0, False, LABELS)], "completion '9', which is none of its labels"),
-        ("policy", [Row("x", "A", "t", 0, False, ("A", "B"))], "labels .'A', 'B'. but the recipe's are"),
-        ("policy", [], "no rows are left to train the policy"),
+        ("policy", REFLECTOR, "row 0 .*sft/policy"),
+        ("reflector", POLICY, "row 0 .*sft/reflector"),
+        ("policy", [policy_row("x", "9")], "'9'"),
+        ("policy", [policy_row("x", "A", Menu(("A", "B"), ("up", "down")))], "'A', 'B'"),
+        ("policy", [], "gen-data"),
     ],
 )
-def test_rows_that_do_not_fit_the_player_are_refused(gpt2, player, rows, words, tmp_path):
-    with pytest.raises(InvalidInput, match=words):
+def test_rows_that_do_not_fit_the_player_are_refused(gpt2, player, rows, fact, tmp_path):
+    with pytest.raises(InvalidInput, match=fact):
         train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, player, rows=rows)
 
 
@@ -311,7 +332,14 @@ def test_a_reflectors_tokenizer_need_not_know_the_labels(gpt2, tmp_path):
     lm = new_model(gpt2, labels=LABELS, seed=0)
     settings = SFTPlayerSection(steps=1, batch_size=4, micro_batch_size=4)
     many = tuple(str(number) for number in range(30))
-    options = {"section": settings, "labels": many, "max_length": 64, "drop_long_rows": False, "seed": 0}
+    options = {
+        "section": settings,
+        "labels": many,
+        "max_length": 64,
+        "max_new_tokens": 8,
+        "drop_long_rows": False,
+        "seed": 0,
+    }
     assert train_sft(lm, REFLECTOR, player="reflector", output_dir=tmp_path, **options).steps == 1
     with pytest.raises(InvalidInput, match="label '10'"):
         train_sft(lm, POLICY, player="policy", output_dir=tmp_path, **options)

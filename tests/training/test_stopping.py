@@ -11,14 +11,13 @@ import torch
 from rlft_on_ranks import die, inherit
 from safetensors.torch import load_file
 from tiny import gpt2
-from tiny_models import LABELS, MAX_LENGTH, MENU, save_tiny
+from tiny_models import LABELS, MAX_LENGTH, policy_row, save_tiny
 from tiny_rlft import run
 from warm_processes import start_ranks
 
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core.stop import gentle_stops
-from reflectrl.data_gen.rows import Row
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
@@ -64,13 +63,20 @@ def test_a_stop_that_is_wished_for_in_an_iteration_leaves_a_checkpoint_after_it(
 
 # ---- sft -------------------------------------------------------------------------------------------------------------
 
-ROWS = [Row(f"Past: none\n|T{' ' * i}P|\n{MENU}Action:\n", LABELS[i], "t", 0, False, LABELS) for i in range(4)]
+ROWS = [policy_row(f"|T{' ' * i}P|", LABELS[i]) for i in range(4)]
 
 
 def sft(section, folder, **options):
     lm = new_model(section, labels=LABELS, seed=0)
     settings = SFTPlayerSection(steps=12, batch_size=4, micro_batch_size=2, learning_rate=0.01, max_grad_norm=1.0)
-    given = {"labels": LABELS, "max_length": MAX_LENGTH, "drop_long_rows": False, "seed": 3, "save_every": 10}
+    given = {
+        "labels": LABELS,
+        "max_length": MAX_LENGTH,
+        "max_new_tokens": 8,
+        "drop_long_rows": False,
+        "seed": 3,
+        "save_every": 10,
+    }
     summary = train_sft(lm, ROWS, player="policy", section=settings, output_dir=folder, **given, **options)
     return lm, summary
 
