@@ -1,4 +1,4 @@
-"""One state of the run's own episodes, and the program that plays it with plain transformers."""
+"""The example of an export: a state of the run's episodes, and a program that chooses its action with transformers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_example(folder: Path, cast: Cast, policy: str, scrubber: Scrubber, *, 
 
 
 def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
-    """The beginning of an episode that the policy played, with something to choose if there is one."""
+    """Return the first prompt of an episode of the policy, preferably one with several actions."""
     first = None
     for path in _episodes(cast, policy):
         cast.run.verified(path.relative_to(cast.run.path).as_posix(), "eval")
@@ -70,7 +70,7 @@ def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
 
 
 def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
-    """Files of episodes, the best source first: of the evaluation, then of the last iteration of training."""
+    """Yield files of episodes: first those of the evaluation, then the last iteration of training."""
     who, results = cast.recipe.players.reflector, cast.run / RESULTS
     rows = read_results(cast.run.verified(results.name, "eval")) if results.is_file() else []
     splits = len({row.split for row in rows})
@@ -84,7 +84,7 @@ def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
 
 
 def _first_prompt(cast: Cast) -> Prompt:
-    """The state in which the first task of the evaluation begins, with the expert's reflection."""
+    """Return the prompt for the first state of the evaluation, with the expert's reflection."""
     section = cast.recipe.eval
     env = cast.env(section.env)
     try:

@@ -1,4 +1,4 @@
-"""``export_run``: the agent of a run as a folder of its own, whose players load without this library.
+"""``export_run``: a run's agent as a folder whose players load without this library.
 
 policy/  reflector/  agent.json  recipe.yaml  README.md  example.py  example.json
 """
@@ -32,23 +32,23 @@ from reflectrl.sharing.hub import is_hub_name
 from reflectrl.sharing.scrub import Scrubber
 
 _ADAPTER = "adapter_config.json"
-_KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
-"""What of a player's folder another machine needs; never a pickle."""
+_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
+"""Suffixes of the files that are copied from a player's folder; never a pickle."""
 
 
 def export_run(
     run: Path, out: Path | None = None, *, merge: bool = False, tell: Callable[[str], None] = lambda _: None
 ) -> Path:
-    """Write the agent of the run folder ``run`` to ``out``, ``export`` in the run if absent, and return where it is.
+    """Write the agent of a run folder to ``out``, and return that path.
 
     Args:
-        run: the run folder; the last policy that it has is exported.
-        out: a folder that does not exist, or an earlier export, which is replaced in one move.
-        merge: merge adapters into their base; done anyway where the base lies on this machine only.
-        tell: told in a line what is not as one might expect.
+        run: the run folder; its latest policy is exported.
+        out: a new folder, or an earlier export, which is replaced in one move; ``export`` in the run if absent.
+        merge: merge adapters into their base; always done for a base that is not on the hub.
+        tell: receives a line for everything unusual about the export.
 
     Raises:
-        InvalidInput: no run folder, one without a policy or with a damaged part, or another folder at ``out``.
+        InvalidInput: ``run`` is no run folder, has no policy or a damaged part, or ``out`` is no export.
         WorkFailed: the disk refused to write.
 
     """
@@ -56,7 +56,7 @@ def export_run(
     _check_place(out)
     recipe = read_recipe(run)
     if read_agent_file(run) is not None:
-        raise InvalidInput(f"{run} is an exported agent already; give the run folder that it came from, or copy it.")
+        raise InvalidInput(f"{run} is an exported agent already; give its run folder, or copy it.")
     policy = last_policy(recipe, run)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,13 +74,13 @@ def _check_place(out: Path) -> None:
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):
-        raise InvalidInput(f"{out} is there and is no export, so it is not replaced; choose another --out.")
+        raise InvalidInput(f"{out} exists and is not an export, so it is not replaced; choose another --out.")
     read_agent_file(out)
 
 
 @dataclass
 class _Export:
-    """One export under way, to the folder ``to``."""
+    """Writes one export to the folder ``to``."""
 
     recipe: Recipe
     run: Path
@@ -90,13 +90,13 @@ class _Export:
     tell: Callable[[str], None]
     scrubber: Scrubber
     notes: list[str] = field(default_factory=list)
-    """For the card: what was told."""
+    """Lines for the model card, as reported to ``tell``."""
 
     def write(self) -> None:
-        """Everything that belongs to it."""
+        """Write all files of the export."""
         cast, scrubber = Cast(self.recipe, RunFolder(self.run)), self.scrubber
         if self.policy == "policy-sft" and self.recipe.rlft is not None:
-            self._note("its reinforcement learning is not done, so this is the policy after supervised fine-tuning")
+            self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
         self._player("policy", self.policy, cast.section("policy"))
         if self.recipe.players.reflector == "local":
             self._player("reflector", "reflector", cast.section("reflector"))
@@ -118,16 +118,12 @@ class _Export:
         source, place = RunFolder(self.run).verified(name, "rlft" if name == "policy" else "sft"), self.to / role
         _check_weights(source)
         if (source / _ADAPTER).is_file() and (self.merge or not _is_on_hub(section.name)):
-            why = (
-                "as asked"
-                if self.merge
-                else f"since its base {self.scrubber.value(section.name)} lies on this machine only"
-            )
+            why = "as asked" if self.merge else f"since its base {self.scrubber.value(section.name)} is not on the hub"
             self._note(f"the adapter of the {role} is merged into its base, {why}")
             if section.quantization != "none":
                 self._note(
                     f"the {role} was trained on a base in {section.quantization}; merged into the base in "
-                    f"{section.dtype}, its probabilities differ a little from those it was trained and evaluated with"
+                    f"{section.dtype}, its probabilities differ slightly from those in training and evaluation"
                 )
             _merge(source, section, place)
         else:
@@ -144,12 +140,12 @@ class _Export:
 
 
 def _is_on_hub(name: str) -> bool:
-    """Old models of the hub, such as gpt2, have no owner."""
+    """Return whether a base is on the hub; old models such as gpt2 have no owner."""
     return name != BUILTIN and not Path(name).exists() and is_hub_name(name if "/" in name else f"nobody/{name}")
 
 
 def _check_weights(folder: Path) -> None:
-    """Refuse a folder that holds no player, before it is given to others."""
+    """Check that a folder holds a complete player."""
     weights = sorted(folder.glob("*.safetensors"))
     try:
         if not weights or not any((folder / name).is_file() for name in (_ADAPTER, "config.json")):
@@ -158,13 +154,13 @@ def _check_weights(folder: Path) -> None:
             with safe_open(path, framework="pt") as file:
                 file.keys()
     except (OSError, ValueError, SafetensorError) as error:
-        raise InvalidInput(f"{folder} is no complete player ({error}); train that player again.") from error
+        raise InvalidInput(f"{folder} is not a complete player ({error}); train that player again.") from error
 
 
 def _copy(source: Path, place: Path) -> None:
     place.mkdir()
     for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix in _KINDS:
+        if path.is_file() and path.suffix in _SUFFIXES:
             shutil.copyfile(path, place / path.name)
 
 
@@ -175,7 +171,7 @@ def _merge(source: Path, section: ModelSection, place: Path) -> None:
 
 
 def _name_base(path: Path, name: str) -> None:
-    """Have the adapter's configuration name its base as the hub does, at the commit that was used if it is known."""
+    """Write the base's hub name, and its commit if known, into an adapter's configuration."""
     values = json.loads(path.read_text(encoding="utf-8"))
     values |= {"base_model_name_or_path": name, "revision": values.get("revision") or _revision(name)}
     write_text(path, json.dumps(values, indent=2) + "\n")
@@ -186,7 +182,7 @@ def _base(section: ModelSection) -> Base | None:
 
 
 def _revision(name: str) -> str | None:
-    """The commit of a model of the hub that lies in this machine's cache."""
+    """Return the commit of a hub model in this machine's cache."""
     cached = try_to_load_from_cache(name, "config.json")
     return Path(cached).parent.name if isinstance(cached, str) else None
 
@@ -195,7 +191,7 @@ def _license(name: str) -> str | None:
     cached = try_to_load_from_cache(name, "README.md")
     try:
         known = metadata_load(cached) if isinstance(cached, str) else None
-    except (OSError, ValueError, YAMLError):  # somebody else's card
+    except (OSError, ValueError, YAMLError):  # a malformed card
         known = None
     found = known.get("license") if known else None
     return found if isinstance(found, str) else None

@@ -1,4 +1,4 @@
-"""``push``: an exported folder to a model repository of the Hugging Face hub."""
+"""``push``: uploads an exported folder to a model repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from reflectrl.core import InvalidInput, WorkFailed
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REPLACED = ["policy/*", "reflector/*"]
-"""What is taken out of the repository where the folder lacks it: an adapter beside merged weights would be loaded."""
+"""Files deleted from the repository if the folder lacks them; an old adapter beside merged weights would be loaded."""
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether ``name`` has the form OWNER/NAME."""
+    """Return whether ``name`` has the form OWNER/NAME."""
     return bool(_NAME.fullmatch(name)) and not re.search(r"\.\.|--|\.git$|[.-]$", name)
 
 
 def check_push(name: str) -> str:
-    """What can be known before there is a folder; returns the token.
+    """Check what can be checked before the export, and return the token.
 
     Raises:
-        InvalidInput: no such name, no token, or a process that may not go online.
+        InvalidInput: the name is invalid, there is no token, or the process may not go online.
 
     """
     from huggingface_hub import get_token
@@ -35,17 +35,17 @@ def check_push(name: str) -> str:
     token = get_token()
     if token is None:
         raise InvalidInput(
-            "--push-to-hub needs a token of the hub that may write; run `hf auth login`, or set HF_TOKEN."
+            "--push-to-hub needs a hub token with write permission; run `hf auth login`, or set HF_TOKEN."
         )
     return token
 
 
 def push(folder: Path, name: str, *, private: bool = False) -> str:
-    """Make the repository ``name`` if there is none, upload ``folder``, and return its address.
+    """Create the repository ``name`` if there is none, upload ``folder``, and return its address.
 
     Raises:
-        InvalidInput: see ``check_push``; a token that may not do this.
-        WorkFailed: the hub cannot be reached, or did not take it.
+        InvalidInput: see ``check_push``; the token lacks the permission.
+        WorkFailed: the hub cannot be reached, or refused the upload.
 
     """
     token = check_push(name)
@@ -65,19 +65,21 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
         status = error.response.status_code
         if status in (401, 403):
             raise InvalidInput(
-                f"the hub refused to write {name!r} ({status}): the token is wrong, or may not write there; run "
+                f"the hub refused to write {name!r} ({status}): the token is wrong or lacks the permission; run "
                 "`hf auth login` with another one, or choose another name."
             ) from error
         raise _failed(folder, name, f"it answered with status {status}") from error
-    except Exception as error:  # noqa: BLE001 - also those of the HTTP and storage libraries below it, whichever they are
-        raise _failed(folder, name, _said(error, token)) from error
+    except Exception as error:  # noqa: BLE001 - includes errors of the HTTP and storage libraries below
+        raise _failed(folder, name, _message(error, token)) from error
     return str(url)
 
 
 def _failed(folder: Path, name: str, why: str) -> WorkFailed:
-    return WorkFailed(f"the hub did not take {name!r}: {why}; {folder} is there and whole, so run the command again.")
+    return WorkFailed(
+        f"the upload to {name!r} failed: {why}; the export in {folder} is complete, so run the command again."
+    )
 
 
-def _said(error: Exception, token: str) -> str:
+def _message(error: Exception, token: str) -> str:
     first, *_ = [*str(error).splitlines(), ""]
     return f"{type(error).__name__}: {first[:300]}".replace(token, "[token]").rstrip(" .:")

@@ -1,4 +1,4 @@
-"""What must not leave this machine, taken out of what is exported: paths, logins in addresses, keys."""
+"""Removes private data of this machine from exports: paths, logins in addresses, keys."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from reflectrl.core.addresses import without_credentials
 from reflectrl.core.files import write_text
 
 _PATH = re.compile(r"(?<![\w.~/-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
-"""An absolute path within a text; addresses and relative paths are none."""
+"""An absolute path within a text, but not an address or a relative path."""
 _WHOLE_PATH = re.compile(r"(?:/[^/\n]+){2,}/?")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-_SHORTEST_SECRET = 8
+_MIN_SECRET_CHARS = 8
 
-_OF_THE_MACHINE = ("_name_or_path", "name_or_path", "is_local", "local_files_only")
-"""Keys of model and tokenizer configurations that tell only where the files lay."""
+_MACHINE_KEYS = ("_name_or_path", "name_or_path", "is_local", "local_files_only")
+"""Keys of model and tokenizer configurations that describe only this machine's files."""
 
 
 class Scrubber:
-    """Knows what is private about this machine and one run folder."""
+    """Replaces private data of this machine and of one run folder."""
 
     def __init__(self, run: Path) -> None:
         places = {str(run.resolve()): run.resolve().name, str(run.absolute()): run.name}
         if (home := Path.home()) != Path("/"):
             places |= {str(home.resolve()): "~", str(home): "~"}
-        # where a folder lies inside another, the longer path goes first
+        # of nested folders, the longer path first
         self._places = sorted(places.items(), key=lambda pair: -len(pair[0]))
         self._secrets = [value for name, value in os.environ.items() if _SECRET.search(name)]
 
     def text(self, text: str) -> str:
-        """``text`` without the run folder, the home folder, credentials in addresses and secrets of this process."""
+        """Return ``text`` without run folder, home folder, credentials in addresses and secrets of this process."""
         text = without_credentials(text)
         for place, name in self._places:
             text = name.join(re.split(re.escape(place) + r"(?![\w-])", text))
         for secret in self._secrets:
-            if len(secret) >= _SHORTEST_SECRET:
+            if len(secret) >= _MIN_SECRET_CHARS:
                 text = text.replace(secret, "[secret]")
         return text
 
     def value(self, value: Any) -> Any:
-        """A setting: of each absolute path in it, only the last part is left."""
+        """Return a setting, nested or not, with each absolute path in it reduced to its last part."""
         if isinstance(value, dict):
             return {key: self.value(part) for key, part in value.items()}
         if isinstance(value, list | tuple):
@@ -58,17 +58,17 @@ class Scrubber:
         return _PATH.sub(lambda found: PurePosixPath(found[0]).name, plain)
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """A recipe that tells nothing of this machine."""
+        """Return a recipe without private data of this machine."""
         values = self.value(recipe.model_dump())
         name, colon, rest = recipe.env.name.partition(":")
         values["env"]["name"] = name + colon + self.value(rest)
         return Recipe.model_validate(values)
 
     def configurations(self, folder: Path) -> None:
-        """Clean the JSON files beside a model's weights; its vocabulary is left alone.
+        """Remove private data from the configurations beside a model's weights; its vocabulary is not changed.
 
         Raises:
-            InvalidInput: one of them is damaged.
+            InvalidInput: a configuration is damaged.
 
         """
         for path in sorted(folder.glob("*config.json")):
@@ -78,7 +78,7 @@ class Scrubber:
                     raise ValueError("expected an object")
             except (ValueError, RecursionError) as error:
                 raise InvalidInput(f"{path.name} of a player is damaged ({error}); train that player again.") from error
-            clean = {key: self._configured(part) for key, part in values.items() if key not in _OF_THE_MACHINE}
+            clean = {key: self._configured(part) for key, part in values.items() if key not in _MACHINE_KEYS}
             if isinstance(modules := clean.get("target_modules"), list):
                 clean["target_modules"] = sorted(modules)  # peft writes a set, in any order
             write_text(path, json.dumps(clean, indent=2, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""The package that ``new-env`` writes: a small game that trains in a minute, to be changed into one's own."""
+"""The package that ``new-env`` writes: a small game that trains in a minute, as a starting point."""
 
 from reflectrl.skeleton.name import checked_name
 from reflectrl.skeleton.write import write_package

@@ -1,4 +1,4 @@
-"""Writes the skeleton of an environment's package: templates, filled with its name."""
+"""Writes the package of a new environment from templates."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FILES = {
     "recipes/nano.yaml": "nano.yaml.tmpl",
     "tests/test_env.py": "test_env.py.tmpl",
 }
-"""The package's files, and the templates they are made from."""
+"""Files of the package, with the templates they are made from."""
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
-    """Write an installable package with the environment ``name`` to ``folder``, all of it or nothing.
+    """Write an installable package with the environment ``name`` to ``folder``, or nothing on an error.
 
     Returns:
         The files, in the order in which to read them.
 
     Raises:
-        InvalidInput: a name that a package cannot have, a folder that exists or cannot be written.
+        InvalidInput: a package cannot have the name, or the folder exists or cannot be written.
 
     """
     name = checked_name(name)

@@ -60,25 +60,23 @@ def chances(policy: Path, prompt: str, labels: Sequence[str]) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["trained", "adapted"])
-def test_plain_transformers_finds_the_probabilities_of_our_own_policy(kind, tmp_path, request):
+def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformers(kind, tmp_path, request):
     run = request.getfixturevalue(kind)
-    folder = export_run(run, tmp_path / "out")
+    said: list[str] = []
+    folder = export_run(run, tmp_path / "out", tell=said.append)
     agent = load_agent(run)
-    move = agent.act(STATE)
-    prompt = agent.layout.policy(STATE, (), move.reflection, move.menu).text
-    assert abs(move.decision.probabilities[0] - 0.5) > 1e-3  # it is no coin
-    found = chances(folder / "policy", prompt, move.menu.labels)
-    assert found == pytest.approx(move.decision.probabilities, abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["trained", "adapted"])
-def test_an_exported_agent_acts_as_the_run_does(kind, tmp_path, request):
-    run = request.getfixturevalue(kind)
-    ours, theirs = load_agent(run).act(STATE), load_agent(export_run(run, tmp_path / "out")).act(STATE)
-    assert theirs.reflection == ours.reflection
-    assert theirs.menu == ours.menu
+    ours, theirs = agent.act(STATE), load_agent(folder).act(STATE)
+    prompt = agent.layout.policy(STATE, (), ours.reflection, ours.menu).text
+    assert abs(ours.decision.probabilities[0] - 0.5) > 1e-3  # it is no coin
+    found = chances(folder / "policy", prompt, ours.menu.labels)
+    assert found == pytest.approx(ours.decision.probabilities, abs=1e-5)
+    assert (theirs.reflection, theirs.menu) == (ours.reflection, ours.menu)
     assert theirs.decision.action == ours.decision.action
     assert theirs.decision.probabilities == pytest.approx(ours.decision.probabilities, abs=1e-5)
+    assert contents(export_run(run, tmp_path / "again")) == contents(folder)  # to the byte
+    merged = "merged into its base" in (folder / "README.md").read_text()
+    assert merged == (kind == "adapted") == any("builtin/nano" in line for line in said)
+    assert not list(folder.rglob("adapter*"))
 
 
 def test_the_folder_holds_what_others_need_and_no_pickle(trained, tmp_path):
@@ -91,16 +89,6 @@ def test_the_folder_holds_what_others_need_and_no_pickle(trained, tmp_path):
     assert agent is not None
     assert (agent.env, agent.options, agent.max_actions) == ("number_line", {"size": 8}, 2)
     assert agent.prompt == load_agent(trained).layout
-
-
-def test_adapters_on_a_base_that_nobody_else_has_are_merged_and_that_is_said(adapted, tmp_path):
-    said: list[str] = []
-    folder = export_run(adapted, tmp_path / "out", tell=said.append)
-    assert said[0] == (
-        "the adapter of the policy is merged into its base, since its base builtin/nano lies on this machine only"
-    )
-    assert not list(folder.rglob("adapter*"))
-    assert "is merged into its base" in (folder / "README.md").read_text()
 
 
 def rebased(run: Path, name: str) -> Path:
@@ -121,7 +109,7 @@ def test_an_adapter_on_a_base_of_the_hub_is_copied_and_names_it(adapted, tmp_pat
     assert "from peft import AutoPeftModelForCausalLM" in (folder / "example.py").read_text()
     assert len((folder / "example.py").read_text().splitlines()) <= 15
     (run / "reflector" / "adapter_config.json").write_text("[]")
-    with pytest.raises(InvalidInput, match=r"adapter_config\.json of a player is damaged"):
+    with pytest.raises(InvalidInput, match=r"adapter_config\.json"):
         export_run(run, tmp_path / "again")
 
 
@@ -130,11 +118,11 @@ def test_an_adapter_on_a_base_in_a_local_folder_is_merged_while_that_is_there(ad
     run = rebased(shutil.copytree(adapted, tmp_path / "run"), str(base))
     said: list[str] = []
     folder = export_run(run, tmp_path / "out", tell=said.append)
-    assert "since its base my base lies on this machine only" in said[0]
+    assert "my base" in said[0]
     assert not [name for name, content in contents(folder).items() if str(tmp_path).encode() in content]
     assert "name: my base" in (folder / "recipe.yaml").read_text()
     shutil.rmtree(base)
-    with pytest.raises(InvalidInput, match="the model .* cannot be loaded"):
+    with pytest.raises(InvalidInput, match="my base"):
         export_run(run, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
@@ -151,11 +139,6 @@ def test_the_example_is_short_and_plays_without_this_library(trained, tmp_path, 
     assert capsys.readouterr().out == state["actions"][probabilities.index(max(probabilities))] + "\n"
     own = (trained / "trajectories" / "eval-rlft-local-greedy.jsonl").read_text()
     assert json.dumps(re.search(r"Number .*", state["prompt"])[0]) in own
-
-
-def test_two_exports_are_the_same_to_the_byte(adapted, tmp_path):
-    first = contents(export_run(adapted, tmp_path / "first"))
-    assert contents(export_run(adapted, tmp_path / "second")) == first
 
 
 def test_an_export_goes_into_the_run_and_replaces_an_earlier_one_as_a_whole(run):
@@ -207,7 +190,7 @@ def test_a_name_that_ends_with_a_path_keeps_the_environment(tmp_path):
     assert Scrubber(tmp_path).recipe(recipe).env.name == "textworld:house.z8"
 
 
-def test_a_run_that_is_not_finished_exports_its_last_policy_and_says_so(run, tmp_path):
+def test_an_unfinished_run_exports_its_last_policy_and_says_so(run, tmp_path):
     shutil.rmtree(forget_digests(run) / "policy")
     (run / "eval.jsonl").unlink()
     shutil.rmtree(run / "trajectories")
@@ -215,67 +198,57 @@ def test_a_run_that_is_not_finished_exports_its_last_policy_and_says_so(run, tmp
     folder = export_run(run, tmp_path / "out", tell=said.append)
     assert contents(folder / "policy")["model.safetensors"] == contents(run / "policy-sft")["model.safetensors"]
     card = (folder / "README.md").read_text()
-    assert "its reinforcement learning is not done" in card
-    assert "its reinforcement learning is not done" in said[0]
+    assert "RLFT" in said[0]
+    assert said[0] in card
     assert "Not evaluated yet" in card
     state = json.loads((folder / "example.json").read_text())
     assert state["prompt"].startswith("Past: none\nNumber ")
     assert "Reflection: The target is" in state["prompt"]
 
 
-def test_a_run_without_any_policy_names_the_command_that_makes_one(run):
-    shutil.rmtree(forget_digests(run) / "policy")
-    shutil.rmtree(run / "policy-sft")
-    with pytest.raises(InvalidInput, match="no policy yet; run `reflectrl sft` for it first"):
-        export_run(run)
-    assert not (run / "export").exists()
-
-
-def test_a_run_without_its_reflector_names_the_command_that_makes_one(run):
-    shutil.rmtree(forget_digests(run) / "reflector")
-    with pytest.raises(InvalidInput, match="reflector does not exist; run `reflectrl sft`"):
+@pytest.mark.parametrize("missing", [("policy", "policy-sft"), ("reflector",)])
+def test_a_run_that_lacks_a_player_names_the_command_that_makes_it(missing, run):
+    forget_digests(run)
+    for name in missing:
+        shutil.rmtree(run / name)
+    with pytest.raises(InvalidInput, match="`reflectrl sft`"):
         export_run(run)
     assert not list(run.glob("*export*"))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content"),
     [
-        ("policy/model.safetensors", "damaged", "is no complete player .*; train that player again"),
-        ("policy/config.json", "{", "config.json of a player is damaged"),
-        ("recipe.yaml", "[", "no valid YAML"),
-        ("eval.jsonl", "{}\n", "lacks field"),
-        ("trajectories/eval-rlft-local-greedy.jsonl", "{}\n", "names the format None"),
+        ("policy/model.safetensors", "damaged"),
+        ("policy/config.json", "{"),
+        ("recipe.yaml", "["),
+        ("eval.jsonl", "{}\n"),
+        ("trajectories/eval-rlft-local-greedy.jsonl", "{}\n"),
     ],
 )
-def test_damaged_parts_are_sentences_and_leave_nothing_behind(name, content, sentence, run):
+def test_a_damaged_part_is_named_and_nothing_is_left_behind(name, content, run):
     (forget_digests(run) / name).write_text(content)
-    with pytest.raises(InvalidInput, match=sentence):
+    with pytest.raises(InvalidInput, match="policy is" if "safetensors" in name else Path(name).name):
         export_run(run)
     assert not list(run.glob("*export*"))
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path, trained):
-    with pytest.raises(InvalidInput, match=r"it has no recipe\.yaml"):
+def test_only_a_run_is_exported_and_only_an_export_is_replaced(run, tmp_path):
+    with pytest.raises(InvalidInput, match=r"recipe\.yaml"):
         export_run(tmp_path)
-    folder = export_run(trained, tmp_path / "out")
-    with pytest.raises(InvalidInput, match="is an exported agent already"):
+    folder = export_run(run, tmp_path / "out")
+    with pytest.raises(InvalidInput, match="out is an export"):
         export_run(folder)
-
-
-def test_what_is_no_export_is_never_replaced(run, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "agent.json").write_text('{"name": "another agent"}\n')
-    for out in (tmp_path / "notes", tmp_path / "file", run, run / "policy"):
-        with pytest.raises(InvalidInput, match="is no export, so it is not replaced; choose another --out"):
+    for out in (tmp_path / "notes", tmp_path / "file", run, run / "policy", tmp_path / "foreign"):
+        with pytest.raises(InvalidInput, match=out.name):
             export_run(run, out)
-    with pytest.raises(InvalidInput, match="names the format None"):
-        export_run(run, tmp_path / "foreign")
     assert (tmp_path / "notes" / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(WorkFailed, match=r"cannot be written to .*file/out: File exists; make room or choose"):
+    with pytest.raises(WorkFailed, match="file/out"):
         export_run(run, tmp_path / "file" / "out")
 
 
@@ -291,16 +264,8 @@ def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained
     out = tmp_path / "out"
     with HubServer() as hub:
         hub.files["me/agent"] = {"policy/adapter_config.json": b"{}", "notes.md": b"mine"}  # of an earlier push
-        done = command(
-            trained,
-            "--out",
-            out,
-            "--push-to-hub",
-            "me/agent",
-            HF_ENDPOINT=hub.url,
-            HF_TOKEN=TOKEN,
-            HF_HOME=str(tmp_path),
-        )
+        online = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path)}
+        done = command(trained, "--out", out, "--push-to-hub", "me/agent", **online)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"export: {out}", f"hub: {hub.url}/me/agent"]
     assert hub.files["me/agent"] == contents(out) | {"notes.md": b"mine"}
@@ -308,31 +273,23 @@ def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained
     assert not [name for name, content in contents(tmp_path).items() if TOKEN.encode() in content]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "env", "sentence"),
-    [
-        (["--push-to-hub", "me/agent"], {}, "needs a token of the hub"),
-        (["--push-to-hub", "me"], {"HF_TOKEN": TOKEN}, "expected OWNER/NAME"),
-        (["--push-to-hub", "me/agent"], {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
-        (["--private"], {}, "without --push-to-hub"),
-    ],
-    ids=["no token", "no name", "offline", "nothing to push"],
-)
-def test_a_push_that_cannot_work_is_refused_before_any_work(arguments, env, sentence, tmp_path, trained):
-    done = command(trained, "--out", tmp_path / "out", *arguments, HF_HOME=str(tmp_path), **env)
+@pytest.mark.parametrize("env", [{"HF_TOKEN": ""}, {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}])
+def test_a_push_that_cannot_work_is_refused_before_any_work(env, tmp_path, trained):
+    done = command(trained, "--out", tmp_path / "out", "--push-to-hub", "me/agent", HF_HOME=str(tmp_path), **env)
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert [*env][-1] in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
 
 REFUSED = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from reflectrl.core import ReflectRLError
 from reflectrl.sharing.hub import push
 
-for name in sys.argv[2:]:
+for where in sys.argv[2:]:
+    os.environ["HF_ENDPOINT"], _, name = where.partition(" ")
     try:
         print(json.dumps([0, push(Path(sys.argv[1]), name, private=True)]))
     except ReflectRLError as error:
@@ -343,34 +300,22 @@ for name in sys.argv[2:]:
 def test_what_the_hub_refuses_is_a_sentence(tmp_path):
     (tmp_path / "file.txt").write_text("fine")
     env = {**os.environ, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_TOKEN": TOKEN}
-    names = ("me/fine", "401/agent", "403/agent")
-
-    def ask(endpoint: str, *names: str) -> list[tuple[int, str]]:
-        script = [sys.executable, "-c", REFUSED, str(tmp_path), *names]
-        done = subprocess.run(
-            script, capture_output=True, text=True, check=True, timeout=300, env={**env, "HF_ENDPOINT": endpoint}
-        )
-        assert TOKEN not in done.stdout + done.stderr
-        return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
-
-    with HubServer() as hub:
-        hub.files |= {name: {} for name in names[1:]}  # so that they break while files are listed
+    with HubServer() as gone:
+        pass
+    with HubServer() as hub, HubServer() as broken:
+        hub.files |= {"401/agent": {}, "403/agent": {}}  # so that they break while files are listed
         hub.status = {"401/agent/tree": 401, "403/agent/tree": 403}
-        fine, wrong, forbidden = ask(hub.url, *names)
-        assert fine == (0, f"{hub.url}/me/fine")
-        assert hub.private == {"me/fine": True}
-        assert wrong[0] == forbidden[0] == 2
-        assert "the hub refused to write '401/agent' (401)" in wrong[1]
-        assert "(403): the token is wrong, or may not write there" in forbidden[1]
-        hub.status = {"api/repos/create": 500}
-        ((code, sentence),) = ask(hub.url, "me/new")
-        assert code == 1
-        assert "the hub did not take 'me/new': it answered with status 500" in sentence
-        assert "is there and whole, so run the command again" in sentence
-        nobody = hub.url
-    ((code, sentence),) = ask(nobody, "me/new")
-    assert code == 1
-    assert "the hub did not take 'me/new': ConnectError" in sentence
+        broken.status = {"api/repos/create": 500}
+        wheres = [f"{hub.url} {name}" for name in ("me/fine", "401/agent", "403/agent")]
+        wheres += [f"{server.url} me/new" for server in (broken, gone)]
+        script = [sys.executable, "-c", REFUSED, str(tmp_path), *wheres]
+        done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=300, env=env)
+    assert TOKEN not in done.stdout + done.stderr
+    (code, url), *refused = map(json.loads, done.stdout.splitlines())
+    assert (code, url, hub.private) == (0, f"{hub.url}/me/fine", {"me/fine": True})
+    assert [code for code, _ in refused] == [2, 2, 1, 1]
+    for (_, sentence), fact in zip(refused, ("401", "403", "500", "ConnectError"), strict=True):
+        assert fact in sentence
 
 
 ON_THE_HUB = """
