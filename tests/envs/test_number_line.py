@@ -32,10 +32,7 @@ def test_the_splits_share_out_all_pairs():
     env = NumberLine(size=6)
     pairs = [(t.options["start"], t.options["target"]) for split in SPLITS for t in env.tasks(split)]
     assert sorted(pairs) == [(start, target) for start in range(6) for target in range(6) if start != target]
-
-
-def test_the_tasks_are_the_same_in_every_copy():
-    assert [NumberLine().tasks(split) for split in SPLITS] == [NumberLine().tasks(split) for split in SPLITS]
+    assert [env.tasks(split) for split in SPLITS] == [NumberLine(size=6).tasks(split) for split in SPLITS]
 
 
 def test_the_expert_solves_every_task():
@@ -63,13 +60,6 @@ def test_one_episode_by_hand():
     assert (env.expert(), env.reflection()) == (None, "Good. The target is reached.")
 
 
-@pytest.mark.parametrize(("task", "menu"), [("9-to-2", ("subtract one",)), ("0-to-2", ("add one",))])
-def test_there_is_no_way_past_the_ends(task, menu):
-    env = NumberLine(size=10)
-    found = next(t for split in SPLITS for t in env.tasks(split) if t.id == task)
-    assert env.reset(options={"task": found})[1]["actions"] == menu
-
-
 def test_the_horizon_is_the_size():
     env = NumberLine(size=4)
     task = next(t for split in SPLITS for t in env.tasks(split) if t.id == "0-to-3")
@@ -80,10 +70,7 @@ def test_the_horizon_is_the_size():
 
 @pytest.mark.parametrize("size", [3, 0, 5.0, "10"])
 def test_a_size_that_makes_no_line_is_refused(size):
-    with pytest.raises(InvalidInput, match="expected 4 or more numbers"):
+    with pytest.raises(InvalidInput, match=repr(size)):
         NumberLine(size)
-
-
-def test_a_foreign_task_is_refused():
-    with pytest.raises(InvalidInput, match=r"task '7-to-8' is not in 'number_line' of size=5; use env.tasks"):
+    with pytest.raises(InvalidInput, match="'7-to-8'"):
         NumberLine(size=5).reset(options={"task": Task("7-to-8", {"start": 7, "target": 8})})

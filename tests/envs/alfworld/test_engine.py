@@ -4,14 +4,15 @@ import contextlib
 import io
 import random
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import fast_downward.interface
 import pytest
 
 from reflectrl.core import InvalidInput
+from reflectrl.envs.alfworld import engine as engine_module
 from reflectrl.envs.alfworld.engine import NOTHING, Engine
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
 from reflectrl.envs.alfworld.translation import translate
@@ -50,6 +51,13 @@ def test_what_is_not_admissible_changes_nothing(engine):
     reply = engine.step("take the moon")
     assert reply == replace(before, text=NOTHING)
     assert engine.facts == facts
+    here = engine.snapshot()
+    for _ in range(3):
+        for place in ("go to cabinet 1", "go to cabinet 2"):
+            assert engine.step(place).text != NOTHING
+    assert engine.snapshot().state == 2  # a state that was reached before takes no room
+    engine.reset()
+    assert engine.knows(here)
 
 
 def test_a_state_can_be_returned_to_from_anywhere(engine):
@@ -73,7 +81,7 @@ def test_a_state_outlives_a_reset_but_not_another_game(engine):
     assert engine.restore(here) == here.reply
     engine.load(GAMES["look_at_obj_in_light"])
     assert not engine.knows(here)
-    with pytest.raises(InvalidInput, match="has loaded a game since"):
+    with pytest.raises(InvalidInput):
         engine.restore(here)
 
 
@@ -85,18 +93,6 @@ def test_a_game_that_filled_the_registry_is_loaded_anew_wherever_it_stands():
     engine.restore(replace(here, state=0))
     assert engine.reset() == start
     assert not engine.knows(here)
-
-
-def test_a_state_that_was_reached_before_takes_no_room():
-    engine = Engine(states=3)
-    engine.load(SIMPLE)
-    here = engine.snapshot()
-    for _ in range(10):
-        for place in ("go to cabinet 1", "go to cabinet 2"):
-            assert engine.step(place).text != NOTHING
-    assert engine.snapshot().state == 2
-    engine.reset()
-    assert engine.knows(here)
 
 
 def test_two_engines_in_one_process_do_not_meet():
@@ -131,21 +127,6 @@ def test_memory_stays_flat_over_games_and_engines():
     assert resident() - before < 6e6
 
 
-def test_translations_are_kept_but_not_without_end():
-    game = SIMPLE
-    assert translate(game.domain, game.problem) is translate(game.domain, game.problem)
-    assert translate.cache_info().maxsize == 512
-
-
-def test_the_translator_leaves_the_process_alone(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["mine", "--flag"])
-    out = sys.stdout
-    Engine().load(make_game("pick_and_place_simple", 77))
-    assert sys.argv == ["mine", "--flag"]
-    assert sys.stdout is out
-    assert capsys.readouterr() == ("", "")
-
-
 def without(facts):
     return {"problem": re.sub(rf"\({facts} .*\)", "", SIMPLE.problem)}
 
@@ -160,102 +141,84 @@ def grammar(old, new):
     return {"grammar": SIMPLE.grammar.replace(old, new)}
 
 
+def expression(code):
+    return grammar("{r.indefinite} {r.name or r.id}", f"{{{code}}}")
+
+
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    "change",
     [
-        ({"problem": "(define (problem x)"}, "problem cannot be translated"),
-        ({"problem": ""}, "problem cannot be translated"),
-        ({"problem": "(" * 100_000}, "problem cannot be translated"),
-        (problem("(:init", "(:init (openable moon)"), "speaks of 'moon'"),
-        (problem("- receptacle", "- receptakle"), "problem cannot be translated: .*'receptakle'"),
-        (problem("agent1", "ägent1"), "problem cannot be translated: Non-ASCII"),
-        (problem("(inReceptacle ", "(inReceptacle agent1 "), "problem cannot be translated: .*wrong arity"),
-        (problem("agent1", "agent\0one"), "hold a zero byte or are too long"),
-        (problem("agent1", "a" * 2000), "hold a zero byte or are too long"),
-        (without("canContain"), "goal cannot be reached"),
-        (without("atLocation"), "goal cannot be reached"),
-        ({"domain": "(define (domain alfred))"}, "problem cannot be translated"),
-        ({"grammar": "action {"}, "grammar of a game cannot be parsed"),
-        ({"grammar": SIMPLE.grammar[:6000]}, "grammar of a game cannot be parsed"),
-        ({"grammar": ""}, "says nothing for 'intro'"),
-        (grammar('"look.feedback"', '"moon.feedback"'), "says nothing for 'look.feedback'"),
-        (grammar("-= Welcome", "#intro# -= Welcome"), "never ends to tell '#intro#'"),
-        (
-            grammar("(r:receptacle, l:location)}]", "(r & l)}]"),
-            r"condition 'receptacleatlocation\(r & l\)', which cannot",
+        {"problem": "(define (problem x)"},
+        {"problem": ""},
+        {"problem": "(" * 100_000},
+        problem("(:init", "(:init (openable moon)"),
+        problem("- receptacle", "- receptakle"),
+        problem("agent1", "ägent1"),
+        problem("(inReceptacle ", "(inReceptacle agent1 "),
+        problem("agent1", "agent\0one"),
+        problem("agent1", "a" * 2000),
+        without("canContain"),
+        without("atLocation"),
+        {"domain": "(define (domain alfred))"},
+        {"grammar": "action {"},
+        {"grammar": SIMPLE.grammar[:6000]},
+        {"grammar": ""},
+        grammar('"look.feedback"', '"moon.feedback"'),
+        grammar("-= Welcome", "#intro# -= Welcome"),
+        grammar("(r:receptacle, l:location)}]", "(r & l)}]"),
+        grammar("action inventory", "action examination"),
+        # a grammar cannot run code
+        *map(
+            expression, ("__import__('os').system('true')", "o.__class__", "o.name * 9", "nobody.name", "(lambda: 1)()")
         ),
-        (grammar("action inventory", "action examination"), "has no action 'inventory'"),
     ],
+    ids=range(24),
 )
-def test_a_torn_game_is_a_sentence_not_a_traceback(change, sentence, engine, tmp_path, monkeypatch, capfd):
+def test_a_torn_game_is_a_sentence_not_a_traceback(change, engine, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match=sentence):
+    with pytest.raises(InvalidInput) as caught:
         engine.load(replace(SIMPLE, **change))
+    assert len(str(caught.value).splitlines()) == 1
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InvalidInput, match="call load first"):
-        engine.step("look")
+    for use in (engine.reset, engine.snapshot, lambda: engine.step("look")):
+        with pytest.raises(InvalidInput):
+            use()
     assert engine.load(SIMPLE).commands
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "fact"),
     [
-        (grammar('feedback :: "#GotoLocation.feedback#', 'feedback :: "#moon#'), "says nothing for 'moon'"),
-        (grammar("You arrive at {r.name}.", "#GotoLocation.feedback#"), "never ends to tell '#GotoLocation.feedback#'"),
-        (grammar("open {r}", "open {moon}"), "holds the expression 'moon'"),
+        (grammar('feedback :: "#GotoLocation.feedback#', 'feedback :: "#moon#'), "'moon'"),
+        (grammar("You arrive at {r.name}.", "#GotoLocation.feedback#"), "'#GotoLocation.feedback#'"),
+        (grammar("open {r}", "open {moon}"), "'moon'"),
     ],
 )
-def test_a_step_without_words_has_not_been_taken(change, sentence, engine):
+def test_a_step_without_words_has_not_been_taken(change, fact, engine):
     before = engine.load(replace(SIMPLE, **change))
     for _ in range(2):
-        with pytest.raises(InvalidInput, match=sentence):
+        with pytest.raises(InvalidInput, match=fact):
             engine.step("go to cabinet 1")
     assert engine.snapshot().reply == before
     assert engine.step("inventory").commands == before.commands
 
 
-@pytest.mark.parametrize(
-    "expression", ["__import__('os').system('true')", "o.__class__", "o.name * 9", "nobody.name", "(lambda: 1)()"]
-)
-def test_a_grammar_cannot_run_code(expression, engine):
-    game = SIMPLE
-    evil = replace(game, grammar=game.grammar.replace("{r.indefinite} {r.name or r.id}", f"{{{expression}}}"))
-    assert evil.grammar != game.grammar
-    with pytest.raises(InvalidInput, match="holds the expression"):
-        engine.load(evil)
+def test_the_translator_leaves_the_process_alone(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mine", "--flag"])
+    for out in (sys.stdout, io.StringIO()):
+        with contextlib.redirect_stdout(out):
+            Engine().load(make_game("pick_and_place_simple", 77, scene=14))
+            assert sys.stdout is out
+        translate.cache_clear()
+    assert sys.argv == ["mine", "--flag"]
+    assert capsys.readouterr() == ("", "")
 
 
-def test_a_library_that_is_missing_or_does_not_fit_is_a_sentence(tmp_path):
+@pytest.mark.parametrize("name", ["gone.so", "odd.so"])
+def test_a_library_that_is_missing_or_does_not_fit_is_a_sentence(name, tmp_path, monkeypatch):
     (tmp_path / "odd.so").write_bytes(b"compiled elsewhere")
-    code = f"""
-import fast_downward.interface
-from reflectrl.core import InvalidInput
-from reflectrl.envs.alfworld.engine import Engine
-for name in ("gone.so", "odd.so"):
-    fast_downward.interface.DOWNWARD_LIB_PATH = {str(tmp_path)!r} + "/" + name
-    try:
+    monkeypatch.setattr(fast_downward.interface, "DOWNWARD_LIB_PATH", str(tmp_path / name))
+    monkeypatch.setattr(engine_module, "_LIBRARIES", [])
+    with pytest.raises(InvalidInput, match=r"pip install"):
         Engine()
-    except InvalidInput as error:
-        print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    sentences = done.stdout.splitlines()
-    assert len(sentences) == 2
-    for said in sentences:
-        assert said.startswith("the library of Fast Downward cannot be loaded (")
-        assert "compile it here: run pip install" in said
-
-
-def test_an_engine_without_a_game_says_so():
-    for use in (Engine().reset, Engine().snapshot, lambda: Engine().step("look")):
-        with pytest.raises(InvalidInput, match="call load first"):
-            use()
-
-
-def test_stdout_can_be_anything_while_a_game_is_loaded():
-    stream = io.StringIO()
-    with contextlib.redirect_stdout(stream):
-        Engine().load(make_game("pick_and_place_simple", 78))
-        assert sys.stdout is stream
-    assert stream.getvalue() == ""

@@ -10,10 +10,17 @@ from dataclasses import replace
 import pytest
 from old_alfworld import older
 
+from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.types import SPLITS
+from reflectrl.endpoint.account import Account
 from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.games import FAMILIES, make_game, make_games, read_game, write_game
-from reflectrl.envs.alfworld.published import label, published_games
+from reflectrl.envs.alfworld.published import published_games
+from reflectrl.pipeline.evaluate import judge
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.report import print_table
+from reflectrl.rollout.results import read_results
 
 TRIAL = "trial_T20190907_060234_011675"
 
@@ -61,33 +68,6 @@ def test_a_split_is_known_by_both_names_and_sorted(data, ours, theirs):
     assert {game.path.relative_to(data).parts[0] for game in games} == {theirs}
 
 
-def test_the_folder_is_found_by_its_variable(data, monkeypatch):
-    monkeypatch.setenv("ALFWORLD_DATA", str(data.parent))
-    assert published_games("test") == published_games("test", data)
-
-
-def test_a_published_game_reads_as_it_was_written(data):
-    for split in ("train", "test"):
-        read = {game.name: read_game(game.path) for game in published_games(split, data)}
-        assert read == {
-            name: replace(game, name=name)
-            for game in made(split)
-            for name in [f"{game.name.partition('/')[0]}/{TRIAL}"]
-        }
-
-
-def test_both_dialects_are_told_apart(data):
-    said = {
-        split: {
-            game.put("mug 1", "desk 2") for game in map(read_game, [one.path for one in published_games(split, data)])
-        }
-        for split in ("valid_seen", "valid_unseen")
-    }
-    assert said == {"valid_seen": {"put mug 1 in/on desk 2"}, "valid_unseen": {"move mug 1 to desk 2"}}
-    (seen, *_), (unseen, *_) = published_games("valid_seen", data), published_games("valid_unseen", data)
-    assert (read_game(seen.path).dialect, read_game(unseen.path).dialect) == ("put", "move")
-
-
 @pytest.mark.parametrize(
     ("split", "put"), [("validation", r"put \w+ \d+ in/on \w+ \d+"), ("test", r"move \w+ \d+ to \w+ \d+")]
 )
@@ -109,11 +89,6 @@ def test_the_expert_wins_every_published_game_in_its_own_dialect(data, split, pu
     for family, commands in said.items():
         puts = [command for command in commands if re.fullmatch(put, command)]
         assert len(puts) == {"look_at_obj_in_light": 0, "pick_two_obj_and_place": 2}.get(family, 1)
-
-
-def test_a_family_can_be_played_alone(data):
-    env = AlfWorld(str(data), families=["pick_two_obj_and_place"])
-    assert [task.id.partition("-")[0] for task in env.tasks("test")] == ["pick_two_obj_and_place"]
 
 
 def stock_list(data, split, monkeypatch):
@@ -157,40 +132,72 @@ def test_what_is_left_out_is_what_alfworld_leaves_out(data, monkeypatch):
     assert sorted(stock_list(moved, "train", monkeypatch)) == [str(game.path) for game in found]
 
 
-def test_a_result_names_the_split_and_what_part_of_it(data):
-    assert label("test", len(published_games("test", data))) == "ALFWorld valid_unseen, 6 of 134 games"
-    assert label("valid_unseen", 134) == "ALFWorld valid_unseen"
+def test_a_published_game_reads_as_it_was_written(data):
+    for split in ("train", "test"):
+        names = {f"{game.name.partition('/')[0]}/{TRIAL}": game for game in made(split)}
+        expected = {name: replace(game, name=name) for name, game in names.items()}
+        assert {game.name: read_game(game.path) for game in published_games(split, data)} == expected
 
 
-def test_missing_data_is_said_to_be_missing(tmp_path, monkeypatch):
-    with pytest.raises(InvalidInput, match=r"are not in .*json_2.1.1; run alfworld-download, or set ALFWORLD_DATA"):
-        published_games("test", tmp_path)
+def test_missing_data_is_said_to_be_missing(data, tmp_path, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(InvalidInput, match=rf"are not in {tmp_path}/.cache/alfworld/json_2.1.1"):
-        published_games("test")
-    (tmp_path / "json_2.1.1").mkdir()
-    with pytest.raises(InvalidInput, match=r"json_2.1.1 has no folder 'valid_unseen'; run alfworld-download"):
-        published_games("test", tmp_path)
-    (tmp_path / "json_2.1.1" / "valid_unseen").mkdir()
-    with pytest.raises(InvalidInput, match=r"valid_unseen has no tasks; expected game.tw-pddl beside each"):
-        published_games("test", tmp_path)
-
-
-def test_tasks_that_were_never_made_into_games_are_said_to_be(data):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    empty = tmp_path / "empty" / "json_2.1.1"
+    (empty / "valid_unseen").mkdir(parents=True)
+    for arguments, fact in (
+        (("test", tmp_path / "home"), "json_2.1.1.*ALFWORLD_DATA"),
+        (("test",), str(tmp_path / "home/.cache/alfworld/json_2.1.1")),
+        (("train", empty), "'train'"),
+        (("test", empty), "valid_unseen"),
+        (("valid_unsen", data), "'valid_unseen'"),
+    ):
+        with pytest.raises(InvalidInput, match=fact):
+            published_games(*arguments)
     for path in (data / "valid_unseen").rglob("game.tw-pddl"):
         path.unlink()
-    with pytest.raises(InvalidInput, match=r"has 6 tasks but no game that can be played; .* run alfworld-download"):
+    with pytest.raises(InvalidInput, match="6 tasks"):
         published_games("test", data)
-
-
-def test_an_unknown_split_is_refused(data):
-    with pytest.raises(InvalidInput, match=r"split 'valid_unsen' of ALFWorld is unknown; did you mean 'valid_unseen'"):
-        published_games("valid_unsen", data)
-
-
-def test_a_file_that_is_no_json_is_named(data):
-    path = next(iter((data / "train").rglob("game.tw-pddl")))
-    path.write_text("{")
-    with pytest.raises(InvalidInput, match=re.escape(f"{path} cannot be read")):
+    torn = next(iter((data / "train").rglob("game.tw-pddl")))
+    torn.write_text("{")
+    with pytest.raises(InvalidInput, match=re.escape(str(torn))):
         published_games("train", data)
+
+
+# ---- what results say of themselves ----------------------------------------------------------------------------------
+
+
+def test_games_that_were_made_here_are_called_self_generated(tmp_path):
+    for split in SPLITS:
+        write_game(tmp_path / split / "game", make_game(FAMILIES[0], 1))
+        for env in (AlfWorld(), AlfWorld("alfworld:all"), AlfWorld(str(tmp_path))):
+            assert env.benchmark(split, 6) == "ALFWorld engine, self-generated games"
+        assert AlfWorld(scenes=(14,)).benchmark(split, 3) == (
+            "ALFWorld engine, self-generated games, floor plans of the training games"
+        )
+
+
+def test_published_games_are_called_by_their_split_and_by_how_many_were_played(data, monkeypatch):
+    monkeypatch.setenv("ALFWORLD_DATA", str(data.parent))
+    assert published_games("test") == published_games("test", data)
+    for dataset in ("alfworld:published", str(data.parent), str(data)):
+        env = AlfWorld(dataset)
+        assert len(env.tasks("test")) == 6
+        assert env.benchmark("test", 4) == "ALFWorld valid_unseen, 4 of 134 games"
+        assert env.benchmark("test", 134) == "ALFWorld valid_unseen"
+        assert env.benchmark("validation", 140) == "ALFWorld valid_seen"
+        assert env.benchmark("train", 6) == "ALFWorld train, 6 of 3553 games"
+
+
+def test_an_evaluation_says_what_was_played_in_its_rows_its_last_words_and_its_table(data, tmp_path, capsys):
+    dataset = [f"env.options.dataset={data}", "env.options.scenes=null"]
+    recipe = load_recipe("alfworld/nano", [*dataset, "eval.policies=[random, expert]", "eval.episodes=3"])
+    run = RunFolder(tmp_path / "nano")
+    run.path.mkdir()
+    run.begin(recipe, "eval")
+    notes = []
+    judge(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
+    played = "ALFWorld valid_unseen, 3 of 134 games"
+    assert [row.benchmark for row in read_results(run / "eval.jsonl")] == [played] * 2
+    assert notes[-1].endswith(f"of 3 episodes; {played}, split test")
+    print_table([run.path])
+    assert capsys.readouterr().out.endswith(f"\nPlayed on {played}, split test.\n")

@@ -19,12 +19,10 @@ CLEAN, HEAT, COOL = (f"pick_{what}_then_place_in_recep" for what in ("clean", "h
 GAMES = [
     (HEAT, 14, "move"),
     (COOL, 29, "put"),
-    (TWO, 202, "put"),
     (SIMPLE, 214, "move"),
     (LIGHT, 304, "put"),
     (TWO, 316, "move"),
     (CLEAN, 419, "put"),
-    (SIMPLE, 429, "put"),
 ]
 CHANGES = ("take", "move", "put", "open", "close", "heat", "cool", "clean", "use", "slice", "examine")
 NONSENSE = ("dance with fridge 1", "", "LOOK", "go to fridge 99")
