@@ -197,9 +197,7 @@ def test_paid_replies_are_kept_and_not_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"model": "other"}, {"temperature": 0.5}, {"max_tokens": 900}, {"per_file": 3}],
-    ids=str,
+    "changes", [{"model": "other"}, {"temperature": 0.5}, {"max_tokens": 900}, {"per_file": 3}], ids=str
 )
 def test_replies_to_other_settings_are_not_used(
     endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path, changes: dict[str, object]

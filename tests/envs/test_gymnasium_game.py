@@ -12,11 +12,7 @@ from reflectrl.core import InvalidInput, Task, check_env, make_env
 from reflectrl.envs.gymnasium_game import GymnasiumGame
 
 LAKE = {"success_reward": 1.0, "actions": ["left", "down", "right", "up"], "make": {"is_slippery": False}}
-TAXI = {
-    "success_reward": 20,
-    "actions": ["south", "north", "east", "west", "pick up", "drop off"],
-    "horizon": 20,
-}
+TAXI = {"success_reward": 20, "actions": ["south", "north", "east", "west", "pick up", "drop off"], "horizon": 20}
 
 
 @pytest.mark.parametrize(

@@ -160,10 +160,7 @@ def test_texts_of_any_length_and_alphabet_go_through_shared_memory():
 @pytest.mark.filterwarnings("ignore")  # gymnasium warns of what it then raises
 @pytest.mark.parametrize(
     ("text", "error", "said"),
-    [
-        ("broken", EnvFailed, "raised ZeroDivisionError"),
-        ("x" * (SHARED_BYTES + 1), InvalidInput, "shared_memory"),
-    ],
+    [("broken", EnvFailed, "raised ZeroDivisionError"), ("x" * (SHARED_BYTES + 1), InvalidInput, "shared_memory")],
 )
 def test_what_fails_in_a_process_is_raised_here_as_what_it_is(text, error, said):
     envs = AsyncVectorEnv([partial(Speaker, "hello", text)])

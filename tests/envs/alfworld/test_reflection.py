@@ -76,26 +76,17 @@ def test_what_was_told_before_stays_known():
 
 
 SEARCH = {
-    "at the start": (
-        [],
-        "No tomato seen yet; places left: countertop 1, fridge 1, garbagecan 1.",
-    ),
+    "at the start": ([], "No tomato seen yet; places left: countertop 1, fridge 1, garbagecan 1."),
     "what is in hand is in the way": (
         ["go to countertop 2", "take fork 3 from countertop 2", "go to countertop 1"],
         "Good. fork 3 is in hand but not wanted now; there is room on countertop 1, which is here.",
     ),
-    "a thing is found": (
-        ["go to countertop 1"],
-        "Good. tomato 1 is on countertop 1, which is here.",
-    ),
+    "a thing is found": (["go to countertop 1"], "Good. tomato 1 is on countertop 1, which is here."),
     "one place less is left": (
         ["go to countertop 2"],
         "Good. No tomato seen yet; places left: countertop 1, fridge 1, garbagecan 1.",
     ),
-    "a closed place is arrived at": (
-        ["go to fridge 1"],
-        "Good. No tomato seen yet; fridge 1 is here and closed.",
-    ),
+    "a closed place is arrived at": (["go to fridge 1"], "Good. No tomato seen yet; fridge 1 is here and closed."),
     "it is opened": (
         ["go to fridge 1", "open fridge 1"],
         "Good. No tomato seen yet; places left: countertop 1, garbagecan 1, microwave 1.",
@@ -129,10 +120,7 @@ SEARCH = {
 }
 FETCH = ("go to garbagecan 1", "take tomato 2 from garbagecan 1")
 BRING = {
-    "the thing is taken": (
-        [],
-        "Good. tomato 2 is in hand and belongs in microwave 1, which is elsewhere.",
-    ),
+    "the thing is taken": ([], "Good. tomato 2 is in hand and belongs in microwave 1, which is elsewhere."),
     "its place is gone to": (
         ["go to microwave 1"],
         "Good. tomato 2 is in hand and belongs in microwave 1, which is here and closed.",
@@ -171,14 +159,8 @@ BRING = {
 
 FIRST = ("go to drawer 1", "open drawer 1", "take pencil 2 from drawer 1", "go to shelf 1", "move pencil 2 to shelf 1")
 SECOND = {
-    "the first one is found": (
-        FIRST[:2],
-        "Good. pencil 2 is in drawer 1, which is here.",
-    ),
-    "it is in its place": (
-        FIRST,
-        "Good. No other pencil seen yet; places left: desk 1, garbagecan 1, sidetable 1.",
-    ),
+    "the first one is found": (FIRST[:2], "Good. pencil 2 is in drawer 1, which is here."),
+    "it is in its place": (FIRST, "Good. No other pencil seen yet; places left: desk 1, garbagecan 1, sidetable 1."),
     "it is taken out of it again": (
         [*FIRST, "take pencil 2 from shelf 1"],
         "Mistake: pencil 2 is not wanted now. pencil 2 is in hand and belongs on shelf 1, which is here.",
@@ -192,10 +174,7 @@ SECOND = {
         "Mistake: drawer 1 was looked at before. No other pencil seen yet; places left: desk 1, garbagecan 1, "
         "sidetable 1.",
     ),
-    "it is found": (
-        [*FIRST, "go to sidetable 1"],
-        "Good. pencil 1 is on sidetable 1, which is here.",
-    ),
+    "it is found": ([*FIRST, "go to sidetable 1"], "Good. pencil 1 is on sidetable 1, which is here."),
     "it is found on the way with the first one": (
         [*FIRST[:3], "go to sidetable 1"],
         "Good. pencil 2 is in hand and belongs on shelf 1, which is elsewhere.",
@@ -230,14 +209,8 @@ LAMP = {
         [*FETCHED, "go to desk 1"],
         "Good. laptop 1 is in hand; desklamp 1 is on desk 1, which is here.",
     ),
-    "a lamp was found first": (
-        ["go to desk 1"],
-        "Good. No laptop seen yet; places left: bed 1, bed 2.",
-    ),
-    "the light is on": (
-        [*FETCHED, "go to desk 1", "use desklamp 1"],
-        "Good. Everything is as it should be.",
-    ),
+    "a lamp was found first": (["go to desk 1"], "Good. No laptop seen yet; places left: bed 1, bed 2."),
+    "the light is on": ([*FETCHED, "go to desk 1", "use desklamp 1"], "Good. Everything is as it should be."),
 }
 
 

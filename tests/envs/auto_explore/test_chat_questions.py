@@ -94,8 +94,7 @@ def test_emphasis_and_code_inside_an_entry_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "incomplete",
-    ["QUESTION 3: Why?", "ANSWER 3: So.", "QUESTION 3: Why?\nANSWER 3:", "QUESTION 3: **\nANSWER 3: So."],
+    "incomplete", ["QUESTION 3: Why?", "ANSWER 3: So.", "QUESTION 3: Why?\nANSWER 3:", "QUESTION 3: **\nANSWER 3: So."]
 )
 def test_a_pair_with_an_empty_side_is_dropped(incomplete: str) -> None:
     assert read(f"{incomplete}\nQUESTION 1: What is sold?\nANSWER 1: Coffee.") == TWO[:1]

@@ -65,8 +65,7 @@ def test_a_bubblewrap_that_does_not_work_is_quoted(sandbox, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["python", "python -c", "python missing.py", "python src", "python /etc/passwd", "python -m this"],
+    "command", ["python", "python -c", "python missing.py", "python src", "python /etc/passwd", "python -m this"]
 )
 def test_only_files_of_the_repository_are_run(sandbox, command):
     assert sandbox.run(command).failed

@@ -51,16 +51,8 @@ Two hours.
 
 
 def test_a_document_is_asked_about_its_headings() -> None:
-    assert phrases("a.md", MARKDOWN) == [
-        "Parental leave in Lisbon",
-        "Sick pay for contractors",
-        "NASA telescope time",
-    ]
-    assert answers("a.md", MARKDOWN) == [
-        "You have 25 days of leave.",
-        "We pay 80 % from the first day.",
-        "Two hours.",
-    ]
+    assert phrases("a.md", MARKDOWN) == ["Parental leave in Lisbon", "Sick pay for contractors", "NASA telescope time"]
+    assert answers("a.md", MARKDOWN) == ["You have 25 days of leave.", "We pay 80 % from the first day.", "Two hours."]
 
 
 def test_restructured_text_has_underlined_headings() -> None:
