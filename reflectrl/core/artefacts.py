@@ -80,7 +80,7 @@ class Artefacts:
                 self._recorded[name] = (stage, decode(Digest, value, where))
 
     def __contains__(self, name: str) -> bool:
-        """Whether a file or folder, or something in it, is recorded."""
+        """Return whether a file or folder, or something in it, is recorded."""
         return any(True for _ in self._under(name))
 
     def deleted(self, stage: str) -> list[str]:

@@ -1,4 +1,8 @@
-"""``Profile``: where the time of an iteration goes. Nothing is measured unless somebody asked for it."""
+"""``Profile``: seconds of the parts of an iteration, measured on request only.
+
+``torch.profiler.record_function`` is not used: core loads no torch, and torch's profiler records every operator, at an
+overhead larger than the parts of an iteration of a small model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 REST = "the rest: optimizer, records, checkpoints"
-"""What belongs to no other part."""
+"""Work that belongs to no other part."""
 
 
 @dataclass
@@ -26,20 +30,20 @@ class Profile:
 
     def __init__(self) -> None:
         self.iterations: list[dict[str, Part]] = []
-        """Begun in turn, the last perhaps not over; the parts of each add up to its time."""
+        """Parts of each iteration by name, which add up to its seconds; the last one may be unfinished."""
         self.synchronize: Callable[[], None] = lambda: None
-        """Waits until an accelerator is done with what it was given; called where parts begin and end."""
+        """Waits for the work given to an accelerator; called where parts begin and end."""
         self._running = [REST]
         self._since = 0.0
 
     def begin_iteration(self) -> None:
-        """What comes next belongs to another iteration."""
+        """Start the next iteration."""
         self._count()
         self.iterations.append({})
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What happens within belongs to part ``name``."""
+        """Count the work within as part ``name``."""
         self._count()
         self._running.append(name)
         try:
@@ -63,7 +67,7 @@ _active: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def profiling() -> Iterator[Profile]:
-    """Measure what happens within."""
+    """Measure the work within."""
     profile = Profile()
     token = _active.set(profile)
     try:
@@ -73,13 +77,13 @@ def profiling() -> Iterator[Profile]:
 
 
 def active_profile() -> Profile | None:
-    """The profile that is being made, if any."""
+    """The active profile, if any."""
     return _active.get()
 
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """What happens within belongs to part ``name`` of the profile, if one is being made."""
+    """Count the work within as part ``name`` of the active profile, if there is one."""
     profile = _active.get()
     if profile is None:
         yield

@@ -1,7 +1,7 @@
-"""What a person sees while stages run: progress with rate and time left on a terminal, a few lines elsewhere.
+"""Progress of the stages: a bar with rate and time left on a terminal, a few lines elsewhere.
 
-Elsewhere (a log, a pipe) a stage says one line at its end. One that takes long also says where it stands: at each tenth
-of the way, and at most once a minute.
+Elsewhere (a log, a pipe) a stage prints one line at its end, and a long one also its progress: at each tenth of the
+way, and at most once a minute.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rich.text import Text
 from reflectrl.core.text import visible, visible_line
 
 Advance = Callable[[int, int, str], None]
-"""(done, total, note): how far a stage is, and what it would like to say."""
+"""(done, total, note): progress of a stage, and a note to print."""
 
-APART = 60.0
-"""Seconds at least between the lines of a stage that nobody watches."""
+MIN_SECONDS_APART = 60.0
+"""Minimum seconds between the lines of a stage off a terminal."""
 
 
 class _Rate(ProgressColumn):
-    """Units a second."""
+    """Column of units a second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -44,41 +44,41 @@ class _Board(Progress):
 
 
 class _Log:
-    """The lines of a stage that nobody watches, but the last."""
+    """Progress lines of a stage off a terminal."""
 
-    def __init__(self, name: str, tell: Callable[[str], None], apart: float) -> None:
+    def __init__(self, name: str, write: Callable[[str], None], apart: float) -> None:
         self._name = name
-        self._tell = tell
+        self._write = write
         self._apart = apart
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         self._tenth = 0
         self._first: tuple[int, float] | None = None
 
     def advance(self, done: int, total: int, note: str) -> None:
-        """Say where the stage stands if it is time to."""
+        """Print the progress if it is time to."""
         now = time.monotonic()
-        if self._first is None:  # a stage that goes on does not begin with 0
+        if self._first is None:  # a resumed stage does not begin with 0
             self._first, self._tenth = (done, now), 10 * done // max(total, 1)
             return
         tenth = 10 * done // max(total, 1)
-        if not self._tenth < tenth < 10 or now - self._said < self._apart:
+        if not self._tenth < tenth < 10 or now - self._last_line < self._apart:
             return
-        self._said, self._tenth = now, tenth
+        self._last_line, self._tenth = now, tenth
         begun, began = self._first
         left = timedelta(seconds=round((now - began) / (done - begun) * (total - done)))
-        self._tell(f"{self._name:<18} {done}/{total}, {left} left  {note}".rstrip())
+        self._write(f"{self._name:<18} {done}/{total}, {left} left  {note}".rstrip())
 
 
 class Reporter:
     """Writes to stderr, so that stdout holds results only.
 
     Args:
-        console: where to; stderr if absent.
-        apart: seconds between the lines of a stage where nobody watches.
+        console: the output; stderr by default.
+        apart: minimum seconds between the lines of a stage off a terminal.
 
     """
 
-    def __init__(self, console: Console | None = None, *, apart: float = APART) -> None:
+    def __init__(self, console: Console | None = None, *, apart: float = MIN_SECONDS_APART) -> None:
         self.console = console or Console(file=sys.stderr)
         self._apart = apart
 
@@ -89,7 +89,7 @@ class Reporter:
     @contextmanager
     def stage(self, name: str) -> Iterator[Advance]:
         """Show a stage; the last note is kept in its closing line."""
-        began, said = time.monotonic(), [""]
+        began, last_note = time.monotonic(), [""]
         watched = self.console.is_terminal and not self.console.is_dumb_terminal
         log = _Log(name, self.line, self._apart)
         with _Board(
@@ -105,10 +105,10 @@ class Reporter:
             task = progress.add_task(name, total=None, note="")
 
             def advance(done: int, total: int, note: str) -> None:
-                said[0] = note or said[0]
-                progress.update(task, completed=done, total=total, note=said[0])
+                last_note[0] = note or last_note[0]
+                progress.update(task, completed=done, total=total, note=last_note[0])
                 if not watched:
-                    log.advance(done, total, said[0])
+                    log.advance(done, total, last_note[0])
 
             yield advance
-        self.line(f"{name:<18} done in {time.monotonic() - began:5.1f} s  {said[0]}".rstrip())
+        self.line(f"{name:<18} done in {time.monotonic() - began:5.1f} s  {last_note[0]}".rstrip())

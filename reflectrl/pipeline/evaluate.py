@@ -26,8 +26,8 @@ _FOLDERS = {"base": BASE, **{stage: folder for folder, stage in POLICIES.items()
 """Folders of the local policies, by their names in a recipe."""
 
 
-class _Judge:
-    """Plays the episodes, keeps the rows and the trajectories; rows that an earlier process finished are not played."""
+class _Evaluation:
+    """Plays the episodes and records rows and trajectories; rows that an earlier process finished are not repeated."""
 
     def __init__(self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance) -> None:
         self.recipe = recipe
@@ -149,7 +149,7 @@ class _Judge:
 
 
 def _identity(row: EvalRow) -> tuple[str, str, str, str]:
-    """What tells the rows of one evaluation apart, those of groups aside."""
+    """Key of a row among those of one evaluation, groups excepted."""
     return row.policy, row.reflections, row.mode, row.split
 
 
@@ -161,11 +161,13 @@ def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
     return ShuffledReflector([turn.reflection or "" for episode in sampled for turn in episode.turns])
 
 
-def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance, tell: Callable[[str], None]) -> Usage:
-    """Write ``eval.jsonl`` and the trajectories of every row; ``tell`` is told what is left out.
+def run_eval(
+    recipe: Recipe, run: RunFolder, account: Account, advance: Advance, report: Callable[[str], None]
+) -> Usage:
+    """Write ``eval.jsonl`` and the trajectories of every row; ``report`` gets a line for each group without tasks.
 
     Returns:
-        What the calls to chat endpoints came to in this process.
+        Calls to chat endpoints of this process.
 
     Raises:
         InvalidInput: a split or tasks that the environment does not have, or a reflector that cannot advise here;
@@ -173,19 +175,19 @@ def judge(recipe: Recipe, run: RunFolder, account: Account, advance: Advance, te
 
     """
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
-        work = _Judge(recipe, run, account, envs, advance)
-        for group in work.empty_groups():
-            tell(f"eval               no task that is played has an id that starts with {group!r} (eval.groups)")
+        evaluation = _Evaluation(recipe, run, account, envs, advance)
+        for group in evaluation.empty_groups():
+            report(f"eval               no task that is played has an id that starts with {group!r} (eval.groups)")
         for name in recipe.eval.policies:
             if name in _FOLDERS:
-                work.model_rows(name)
+                evaluation.model_rows(name)
             else:
-                work.plain_rows(name)
-    write_results(run / RESULTS, work.rows)
+                evaluation.plain_rows(name)
+    write_results(run / RESULTS, evaluation.rows)
     run.unfinished("eval").unlink(missing_ok=True)
-    whole = [row for row in work.rows if not row.group]
+    whole = [row for row in evaluation.rows if not row.group]
     best = max(whole, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
     where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
     success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
     advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")
-    return work.cast.usage
+    return evaluation.cast.usage

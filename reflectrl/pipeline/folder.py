@@ -56,7 +56,7 @@ _NEUTRAL = {
     ),
     *(f"endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
 }
-"""Parts of a section on which no result depends: how an endpoint is asked and paid, and who else is told of RLFT."""
+"""Keys of a section on which no result depends: calls to an endpoint, its prices, and trackers."""
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -75,12 +75,12 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
 
 
 def _of_weight(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what no result depends on, which ledgers of earlier versions hold as well."""
+    """The inputs on which results depend; ledgers of earlier versions hold others as well."""
     return {key: value for key, value in inputs.items() if key.partition(".")[2] not in _NEUTRAL}
 
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
-    """SHA-256 of each file or folder, besides the run's own, that ``stage`` reads."""
+    """SHA-256 of each file or folder outside of the run that ``stage`` reads."""
     files: Sequence[str] = recipe.data.demonstrations or () if stage == "gen-data" else ()
     if stage == "eval":
         files = [str(Path(each.run) / REFLECTOR) for each in recipe.eval.reflectors if each.run is not None]
@@ -90,7 +90,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
 def _digest(file: str) -> str | None:
     try:
         return digest(Path(file)).sha256
-    except (OSError, ValueError):  # not there, and whoever needs it says so
+    except (OSError, ValueError):  # not there: refused where it is read
         return None
 
 
@@ -105,7 +105,7 @@ def process_count() -> int:
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that writes what all of them share."""
+    """Return whether this process writes the files that all processes share."""
     return process_rank() == 0
 
 
@@ -114,7 +114,7 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn what a disk refuses into a sentence; Rust's libraries tell of it in words only.
+    """Turn errors of the disk into a sentence; libraries in Rust report them as text only.
 
     Raises:
         WorkFailed: the disk is full or cannot be written, or ``folder`` was taken away.
@@ -132,15 +132,15 @@ def disk_errors(folder: Path) -> Iterator[None]:
             raise
         named = f" of {error.filename}" if isinstance(error, OSError) and error.filename else ""
         raise WorkFailed(
-            f"the disk refused to write in {folder}: {os.strerror(number)}{named}. What was there is there still: make "
-            "room or mend the permissions, and the same command goes on."
+            f"the disk refused to write in {folder}: {os.strerror(number)}{named}. Earlier files are intact: free "
+            "space or fix the permissions, then repeat the command, which continues."
         ) from error
 
 
 def _gone(folder: Path) -> WorkFailed:
     return WorkFailed(
-        f"run folder {folder} is gone: it was moved or removed while a stage was at work in it; put it back, and the "
-        "same command goes on."
+        f"run folder {folder} is gone: it was moved or removed while a stage was at work in it; put it back, then "
+        "repeat the command, which continues."
     )
 
 
@@ -196,28 +196,28 @@ class RunFolder:
             yield
 
     def unfinished(self, stage: str) -> Path:
-        """Where ``stage`` notes what it has done so far."""
+        """Path of the file in which ``stage`` keeps its finished parts."""
         return self.path / unfinished_file(stage)
 
     def is_done(self, stage: str) -> bool:
-        """Whether ``stage`` has finished, and what later stages need of it was not deleted since."""
+        """Return whether ``stage`` has finished, and the products that later stages need are still there."""
         return bool(self._read().get(stage, {}).get("done")) and not self.deleted(stage)
 
     def deleted(self, stage: str) -> list[str]:
-        """What a finished ``stage`` left and makes again, because it was deleted since."""
+        """Products of a finished ``stage`` that were deleted since, and that it makes again."""
         return self._artefacts.deleted(stage) if self._read().get(stage, {}).get("done") else []
 
     def done_with(self, stage: str) -> str:
-        """In words, for who asks for a finished stage again: did the files that it once read change?
+        """Describe a finished stage that is requested again: its inputs, or the files that changed since it read them.
 
-        They are no reason to refuse: what was made of them is here, and somebody may be adding to them every day.
+        Such files are no reason to refuse: their products are here, and a collection may grow every day.
         """
         if not (changed := self.changed(stage)):
             return "same inputs"
         return f"with {', '.join(changed)} as it was then; choose another --run to use it as it is now"
 
     def changed(self, stage: str) -> list[str]:
-        """The files of others that ``stage`` read here and that have changed since."""
+        """Files outside of the run that ``stage`` read and that have changed since."""
         files = self._read().get(stage, {}).get("files", {})
         return [file for file, then in files.items() if _digest(file) not in (None, then)]
 
@@ -243,12 +243,12 @@ class RunFolder:
                 )
 
     def forget(self, stage: str) -> None:
-        """Let ``stage`` be done again, from its beginning."""
+        """Mark ``stage`` as not done, and discard its unfinished parts."""
         self.unfinished(stage).unlink(missing_ok=True)
         self._update(stage, {"done": False, "artefacts": {}})
 
     def begin(self, recipe: Recipe, stage: str) -> None:
-        """Note the inputs of ``stage``, and the recipe as it was resolved."""
+        """Record the inputs of ``stage``, and the resolved recipe."""
         if not is_main_process():
             return
         text, files, entry = dump_recipe(recipe), _digests(recipe, stage), self._read().get(stage, {})
@@ -268,7 +268,7 @@ class RunFolder:
         return {name: value for name, value in given if not name.startswith(BASE) and (self.path / name).exists()}
 
     def record(self, stage: str) -> None:
-        """Note the digests of what ``stage`` has left here so far, where no stage has recorded it.
+        """Record the digests of the products of ``stage`` so far, unless a stage has recorded them.
 
         Raises:
             WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
@@ -282,7 +282,7 @@ class RunFolder:
         self._update(stage, {"artefacts": {**before, **fresh}})
 
     def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
-        """Note that ``stage`` is done, and what its last start took.
+        """Record that ``stage`` is done, with the seconds of its last start.
 
         Raises:
             WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
@@ -293,7 +293,7 @@ class RunFolder:
         self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})
 
     def cpu_seconds(self, stage: str) -> float:
-        """Processor time of the last start of a finished stage; unlike wall time, it does not depend on the company."""
+        """Processor seconds of the last start of a finished stage, which do not depend on other processes."""
         return float(self._read()[stage]["cpu_seconds"])
 
     def _update(self, stage: str, change: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from reflectrl.rollout.record import prompts_of, read_trajectories
 
 TASKS = 4
 """Tasks that are played at random, one episode each, for each of the environment's option sets."""
-LONGEST = 16
+MAX_PROMPTS = 16
 """Prompts that are tokenized, those with the most characters."""
 
 _log = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class PromptLimit:
         longest = sorted((replace(prompt, history=()) for prompt in prompts), key=lambda prompt: -len(prompt.text))
         cure = "raise model.max_length, lower players.max_new_tokens, or have the environment show less"
         limit = self.max_length - (self.reflection if self.player == "reflector" else 0)
-        for prompt in longest[:LONGEST]:
+        for prompt in longest[:MAX_PROMPTS]:
             least = min(count(prompt.shortest), count(prompt))
             if least > limit:
                 raise InvalidInput(
                     f"the {self.player}'s prompt of a state has {least} tokens without anything that may be cut, but "
                     f"model.max_length={self.max_length} leaves it {limit}; {cure}."
                 )
-        most = max(map(count, longest[:LONGEST]), default=0) + self.reflection
+        most = max(map(count, longest[:MAX_PROMPTS]), default=0) + self.reflection
         if most > self.max_length:
             _log.warning(
                 "the %s's longest prompt that was found takes %d tokens without history, %d of them for the "
@@ -84,9 +84,9 @@ def check_prompt_lengths(
 
     Args:
         cast: the players of a run.
-        models: who reads: ``policy``, ``reflector`` or both.
-        split: of the tasks that will be played.
-        options: of the environments that will be played, over the recipe's.
+        models: models of the ``policy``, the ``reflector`` or both.
+        split: split of the tasks that will be played.
+        options: options of the environments that will be played, over the recipe's.
 
     Raises:
         InvalidInput: a prompt that cannot be made to fit.
@@ -94,7 +94,11 @@ def check_prompt_lengths(
     """
     players = cast.recipe.players
     played = [*_taught(cast), *_at_random(cast, split, options)]
-    pairs = [pair for trajectory in played for pair in prompts_of(_unsaid(trajectory, players.reflector), cast.layout)]
+    pairs = [
+        pair
+        for trajectory in played
+        for pair in prompts_of(_without_reflections(trajectory, players.reflector), cast.layout)
+    ]
     speaks = 0 if players.reflector in ("none", "expert") else players.max_new_tokens
     for player, lm in models.items():
         prompts = [policy if player == "policy" else reflector for reflector, policy in pairs]
@@ -115,12 +119,12 @@ def _at_random(cast: Cast, split: str, options: Sequence[Mapping[str, Any]]) -> 
             tasks = env.split_tasks(split)
             chosen = tasks[:: max(1, len(tasks) // TASKS)][:TASKS]
             episodes = [Episode(task, derive_seed(cast.recipe.seed, "prompt lengths", task.id)) for task in chosen]
-            with contextlib.suppress(WorkFailed):  # to be met, and counted, where it matters
+            with contextlib.suppress(WorkFailed):  # reported when it happens in the stage itself
                 yield from rollout([env], episodes, policy=RandomPolicy(), reflector=None, layout=cast.layout)
             env.close()
 
 
-def _unsaid(trajectory: Trajectory, reflector: str) -> Trajectory:
-    """The episode with empty reflections, or without any where nobody reflects."""
-    said = None if reflector == "none" else ""
-    return replace(trajectory, turns=tuple(replace(turn, reflection=said) for turn in trajectory.turns))
+def _without_reflections(trajectory: Trajectory, reflector: str) -> Trajectory:
+    """The episode with empty reflections, or without any where the recipe has no reflector."""
+    reflection = None if reflector == "none" else ""
+    return replace(trajectory, turns=tuple(replace(turn, reflection=reflection) for turn in trajectory.turns))

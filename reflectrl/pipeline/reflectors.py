@@ -11,12 +11,12 @@ from reflectrl.pipeline.folder import read_recipe
 
 
 def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
-    """The recipe by which the reflector in ``folder`` was trained, once it is known to read the prompts of ``recipe``.
+    """Return the recipe of the reflector in ``folder``, after a check that its prompts are those of ``recipe``.
 
     Args:
-        name: what ``eval.reflectors`` calls it.
-        folder: the run folder or exported agent that it is taken from.
-        recipe: whose policy it is to advise.
+        name: its name in ``eval.reflectors``.
+        folder: the run folder or exported agent that has it.
+        recipe: the recipe of the policy that it advises.
 
     Raises:
         InvalidInput: no such folder, one without a reflector of its own, or one of another environment or prompt.
@@ -39,7 +39,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
 
 def _prompt(recipe: Recipe) -> str:
-    """In words, what shapes a reflector's prompts; it never sees the menu."""
+    """Describe the settings of a reflector's prompts, which never show the menu."""
     section = recipe.prompt
     return f"{recipe.env.name!r} with instructions={section.instructions} and history={section.history}"
 

@@ -67,7 +67,7 @@ RECENT = 10
 
 
 class _Records:
-    """Appends what each iteration showed to the run folder, and tells the console and the tracker."""
+    """Appends the measurements of each iteration to the run folder, and reports them to console and tracker."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class _Records:
         self._clock = time.monotonic()
 
     def rewind(self, iteration: int) -> None:
-        """Forget what was recorded after the checkpoint that training goes on from."""
+        """Discard the records after the checkpoint from which training continues."""
         for name in (METRICS, THROUGHPUT):
             path = self._run / name
             if path.is_file():
@@ -108,7 +108,7 @@ class _Records:
         advantages: Sequence[Sequence[float]],
         prompt_reuse: float,
     ) -> None:
-        """An iteration, its episodes, the advantages of their steps, and how much of the prompts was not read anew."""
+        """Record an iteration, its episodes, the advantages of their steps, and the reused share of prompt tokens."""
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         append_jsonl(self._run / METRICS, [done])
         steps = sum(len(episode.turns) for episode in episodes)
@@ -147,7 +147,7 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
     """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``.
 
     Returns:
-        What the calls to chat endpoints came to in this process.
+        Calls to chat endpoints of this process.
 
     """
     check_tracker(recipe)

@@ -23,7 +23,7 @@ SFT_PLAYERS = ("reflector", "policy")
 
 @dataclass(frozen=True)
 class _Job:
-    """What was asked for."""
+    """A request for stages of a run."""
 
     recipe: Recipe
     run: RunFolder
@@ -41,12 +41,12 @@ def run_stages(
     terms: Terms | None = None,
     reporter: Reporter | None = None,
 ) -> None:
-    """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed goes on.
+    """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed continues.
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
             works in, several processes for another stage than rlft, or a tracker that is not installed.
-        WorkFailed: something broke at work; the same command goes on from the last checkpoint.
+        WorkFailed: a stage failed; the same command continues from the last checkpoint.
 
     """
     for stage in stages:
@@ -60,7 +60,7 @@ def run_stages(
     if "rlft" in stages and recipe.rlft and recipe.rlft.report_to != "none":
         from reflectrl.training.trackers import check_tracker
 
-        check_tracker(recipe)  # rather now than after hours of sft
+        check_tracker(recipe)  # now, not after hours of sft
     if "eval" in stages:
         check_reflectors(recipe)
     job = _Job(recipe, RunFolder(run_dir), sft_players, terms or Terms(), reporter or Reporter())
@@ -103,20 +103,20 @@ def _run_stage(job: _Job, stage: str) -> None:
 def _gen_data(job: _Job) -> bool:
     from reflectrl.data_gen import generate
 
-    tell = job.reporter.line
+    report = job.reporter.line
     if job.terms.dry_run or job.terms.batch:
-        generate(job.recipe, job.run.path, terms=job.terms, tell=tell)
+        generate(job.recipe, job.run.path, terms=job.terms, tell=report)
         return False
     with job.reporter.stage("gen-data") as advance:
-        summary = generate(job.recipe, job.run.path, advance, terms=job.terms, tell=tell)
+        summary = generate(job.recipe, job.run.path, advance, terms=job.terms, tell=report)
         if summary is None:  # only those two end before the rows
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
         shown = f"{summary.demonstrated} of them demonstrated, " if summary.demonstrated else ""
-        secret = f"; {summary.indiscreet} that said a secret left out" if summary.indiscreet else ""
+        secret = f"; {summary.indiscreet} that revealed a secret left out" if summary.indiscreet else ""
         note = f"{asked}{summary.samples} samples, {shown}{summary.negatives} of them negative{secret}"
         advance(summary.samples, summary.samples, note)
-    _tell_calls(job, summary.usage, summary.spent)
+    _report_calls(job, summary.usage, summary.spent)
     return True
 
 
@@ -140,22 +140,22 @@ def _rlft(job: _Job) -> bool:
     with job.reporter.stage("rlft") as advance:
         account = open_account(job.recipe, job.run.path, job.terms.max_cost, processes=process_count())
         usage = reinforce(job.recipe, job.run, account, advance)
-    _tell_calls(job, usage, account.spent)
+    _report_calls(job, usage, account.spent)
     return True
 
 
 def _eval(job: _Job) -> bool:
-    from reflectrl.pipeline.evaluate import judge
+    from reflectrl.pipeline.evaluate import run_eval
 
     with job.reporter.stage("eval") as advance:
         account = open_account(job.recipe, job.run.path, job.terms.max_cost)
-        usage = judge(job.recipe, job.run, account, advance, job.reporter.line)
-    _tell_calls(job, usage, account.spent)
+        usage = run_eval(job.recipe, job.run, account, advance, job.reporter.line)
+    _report_calls(job, usage, account.spent)
     return True
 
 
-def _tell_calls(job: _Job, usage: Usage, spent: float) -> None:
-    """What chat endpoints were asked, if any."""
+def _report_calls(job: _Job, usage: Usage, spent: float) -> None:
+    """Report the calls to chat endpoints, if any."""
     if usage.calls or usage.kept:
         job.reporter.line(f"{'calls':<18} {usage.sentence(spent)}")
 

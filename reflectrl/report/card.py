@@ -1,4 +1,4 @@
-"""``model_card``: the README.md of an exported agent, for people who have nothing else of it.
+"""``model_card``: the README.md of an exported agent, for readers who have nothing else of it.
 
 Texts of recipes and environments may hold anything, so all of them are escaped.
 """
@@ -74,7 +74,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model card is written from."""
+    """Contents of a model card."""
 
     run: Run
     recipe: Recipe
@@ -86,7 +86,7 @@ class Card:
     base: Base | None
     """``None`` for a base that is on no hub."""
     notes: Sequence[str] = ()
-    """What else must be known, in sentences."""
+    """Further sentences for the description."""
 
 
 def model_card(card: Card) -> str:
@@ -154,8 +154,8 @@ def _evaluation(run: Run) -> Iterator[str]:
         f"Played on {markdown(splits)}. The interval is a 95 % Wilson interval over tasks. The policies: "
         "sft is after supervised fine-tuning, rlft after reinforcement learning, base before any training."
     )
-    for said in dict.fromkeys(row.benchmark for row in run.rows if row.benchmark):
-        yield f"\nThe tasks are {markdown(said)}."
+    for benchmark in dict.fromkeys(row.benchmark for row in run.rows if row.benchmark):
+        yield f"\nThe tasks are {markdown(benchmark)}."
 
 
 def _limits(card: Card) -> Iterator[str]:

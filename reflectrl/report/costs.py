@@ -1,4 +1,4 @@
-"""What a run has cost, as its folder tells: seconds by stage, and calls to chat models."""
+"""Costs of a run, from its folder: seconds by stage, and calls to chat models."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 
 _SECTIONS = {"writer": "dataset", "teacher": "data", "reflector": "players", "policy": "players"}
-"""Where the recipe describes the endpoint that a role asks."""
+"""Sections of the recipe with the endpoint of each role."""
 
 
 @dataclass(frozen=True)
 class StageTime:
-    """What ``stages.json`` says of a stage."""
+    """Times of a stage in ``stages.json``."""
 
     name: str
     done: bool
     wall_seconds: float
-    """Of its last start; 0 before its end."""
+    """Wall seconds of its last start; 0 before its end."""
     cpu_seconds: float
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What one role was answered."""
+    """Replies to one role."""
 
     role: str
     model: str
@@ -53,7 +53,7 @@ def stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
 
 
 def read_calls(run: Path, recipe: Mapping[str, Any]) -> tuple[Calls, ...]:
-    """What each role was answered in the folder ``run``; nothing where no chat model was asked.
+    """Read the replies to each role in the folder ``run``; empty where no chat model was asked.
 
     Raises:
         InvalidInput: a damaged file.
@@ -63,9 +63,9 @@ def read_calls(run: Path, recipe: Mapping[str, Any]) -> tuple[Calls, ...]:
 
 
 def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
-    # a Journal would mend the files that it reads; a report only looks
+    # a Journal would repair the files that it reads; a report changes nothing
     replies = read_replies(folder)
-    paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others mark what to forget
+    paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others revoke a reply
     endpoint = _endpoint(recipe, folder.name)
     price = _price(part(endpoint, "price"))
     rejected = folder / REJECTED
@@ -112,6 +112,6 @@ def number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
 
 
 def total_dollars(calls: Sequence[Calls]) -> float | None:
-    """Of all roles; ``None`` where the price of one is not known."""
+    """Dollars of all roles; ``None`` where the price of one is not known."""
     known = [each.dollars for each in calls if each.dollars is not None]
     return sum(known) if len(known) == len(calls) else None

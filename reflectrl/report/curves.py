@@ -138,7 +138,7 @@ def _grid(axes: _Axes) -> Iterator[str]:
 
 
 def _stage_starts(points: Sequence[Iteration]) -> list[tuple[int, str]]:
-    """Where each stage begins; nothing for a run of one stage."""
+    """First iteration and name of each stage; empty for a run of one stage."""
     starts = [(points[places.start].iteration, name) for name, places in stages(points)]
     return starts if len(starts) > 1 else []
 
@@ -150,7 +150,7 @@ def _stage(axes: _Axes, iteration: int, name: str) -> str:
 
 
 def _places(axes: _Axes, points: Sequence[Iteration], values: Sequence[float]) -> list[str]:
-    """Where the values lie; of a long line some, the last one always among them."""
+    """Places of the values on the panel; a long line is thinned out, and its last value kept."""
     stride = math.ceil(len(points) / _MAX_POINTS)
     kept = [*zip(points, values, strict=True)][::-stride][::-1]
     return [f"{axes.x(point.iteration):.1f} {axes.y(value):.1f}" for point, value in kept]

@@ -1,4 +1,4 @@
-"""What a run's training went through and what it took: its curriculum, its seconds, its calls to chat models."""
+"""Effort of a run: the stages of its curriculum, its seconds and its calls to chat models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reflectrl.report.series import running_mean, stages, success_band
 
 
 def curriculum(run: Run) -> str:
-    """The stages that training went through; empty where there was none."""
+    """Table of the stages of training; empty where there was none."""
     if not run.points:
         return ""
     means = running_mean(run.points, [point.success for point in run.points])
@@ -27,11 +27,11 @@ def curriculum(run: Run) -> str:
 
 
 def _training(run: Run) -> str:
-    said = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
+    summary = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
     if run.paces:
         hits = run.paces[-1].reflection_hit_rate  # since the start
-        said += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
-    return f'<p class="note">Success: running mean at the end of the stage. Training: {said}.</p>'
+        summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
+    return f'<p class="note">Success: running mean at the end of the stage. Training: {summary}.</p>'
 
 
 def cost(run: Run) -> str:

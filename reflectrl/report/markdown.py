@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from reflectrl.core.text import visible
 
-_LONGEST = 2000
+_MAX_CHARACTERS = 2000
 """Characters shown of a text."""
 _SPECIAL = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_[]|~#$!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
@@ -16,8 +16,8 @@ _SPECIAL = str.maketrans(
 def markdown(text: str) -> str:
     """``text`` on one line, escaped."""
     line = " ".join(visible(text).split())
-    over = len(line) - _LONGEST
-    return (line if over <= 0 else f"{line[:_LONGEST]} (and {over} more characters)").translate(_SPECIAL)
+    over = len(line) - _MAX_CHARACTERS
+    return (line if over <= 0 else f"{line[:_MAX_CHARACTERS]} (and {over} more characters)").translate(_SPECIAL)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Episodes as the viewer reads them: texts once each, steps as short lists, all of it compressed.
 
-What a text may hold is made visible here, so the browser is given nothing that it could obey.
+Control characters of a text are made visible here, so the browser is given nothing that it could obey.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from reflectrl.core import Trajectory, Turn
 from reflectrl.core.types import OUTCOMES
-from reflectrl.report.escape import LONGEST, shortened
+from reflectrl.report.escape import MAX_CHARACTERS, shortened
 
-LONGEST_MENU = 24
+MAX_ACTIONS = 24
 """Actions of a menu that are shown: the chosen one and the most probable others."""
 _NAME = 300
 """Characters that are shown of a task's name, or of an action."""
@@ -24,13 +24,13 @@ _NAME = 300
 
 @dataclass(frozen=True)
 class Recorded:
-    """An episode with what only its own stage knows of it."""
+    """An episode with the records of its training, if it is of training."""
 
     trajectory: Trajectory
     iteration: int | None = None
-    """Of the training; ``None`` for an evaluated one."""
+    """Iteration of the training; ``None`` for an evaluated episode."""
     advantages: tuple[float, ...] | None = None
-    """(T,) as the trainer used them; ``None`` where nobody recorded them."""
+    """(T,) as the trainer used them; ``None`` where they were not recorded."""
 
 
 class _Texts:
@@ -41,7 +41,7 @@ class _Texts:
         self.texts: dict[str, int] = {}
         self.menus: dict[tuple[str, ...], int] = {}
 
-    def text(self, text: str, limit: int = LONGEST) -> int:
+    def text(self, text: str, limit: int = MAX_CHARACTERS) -> int:
         if (text, limit) not in self._known:
             self._known[text, limit] = self.texts.setdefault(shortened(text, limit), len(self.texts))
         return self._known[text, limit]
@@ -57,7 +57,7 @@ def pack(episodes: Sequence[Recorded]) -> str:
 
 
 def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
-    """What viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
+    """The object that viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
 
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
     the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
@@ -103,14 +103,14 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
 
 
 def _shown(turn: Turn) -> tuple[list[int], list[int], int]:
-    """Which actions of the menu are shown, how probable each is, and the others together; no odds without any."""
+    """Places of the shown actions in the menu, their probabilities if they are known, and that of all others."""
     chosen, odds = turn.decision.index, turn.decision.probabilities
     odds = odds if len(odds) == len(turn.menu) else ()
-    if len(turn.menu) <= LONGEST_MENU:
+    if len(turn.menu) <= MAX_ACTIONS:
         return list(range(len(turn.menu))), [_ten_thousandths(part) for part in odds], 0
     ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
-    kept = sorted(ranked[:LONGEST_MENU])
-    hidden = sum(odds[at] for at in ranked[LONGEST_MENU:]) if odds else 0.0
+    kept = sorted(ranked[:MAX_ACTIONS])
+    hidden = sum(odds[at] for at in ranked[MAX_ACTIONS:]) if odds else 0.0
     return kept, [_ten_thousandths(odds[at]) for at in kept] if odds else [], _ten_thousandths(hidden)
 
 

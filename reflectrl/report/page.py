@@ -106,7 +106,7 @@ def _table(runs: Sequence[Run]) -> str:
     drawn = table(
         "Results", heads, shown, words=heads.index(FIRST_NUMBER), main=[row.policy == "rlft" for _, row in rows]
     )
-    where = "".join(f"<p>Played on {escaped(said)}.</p>" for said in played_on(runs))
+    where = "".join(f"<p>Played on {escaped(tasks)}.</p>" for tasks in played_on(runs))
     return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
-"""Told apart by the colour-blind (Okabe and Ito), and the first ones in grey as well."""
+"""Colours of Okabe and Ito, which colour-blind readers can tell apart; the first ones differ in grey as well."""
 DASHES = ((4.0, 1.5), (1.5, 1.2))
 _SIZE = (3.3, 2.4)
 """Inches: one column of a paper."""
-_LONGEST = 60
+_MAX_CHARACTERS = 60
 """Characters of a label."""
 _STYLE: Mapping[str, Any] = {
     "font.size": 8,
@@ -59,7 +59,7 @@ _METADATA: Mapping[str, Mapping[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""What is left out, by suffix."""
+"""Metadata that are left out, by suffix."""
 
 
 def write_plot(
@@ -77,10 +77,10 @@ def write_plot(
 
     Args:
         runs: run folders.
-        out: the file; its suffix says which kind.
+        out: the output file; its suffix selects the kind.
         labels: names of runs; those of one name are seeds of one arm. Absent: the name of the folder.
-        what: one of ``WHATS``.
-        x: one of ``XS``.
+        what: name of a metric in ``WHATS``.
+        x: name of a field in ``XS``.
         stage: only this stage of the curriculum, counted from its beginning.
         smooth: iterations of the running mean; absent: a twentieth of the longest run, at least 5.
         figure: one of ``FIGURES``, which sorts the runs into the arms of that figure of the paper by their recipes.
@@ -160,7 +160,7 @@ def _draw_line(axes: Axes, number: int, line: Line, dashes_before: int) -> None:
 
 
 def _limit(axes: Axes, what: str, drawn: Sequence[Line]) -> None:
-    """Where the quantity itself has bounds, so has the axis, whatever an interval may reach."""
+    """Bound the axis where the metric has bounds, whatever an interval may reach."""
     metric = WHATS[what][1]
     if metric.fraction:
         axes.set_ylim(0, 100)
@@ -190,6 +190,6 @@ def _legend(figure: Figure, axes: Axes, drawn: Sequence[Line]) -> None:
 
 
 def _clean(label: str) -> str:
-    """On one line, not too long, and with nothing that an XML file may not hold."""
+    """Return a label on one line, cut if long, without characters that XML forbids."""
     line = visible(" ".join(label.split())).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 1]}…"

@@ -1,4 +1,4 @@
-"""The table of a profile: where the time of an iteration went."""
+"""Table of a profile: the parts of an iteration with their seconds."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def print_profile(profile: Profile) -> None:
         table.add_row(name, str(part.calls) if part.calls else "", f"{part.seconds:.3f}", f"{part.seconds / total:.0%}")
     table.add_row("all", "", f"{total:.3f}", "100%")
     console.print(table)
-    counted = len(profile.iterations[1:]) or 1
-    console.print(f"mean of {counted} iteration{'s' * (counted > 1)}{', without the first' * (counted > 1)}")
+    counted = len(profile.iterations) - 1
+    console.print(f"mean of {counted} iterations, without the first" if counted > 0 else "the only iteration")

@@ -1,4 +1,4 @@
-"""Where a trained agent comes from, in Markdown: its data, its recipe and its curriculum."""
+"""Origin of a trained agent, in Markdown: its data, its recipe and its curriculum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reflectrl.report.runs import Run
 
 
 def data_lines(recipe: Recipe) -> Iterator[str]:
-    """What it learned from."""
+    """Lines on the training data."""
     data, dataset = recipe.data, recipe.dataset
     if recipe.sft.enabled:
         teacher = "the environment's expert" if data.teacher == "expert" else _endpoint(data.endpoint)
@@ -31,7 +31,7 @@ def data_lines(recipe: Recipe) -> Iterator[str]:
 
 
 def recipe_lines(recipe: Recipe) -> Iterator[str]:
-    """The settings that matter most."""
+    """Table of the main settings."""
     sft, rlft = recipe.sft, recipe.rlft
     facts = {
         "seed": str(recipe.seed),
@@ -42,7 +42,7 @@ def recipe_lines(recipe: Recipe) -> Iterator[str]:
         "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",
     }
     yield from table(("part", "setting"), [pair for pair in facts.items() if pair[1]], words=2)
-    yield "\nThe whole recipe is in `recipe.yaml`; `reflectrl run --recipe recipe.yaml` trains such an agent anew."
+    yield "\nThe whole recipe is in `recipe.yaml`; `reflectrl run --recipe recipe.yaml` trains such an agent again."
 
 
 def curriculum_lines(recipe: Recipe, run: Run) -> Iterator[str]:

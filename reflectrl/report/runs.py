@@ -101,7 +101,7 @@ def _read_run(path: Path, name: str) -> Run:
 
 
 def _values(recipe: str) -> Mapping[str, Any]:
-    """What a recipe says; nothing for a foreign or damaged one, which is still shown as it stands."""
+    """Values of a recipe; empty for a foreign or damaged one, which is still shown as text."""
     try:
         values, _ = read_yaml(recipe, "recipe")
     except InvalidInput:

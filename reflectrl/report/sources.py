@@ -1,4 +1,4 @@
-"""Which episodes of a run the viewer can show: every evaluated policy's, and those recorded in training."""
+"""Episodes of a run for the viewer: those of every evaluated policy, and those recorded in training."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from reflectrl.rollout.results import EvalRow, episodes_file
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much one page holds; browsers still open such a page in a moment."""
+class PageLimits:
+    """Limits of one page, which browsers open in less than a second."""
 
     evaluated: int = 10_000
     """Episodes of one evaluated policy."""
     training: int = 2_000
     """Episodes of one run's training, spread evenly over its iterations."""
     characters: int = 48 * 2**20
-    """Of packed episodes in all, of which each run has an equal share."""
+    """Characters of all packed episodes, divided equally among the runs."""
 
 
-LIMITS = Limits()
+LIMITS = PageLimits()
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Source:
     """Number of the run."""
     label: str
     policy: str
-    """Of an evaluation; empty for training."""
+    """Name of the evaluated policy; empty for training."""
     episodes: int
     block: str
     """Packed."""
@@ -56,7 +56,7 @@ class Sources:
     missing: tuple[str, ...]
 
 
-def read_sources(runs: Sequence[Run], limits: Limits = LIMITS) -> Sources:
+def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
     """Read and pack the episodes of ``runs``, as many as ``limits`` allow.
 
     Raises:
@@ -82,7 +82,7 @@ def read_sources(runs: Sequence[Run], limits: Limits = LIMITS) -> Sources:
     return Sources(tuple(found), tuple(missing))
 
 
-def _read(run: Run, limits: Limits, missing: list[str]) -> Iterator[tuple[str, str, str, list[Recorded]]]:
+def _read(run: Run, limits: PageLimits, missing: list[str]) -> Iterator[tuple[str, str, str, list[Recorded]]]:
     """Key, label, policy and episodes of each source; adds to ``missing`` what is not there."""
     artefacts = read_artefacts(run.path)
     splits = len({row.split for row in run.rows})

@@ -30,7 +30,7 @@ _CELLS: Mapping[str, Callable[[EvalRow], str]] = {
     "steps": lambda row: f"{row.metrics.length:.1f}",
     "illegal": lambda row: f"{row.metrics.illegal:.1%}",
 }
-"""Meaning of each column but the first."""
+"""Text of each column but the first."""
 
 _UNTRAINED = {"random": -1, "expert": 1}
 """Policies that no run trains, with their place: before or after all others."""
@@ -53,12 +53,12 @@ def table_rows(runs: Sequence[Run]) -> list[tuple[str, EvalRow]]:
 
 
 def played_on(runs: Sequence[Run]) -> list[str]:
-    """What the results say of their tasks, each once: with its split, and with the runs where not all are meant."""
+    """Descriptions of the tasks, each once: with its split, and with the names of the runs unless all share it."""
     named: dict[str, list[str]] = {}
     for run in runs:
-        for said in dict.fromkeys(f"{row.benchmark}, split {row.split}" for row in run.rows if row.benchmark):
-            named.setdefault(said, []).append(run.name)
-    return [said if len(names) == len(runs) else f"{', '.join(names)}: {said}" for said, names in named.items()]
+        for tasks in dict.fromkeys(f"{row.benchmark}, split {row.split}" for row in run.rows if row.benchmark):
+            named.setdefault(tasks, []).append(run.name)
+    return [tasks if len(names) == len(runs) else f"{', '.join(names)}: {tasks}" for tasks, names in named.items()]
 
 
 def columns(rows: Sequence[EvalRow]) -> tuple[str, ...]:
@@ -102,8 +102,8 @@ def print_table(runs: Sequence[Path]) -> None:
         console.width = 10_000  # a pipe has no width: nothing is wrapped or cut
     if table.row_count:
         console.print(table)
-    for said in played_on(read):
-        console.print(visible(f"Played on {said}."))
+    for tasks in played_on(read):
+        console.print(visible(f"Played on {tasks}."))
     for each in read:
         if not each.rows:
             console.print(visible(f"{each.name}: not evaluated yet; run `reflectrl eval` for it."))

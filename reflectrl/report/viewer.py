@@ -76,7 +76,7 @@ def style() -> str:
 
 
 def script_hash() -> str:
-    """What the page's content policy calls the script; a browser runs no other."""
+    """Hash of the script for the page's content policy; a browser runs no other script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
 
 
@@ -95,7 +95,7 @@ def viewer(runs: Sequence[Run], sources: Sources) -> str:
 
 
 def _index(runs: Sequence[Run], sources: Sources) -> str:
-    """What there is to choose from, as JSON that cannot end its element."""
+    """Index of runs and sources, as JSON that cannot end its element."""
     value = {
         "runs": [{"name": shortened(run.name, 200), "gamma": run.gamma} for run in runs],
         "sources": [

@@ -1,4 +1,4 @@
-"""A policy's success on a fixed list of episodes; the same numbers whatever the batch size."""
+"""Evaluation of a policy on a fixed list of episodes, with results that do not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fixed_episodes(
     seed: int,
     prefixes: Sequence[str] = (),
 ) -> list[Episode]:
-    """The tasks of ``split`` in turn, ``episodes`` of them (each task once when ``None``), each with its own seed.
+    """Return ``episodes`` tasks of ``split`` in turn (each once if ``None``), each with its own seed.
 
     Raises:
         InvalidInput: an unknown split, or one without a task whose id starts with one of ``prefixes``.
@@ -52,7 +52,7 @@ def evaluate(
     """Play ``episodes``, as many side by side as there are ``envs``.
 
     Raises:
-        WorkFailed: an episode was dropped; the numbers of those that are left would not compare with others.
+        WorkFailed: an episode was dropped, so the results would not be comparable.
 
     """
     played = rollout(envs, episodes, policy=policy, reflector=reflector, layout=layout, on_episode=on_episode)

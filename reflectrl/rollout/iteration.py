@@ -12,7 +12,7 @@ class IterationPlace:
     """Position of an iteration in the curriculum."""
 
     iteration: int
-    """From 0."""
+    """Number of the iteration, from 0."""
     stage: str
     """Name of the stage of the curriculum."""
 
@@ -38,7 +38,7 @@ class Throughput:
     """Speed of one iteration; it differs from run to run."""
 
     iteration: int
-    """From 0."""
+    """Number of the iteration, from 0."""
     seconds: float = metric("speed/seconds")
     """Wall seconds."""
     steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second", panel=True, late=True)

@@ -20,7 +20,7 @@ Z95 = 1.959964
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is displayed."""
+    """Display of a metric."""
 
     tracked: str
     """Name in an experiment tracker: the group, a slash, the name."""
@@ -100,7 +100,7 @@ def wilson_interval(rate: float, trials: float) -> tuple[float, float]:
 
 
 def independent_trials(trajectories: Sequence[Trajectory]) -> float:
-    """How many independent episodes these are worth: fewer than there are where tasks are repeated.
+    """Effective number of independent episodes: fewer than there are where tasks are repeated.
 
     A near-deterministic policy does the same at each repetition of a task, so the unit is the task: the number is the
     one whose binomial variance equals the variance of the mean over tasks (Kish's effective sample size), and lies

@@ -14,20 +14,20 @@ from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
 
 @dataclass(frozen=True)
 class EvalRow:
-    """Who played, how, and what came out."""
+    """One row of the results: the players, how they played, and their metrics."""
 
     policy: str
     """``random``, ``base``, ``sft``, ``rlft``, ``expert`` or ``remote``."""
     reflections: str
-    """Who reflected: the recipe's player, ``none``, a control (``blank``, ``shuffled``, ``expert``), or one of
-    ``eval.reflectors`` by its name."""
+    """Source of the reflections: the recipe's player, ``none``, a control (``blank``, ``shuffled``, ``expert``), or the
+    name of one of ``eval.reflectors``."""
     mode: str
     """``sampled`` or ``greedy``."""
     split: str
     tasks: int
     """Different tasks played."""
     benchmark: str
-    """What the environment says these tasks are; empty where its name says it, and in files that are older."""
+    """Description of the tasks by the environment; empty where its name suffices, and in older files."""
     metrics: EpisodeMetrics
     group: str = ""
     """Beginning of the ids of the tasks that this row is about, a part of those played; empty for all of them."""
@@ -38,14 +38,14 @@ class EvalRow:
 def summarise(
     policy: str, reflections: str, mode: str, split: str, trajectories: Sequence[Trajectory], group: str = ""
 ) -> EvalRow:
-    """The row of one policy's episodes, on tasks that need no name; only of a ``group`` of tasks where one is given."""
+    """Summarise the episodes of one policy, or those of a ``group`` of tasks, as a row without a benchmark."""
     played = [trajectory for trajectory in trajectories if trajectory.task.id.startswith(group)]
     tasks = len({trajectory.task.id for trajectory in played})
     return EvalRow(policy, reflections, mode, split, tasks, "", episode_metrics(played), group)
 
 
 def episodes_file(row: EvalRow, splits: int) -> str:
-    """Path in the run folder of the episodes behind ``row``, in an evaluation of so many splits."""
+    """Name in the run folder of the episodes of ``row``, in an evaluation of this many splits."""
     return eval_episodes_file(row.policy, row.reflections, row.mode, row.split if splits > 1 else None)
 
 

@@ -1,7 +1,8 @@
-"""What RLFT shows, sent to a tracker as well: the numbers of each iteration, and now and then a few of its episodes.
+"""Experiment trackers: the metrics of each RLFT iteration, and now and then a few of its episodes.
 
-The trackers are called directly. The callbacks of transformers would call everything ``train/...``, count optimizer
-steps instead of iterations, not know the recipe, and begin another run where a killed one goes on.
+The trackers are called directly, because the ``report_to`` callbacks of transformers prefix every name with ``train/``,
+count optimizer steps instead of iterations, send neither recipe nor episodes, and begin another run where a killed one
+continues.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ NAMES = {
 }
 """Names in the trackers, by the names of the fields and in the log of ``Trainer``."""
 PROJECT = "reflectrl"
-"""Unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
-EPISODES = 3
-"""Sent of an iteration at most."""
-_LONGEST = 20_000
-"""Characters of an episode."""
+"""Project in the tracker, unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
+MAX_EPISODES = 3
+"""Episodes of an iteration that are sent."""
+_MAX_CHARACTERS = 20_000
+"""Characters of an episode that are sent."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class ShownEpisode:
 
 
 class Tracker(Protocol):
-    """One run of one tracker; the x-axis is the iteration."""
+    """One run in one tracker; the x-axis is the iteration."""
 
     def log(self, iteration: int, numbers: Mapping[str, float]) -> None:
         """Send numbers."""
@@ -62,14 +63,14 @@ class Tracker(Protocol):
         """Send episodes."""
 
     def close(self) -> None:
-        """Send what is still on its way."""
+        """Send what is still buffered."""
 
 
 class Tracking(TrainerCallback):
-    """Sends each iteration to a tracker as soon as Trainer has told the gradient of its last step.
+    """Sends each iteration to a tracker as soon as ``Trainer`` has logged the gradient of its last step.
 
     Args:
-        tracker: who gets them.
+        tracker: the receiver.
         every: iterations between episodes.
 
     """
@@ -80,11 +81,11 @@ class Tracking(TrainerCallback):
         self._waiting: tuple[Iteration, Throughput, Sequence[Trajectory]] | None = None
 
     def add(self, done: Iteration, throughput: Throughput, episodes: Sequence[Trajectory]) -> None:
-        """Take an iteration, the pace at which it was done, and its episodes that may be shown."""
+        """Take an iteration, its speed, and those of its episodes that may be sent."""
         self._waiting = done, throughput, episodes
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Complete the iteration with what Trainer measured, and send it."""
+        """Complete the iteration with the measurements of ``Trainer``, and send it."""
         if self._waiting is None:
             return
         (done, throughput, episodes), self._waiting = self._waiting, None
@@ -92,11 +93,11 @@ class Tracking(TrainerCallback):
         numbers = {**measured, **asdict(done), **asdict(throughput)}
         self._tracker.log(done.iteration, {NAMES[name]: numbers[name] for name in numbers if name in NAMES})
         if episodes and done.iteration % self._every == 0:
-            self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:EPISODES]])
+            self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:MAX_EPISODES]])
 
 
 def check_tracker(recipe: Recipe) -> None:
-    """See that the tracker of a recipe is there.
+    """Refuse a recipe whose tracker is not installed.
 
     Raises:
         InvalidInput: it is not installed.
@@ -113,12 +114,12 @@ def check_tracker(recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]:
-    """The tracker that a recipe names, if any; it writes below ``trackers`` of the run folder.
+    """Open the tracker that a recipe names, if any; it writes below ``trackers`` of the run folder.
 
     Args:
-        recipe: names it, and is sent to it.
-        run: the run folder; the tracker's run is called like it.
-        first: the iteration with which training begins or goes on; later ones that were sent before are replaced, or
+        recipe: the recipe, which is sent to the tracker as well.
+        run: the run folder, which gives the tracker's run its name.
+        first: the iteration with which training starts or continues; later ones that were sent before are replaced, or
             sent again with the same numbers.
 
     Raises:
@@ -139,7 +140,7 @@ def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]
 
 
 class _TensorBoard:
-    """Event files; what a killed run wrote of the iterations that are done again is hidden."""
+    """Event files; iterations of a killed run that are repeated are hidden in its old file."""
 
     def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -163,7 +164,7 @@ class _TensorBoard:
 
 
 class _WandB:
-    """A run of Weights & Biases; a killed run goes on under its id, which lies in the run folder."""
+    """A run of Weights & Biases; a killed run continues under its id, which is kept in the run folder."""
 
     def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:  # noqa: ARG002
         import wandb
@@ -218,7 +219,7 @@ class _Trackio:
                     embed=False,
                 )
         except (OSError, ValueError) as error:
-            raise InvalidInput(f"trackio does not start: {error}. Mend that, or set rlft.report_to=none.") from error
+            raise InvalidInput(f"trackio does not start: {error}. Fix that, or set rlft.report_to=none.") from error
 
     def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
         self._run.log(dict(numbers), step=iteration)
@@ -252,11 +253,18 @@ def transcript(episode: Trajectory) -> str:
         lines += [f"step {number}", turn.observation.full_text]
         lines += [] if turn.reflection is None else [f"reflection: {turn.reflection}"]
         odds = f"{math.exp(turn.decision.logprob):.0%}"
-        lines += [f"action: {turn.decision.action} ({odds}), reward {turn.reward:+.2f}{', illegal' * turn.illegal}", ""]
+        lines += [
+            f"action: {turn.decision.action} ({odds}), reward {turn.reward:+.2f}{', illegal' if turn.illegal else ''}",
+            "",
+        ]
     text = "\n".join(lines)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n[{len(text) - _LONGEST} more characters]"
+    return (
+        text
+        if len(text) <= _MAX_CHARACTERS
+        else f"{text[:_MAX_CHARACTERS]}\n[{len(text) - _MAX_CHARACTERS} more characters]"
+    )
 
 
 def _as_code(text: str) -> str:
-    """As a block of code in Markdown, in which nothing has a meaning of its own."""
+    """Return a code block of Markdown, in which no character has a meaning."""
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -10,9 +10,9 @@ from run_folders import blocks, episode, iteration, make_run, tasks, unpacked
 from reflectrl.core import Task
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import write_report
-from reflectrl.report.packing import LONGEST_MENU, Recorded, columns, pack
+from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns, pack
 from reflectrl.report.runs import read_runs
-from reflectrl.report.sources import Limits, read_sources
+from reflectrl.report.sources import PageLimits, read_sources
 
 
 def packed(*played):
@@ -63,9 +63,9 @@ def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one():
     menu = tuple(f"cat file-{number}" for number in range(60))
     odds = [0.02 if number < 40 else 0.01 for number in range(60)]
     _, kept, step = only_step(episode(menu=menu, odds=odds))
-    assert kept == [*menu[: LONGEST_MENU - 1], menu[59]]
-    assert step[3] == LONGEST_MENU - 1
-    assert step[8] == 60 - LONGEST_MENU
+    assert kept == [*menu[: MAX_ACTIONS - 1], menu[59]]
+    assert step[3] == MAX_ACTIONS - 1
+    assert step[8] == 60 - MAX_ACTIONS
     assert step[9] == 17 * 200 + 19 * 100
 
 
@@ -109,18 +109,18 @@ def test_advantages_are_those_that_the_trainer_recorded_for_these_episodes(tmp_p
 
 def test_what_a_page_cannot_hold_is_left_out_and_named(tmp_path):
     runs = read_runs([trained_run(tmp_path / "nano", 11)])
-    kept = read_sources(runs, Limits(training=6))
+    kept = read_sources(runs, PageLimits(training=6))
     assert tasks(unpacked(kept.found[-1].block)) == ["0-0", "0-1", "5-0", "5-1", "10-0", "10-1"]
     assert kept.missing == ("nano: of training, 3 of 11 recorded iterations are here.",)
-    first = read_sources(runs, Limits(training=1))
+    first = read_sources(runs, PageLimits(training=1))
     assert tasks(unpacked(first.found[-1].block)) == ["0-0", "10-0"]
     assert "nano: of rlft-00000, the first 1 of 2 episodes are here." in first.missing
     small, large = [episode()], [replace(episode(), task=Task(f"{number * 7919:x}")) for number in range(500)]
     runs = read_runs([make_run(tmp_path / "large", {"sft": large, "rlft": small})])
-    kept = read_sources(runs, Limits(evaluated=3))
+    kept = read_sources(runs, PageLimits(evaluated=3))
     assert tasks(unpacked(kept.found[0].block)) == ["0", "1eef", "3dde"]
     assert kept.missing == ("large: of sft, sampled, the first 3 of 500 episodes are here.",)
-    kept = read_sources(runs, Limits(characters=1000))
+    kept = read_sources(runs, PageLimits(characters=1000))
     assert [source.policy for source in kept.found] == ["rlft"]
     assert kept.missing[0].startswith("large: the 500 episodes of sft, sampled, reflections by local are left out")
 
