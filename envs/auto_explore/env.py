@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
 from reflectrl.core.extras import Extras
-from reflectrl.core.words import holds
+from reflectrl.core.text import holds
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT
 from reflectrl.envs.auto_explore.libraries import Library, open_library
 from reflectrl.envs.auto_explore.walk import Walk, command

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.text import shortened
 
 LARGEST = 256 * 1024
 """Bytes of a recipe; the longest that is shipped has some three thousand."""
@@ -63,7 +64,7 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter for "!!int x", "!!bool x"
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"{what} is no valid YAML: {_shortened(' '.join(str(error).split()))}.") from error
+        raise InvalidInput(f"{what} is no valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
 
 
 def _examine(root: yaml.Node, what: str) -> list[str]:
@@ -79,15 +80,15 @@ def _examine(root: yaml.Node, what: str) -> list[str]:
             raise _too_deep(what)
         if node.tag.removeprefix(_TAG) not in _KINDS:
             raise InvalidInput(
-                f"{what} is no valid YAML for a recipe: line {line}: the tag {_shortened(node.tag)!r}; expected text, "
-                "numbers, lists and mappings."
+                f"{what} is no valid YAML for a recipe: line {line}: the tag {shortened(node.tag, 300)!r}; expected "
+                "text, numbers, lists and mappings."
             )
         if isinstance(node, yaml.ScalarNode):
             if re.search("[\0\ud800-\udfff]", node.value):
                 raise InvalidInput(f"{what}: line {line} has a character that no text may have: {node.value[:40]!r}.")
         elif isinstance(node, yaml.MappingNode):
             for key in _twice(node):
-                name, where = _shortened(key.value), f"line {key.start_mark.line + 1}"
+                name, where = shortened(key.value, 300), f"line {key.start_mark.line + 1}"
                 twice[f"{where}: the key {name!r} is given twice; keep one."] = None
             waiting += [(part, depth + 1) for pair in reversed(node.value) for part in reversed(pair)]
         else:
@@ -116,7 +117,3 @@ def _unshared(value: Any) -> Any:
 
 def _too_deep(what: str) -> InvalidInput:
     return InvalidInput(f"{what} nests lists and mappings more than {DEEPEST} deep; expected a recipe.")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:300]}..."

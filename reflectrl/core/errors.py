@@ -14,6 +14,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from reflectrl.core.text import first_line
+
 
 class ReflectRLError(Exception):
     """Base of every error this library raises on purpose."""
@@ -54,9 +56,6 @@ class EpisodeFailed(WorkFailed):
     """One episode cannot be played on; the others can, and whoever plays them leaves it out."""
 
 
-_LONGEST = 300
-
-
 def is_signal(error: BaseException) -> bool:
     """Whether it comes from the handler of a signal, by which the whole process is to end."""
     return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
@@ -66,8 +65,7 @@ def raised(error: BaseException) -> str:
     """What somebody else's code did, as a part of a sentence: ``raised ZeroDivisionError: divided by nothing``."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({error.code!r})"
-    first, *_ = [*str(error).splitlines(), ""]
-    return f"raised {type(error).__name__}: {first[:_LONGEST]}".rstrip(" .:")
+    return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

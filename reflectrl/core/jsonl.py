@@ -24,13 +24,13 @@ import msgspec
 
 from reflectrl.core.errors import InvalidInput, WorkFailed
 from reflectrl.core.files import append_text, in_one_move
+from reflectrl.core.text import shown
 
 T = TypeVar("T")
 
 MAX_LINE_BYTES = 32 * 1024**2
 MAX_NESTING = 50
 """Lists and objects inside each other, in a field that may hold anything."""
-_MAX_SHOWN_CHARS = 60
 _NO_JSON = (bytes, bytearray, memoryview)
 """Types that ``msgspec`` would write as texts."""
 _PROBLEM_AND_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
@@ -93,10 +93,8 @@ def _invalid(error: msgspec.ValidationError, value: Any, where: str) -> InvalidI
         value = value[int(index) if index else name]
     if missing := re.fullmatch("Object missing required field `(.+)`", problem):
         return InvalidInput(f"{_place(where, key)} lacks field {missing[1]!r}: write the file again.")
-    shown = repr(value)
-    shown = shown if len(shown) <= _MAX_SHOWN_CHARS else f"{shown[: _MAX_SHOWN_CHARS - 3]}..."
     problem = f"{problem[0].lower()}{problem[1:]}"
-    return InvalidInput(f"{_place(where, key)} is {shown}; {problem}: write the file again.")
+    return InvalidInput(f"{_place(where, key)} is {shown(value)}; {problem}: write the file again.")
 
 
 def _place(where: str, key: str) -> str:

@@ -7,22 +7,14 @@ finite number``. They are asked at every step, so whatever takes time happens on
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Sequence
 from numbers import Real
 
+from reflectrl.core.text import shown
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 
 LONGEST = 1_000_000
 """Characters of an observation with its menu, or of a hint; prompts have thousands."""
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 100
-
-
-def shown(value: object) -> str:
-    """A value as messages show it: not at any length."""
-    return _REPR.repr(value)
 
 
 def wrong_observation(observation: object, max_actions: int, *, ended: bool) -> str | None:

@@ -23,6 +23,7 @@ from reflectrl.core.addresses import without_credentials
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
+from reflectrl.core.text import shortened
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
 from reflectrl.endpoint.endpoint import NO_KEY, OPENAI_URL, Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
@@ -340,8 +341,7 @@ class ChatClient:
 
     def _safe(self, text: str) -> str:
         """Return a server's message, shortened and without the key."""
-        line = " ".join(self._clean(without_credentials(text)).split())
-        return line if len(line) <= 200 else f"{line[:197]}..."
+        return shortened(" ".join(self._clean(without_credentials(text)).split()), 200)
 
     def _clean(self, text: str) -> str:
         """Return ``text`` without the key and without lone surrogates, which only JSON can represent."""

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config.schema import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.text import first_line
 
 if TYPE_CHECKING:  # imported where there is an adapter: with all that it can quantise it takes seconds
     from peft import PeftModel
@@ -141,7 +142,7 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
     except (UserWarning, RuntimeError, ValueError, TypeError, OSError, SafetensorError) as error:
         raise InvalidInput(
             f"the adapter in {str(folder)!r} does not fit the base {model.name_or_path!r} "
-            f"({str(error).splitlines()[0]}); load it with the model section it was trained with."
+            f"({first_line(error)}); load it with the model section it was trained with."
         ) from error
 
 

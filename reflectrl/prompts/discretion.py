@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from reflectrl.core.words import holds, words
+from reflectrl.core.text import holds, words
 
 _ACTIONS = r"(?:actions?|moves?|steps?|choices?|options?|commands?|decisions?)"
 _CLAIMS = re.compile(
@@ -22,7 +22,7 @@ _CLAIMS = re.compile(
     r"|according to the (?:expert|oracle|hints?|instructor)"
     r")(?= )"
 )
-"""In words as ``reflectrl.core.words.words`` writes them."""
+"""In words as ``reflectrl.core.text.words`` writes them."""
 
 
 def claims(reflection: str, shown: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from reflectrl.core import Hints, Observation
 from reflectrl.core.chat import BadReply, Messages
-from reflectrl.core.words import holds
+from reflectrl.core.text import holds
 from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import claims, leaks, repeats
 from reflectrl.prompts.format import PromptFormat

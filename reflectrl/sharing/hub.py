@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.text import first_line
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REPLACED = ["policy/*", "reflector/*"]
@@ -81,5 +82,4 @@ def _failed(folder: Path, name: str, why: str) -> WorkFailed:
 
 
 def _message(error: Exception, token: str) -> str:
-    first, *_ = [*str(error).splitlines(), ""]
-    return f"{type(error).__name__}: {first[:300]}".replace(token, "[token]").rstrip(" .:")
+    return f"{type(error).__name__}: {first_line(error)}".replace(token, "[token]").rstrip(" :")

@@ -10,7 +10,7 @@ import unicodedata
 
 import reflectrl
 from reflectrl.core import InvalidInput, env_names
-from reflectrl.core.promises import shown
+from reflectrl.core.text import shown
 
 _PLAIN = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MAX_NAME_CHARS = 30

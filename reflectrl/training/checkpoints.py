@@ -31,6 +31,7 @@ from transformers import Trainer
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import fresh_place, in_one_move
 from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.text import first_line
 from reflectrl.models.load import no_progress_bars
 
 MANIFEST = "checkpoint.json"
@@ -246,7 +247,7 @@ def _fitting(folder: Path) -> Iterator[None]:
         raise
     except (KeyError, RuntimeError, ValueError, OSError, SafetensorError) as error:
         raise InvalidInput(
-            f"{folder} does not fit this training ({str(error).splitlines()[0]}); it was written for another model or "
+            f"{folder} does not fit this training ({first_line(error)}); it was written for another model or "
             "optimizer: go on with that one, or start anew in another folder."
         ) from error
 

@@ -15,7 +15,7 @@ import msgspec
 
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import to_plain
-from reflectrl.core.promises import shown
+from reflectrl.core.text import shown
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reflectrl.core import Hints
 from reflectrl.core.chat import BadReply
-from reflectrl.core.words import holds
+from reflectrl.core.text import holds
 from reflectrl.envs.auto_explore.chat_questions import read_questions
 from reflectrl.prompts import Menu, labels
 from reflectrl.prompts.chat import read_label, read_reflection
