@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, open_account
@@ -25,7 +25,6 @@ from reflectrl.data_gen.estimate import Estimate, estimate_lessons
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
 from reflectrl.data_gen.samples import Lesson, Sample, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
-from reflectrl.data_gen.terms import Terms
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
 from reflectrl.prompts import PromptFormat, TeacherPrompts
@@ -33,6 +32,18 @@ from reflectrl.rollout.record import Header, write_trajectories
 
 if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
     from reflectrl.endpoint.chat import ChatClient
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Limits on a command's calls to chat endpoints; no part of the recipe, since no result depends on it."""
+
+    max_cost: float | None = None
+    """Budget of the run folder in USD; ``None`` for no limit."""
+    dry_run: bool = False
+    """gen-data only reports the expected calls and their cost."""
+    batch: Literal["submit", "collect"] | None = None
+    """gen-data asks through OpenAI's Batch mode, at half the price: hand the calls in, or fetch the replies."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ def generate(
     folder: Path,
     progress: Progress | None = None,
     *,
-    terms: Terms | None = None,
+    spending: Spending | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> DataSummary | None:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
@@ -80,7 +91,7 @@ def generate(
         recipe: what to do.
         folder: the run folder.
         progress: told how far it is.
-        terms: how money may be spent.
+        spending: limits on the calls to chat endpoints.
         tell: told, in a sentence, what will be asked and what it may cost.
 
     Returns:
@@ -92,14 +103,14 @@ def generate(
         WorkFailed: the endpoint cannot be used, or the money is spent; what is paid for is used by the next call.
 
     """
-    terms = terms or Terms()
+    spending = spending or Spending()
     given = read_demonstrations(recipe)
-    account = open_account(recipe, folder, terms.max_cost)
+    account = open_account(recipe, folder, spending.max_cost)
     client = teacher_client(recipe, folder, account)
-    usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=terms.dry_run)
+    usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=spending.dry_run)
     if usage is None:
         return None
-    if client is not None and terms.batch is None:
+    if client is not None and spending.batch is None:
         from reflectrl.endpoint.batch import Batches
 
         Batches(folder / CALLS / "teacher", client).check_collected()
@@ -112,10 +123,10 @@ def generate(
         if client is not None and missing:
             estimate = _estimate(recipe, envs[0], client, missing)
             tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
-        if terms.dry_run:
+        if spending.dry_run:
             return None
-        if terms.batch is not None:
-            tell(_batch(recipe, folder, envs, client, terms.batch, shown))
+        if spending.batch is not None:
+            tell(_batch(recipe, folder, envs, client, spending.batch, shown))
             return None
         collection = collect(recipe, envs, client, progress, shown)
         _write(folder, Header(recipe.env.name, recipe.env.options, collection.layout), collection)

@@ -2,9 +2,12 @@
 
 Two players share every step of an episode (Reflect-RL, Zhou, Du and Li 2024): a frozen *reflector* writes a short
 reflection on the state, and a trained *policy* reads state, reflection and the enumerated legal actions and answers
-with one token. This package root is light: it loads no torch. The rooms below it are documented in their own
-docstrings; the command line is ``reflectrl --help``.
+with one token. This package root is light: it loads no torch until a name that needs it is used. The rooms below it
+are documented in their own docstrings; the command line is ``reflectrl --help``.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from reflectrl.core import (
     Hints,
@@ -18,17 +21,53 @@ from reflectrl.core import (
     register_env,
 )
 
+if TYPE_CHECKING:
+    from reflectrl.config import Recipe, load_recipe
+    from reflectrl.config.rlft import Stage
+    from reflectrl.pipeline.agent import Agent, load_agent
+    from reflectrl.run import Run
+    from reflectrl.training.config import ReflectRLConfig
+    from reflectrl.training.rlft import ReflectRLTrainer
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "Hints",
     "NatLangEnv",
     "Observation",
     "Outcome",
+    "Recipe",
+    "ReflectRLConfig",
+    "ReflectRLTrainer",
+    "Run",
+    "Stage",
     "Task",
     "__version__",
     "check_env",
     "env_names",
+    "load_agent",
+    "load_recipe",
     "make_env",
     "register_env",
 ]
+
+_HOMES = {
+    "Agent": "reflectrl.pipeline.agent",
+    "Recipe": "reflectrl.config",
+    "ReflectRLConfig": "reflectrl.training.config",
+    "ReflectRLTrainer": "reflectrl.training.rlft",
+    "Run": "reflectrl.run",
+    "Stage": "reflectrl.config.rlft",
+    "load_agent": "reflectrl.pipeline.agent",
+    "load_recipe": "reflectrl.config",
+}
+"""Modules of the names that are imported when they are first used."""
+
+if not TYPE_CHECKING:  # or mypy would accept any name
+
+    def __getattr__(name: str) -> object:
+        """Import a name of ``_HOMES``."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'reflectrl' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +14,7 @@ from reflectrl.core.profile import profiling
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
+    from reflectrl.run import Run
 
 RecipeOption = Annotated[
     str,
@@ -37,21 +37,9 @@ Overrides = Annotated[
 ]
 
 
-class Players(StrEnum):
-    """Players that ``sft`` trains."""
-
-    reflector = "reflector"
-    policy = "policy"
-    both = "both"
-
-
-class Batch(StrEnum):
-    """Steps of a round through OpenAI's Batch mode."""
-
-    submit = "submit"
-    collect = "collect"
-
-
+Player = Literal["reflector", "policy"]
+BOTH: tuple[Player, ...] = ("reflector", "policy")
+Batch = Literal["submit", "collect"]
 MaxCost = Annotated[
     float | None,
     typer.Option("--max-cost", help="Budget for chat models in this run folder, in USD; needs endpoint.price."),
@@ -78,13 +66,13 @@ def gen_data(
 
 def sft(
     recipe: RecipeOption,
-    player: Annotated[Players, typer.Option(help="Players to train.")] = Players.both,
+    player: Annotated[Literal["reflector", "policy", "both"], typer.Option(help="Players to train.")] = "both",
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     overrides: Overrides = None,
 ) -> None:
     """Stage 1b: fine-tune the reflector and the policy on the rows."""
-    players = ("reflector", "policy") if player is Players.both else (player.value,)
+    players = BOTH if player == "both" else (player,)
     _stages(("sft",), recipe, runs, run, overrides, players)
 
 
@@ -126,11 +114,8 @@ def run(
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
-    folder = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, max_cost=max_cost)
-    from reflectrl.report import print_table, write_report
-
-    print_table([folder])
-    say(f"report: {write_report([folder], folder / 'report.html')}")
+    done = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, max_cost=max_cost)
+    say(f"report: {done.report()}")
 
 
 def _stages(
@@ -139,29 +124,26 @@ def _stages(
     runs: Path,
     run: str | None,
     overrides: list[str] | None,
-    sft_players: tuple[str, ...] = ("reflector", "policy"),
+    players: tuple[Player, ...] = BOTH,
     *,
     max_cost: float | None = None,
     dry_run: bool = False,
     batch: Batch | None = None,
-) -> Path:
-    """Check all input before anything heavy is imported, run the stages, and return the run folder."""
-    from reflectrl.config import check_recipe, load_recipe
+) -> Run:
+    """Check all input before anything heavy is imported, and run the stages."""
+    from reflectrl.config import load_recipe
+    from reflectrl.run import Run
 
     checked = load_recipe(recipe, overrides or ())
-    check_recipe(checked)
     folder = _run_folder(runs, run, checked)
+    here = Run(folder, checked)
     try:
-        from reflectrl.data_gen.terms import Terms
-        from reflectrl.pipeline import run_stages
-
-        terms = Terms(max_cost, dry_run, None if batch is None else batch.value)
-        run_stages(checked, folder, stages, sft_players=sft_players, terms=terms)
+        here.run(stages, players=players, max_cost=max_cost, dry_run=dry_run, batch=batch)
     except (KeyboardInterrupt, SystemExit) as stopped:  # SIGINT, SIGTERM
         warn(f"\nstopped; finished work is in {folder}. The same command continues from there.")
         code = stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130
         raise typer.Exit(code) from None
-    return folder
+    return here
 
 
 def _run_folder(runs: Path, run: str | None, recipe: Recipe) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -66,19 +66,29 @@ def recipe_text(name: str) -> str:
     return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, tell: Callable[[str], None] = tell_user) -> Recipe:
-    """Load a shipped recipe or a YAML file, apply ``key.sub=value`` overrides, and check it against the schema.
+def load_recipe(
+    recipe: str | Path | Mapping[str, object] | Recipe,
+    overrides: Sequence[str] = (),
+    *,
+    tell: Callable[[str], None] = tell_user,
+) -> Recipe:
+    """Read a recipe, apply ``key.sub=value`` overrides, and check it against the schema.
 
     Args:
-        name_or_path: of the recipe.
+        recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``.
         overrides: changes to it.
-        tell: given a sentence about each inherited price that was dropped, see ``config.prices``.
+        tell: called with a sentence about each inherited price that was dropped, see ``config.prices``.
 
     Raises:
         InvalidInput: with every mistake found, one a line.
 
     """
-    source = _read(name_or_path, Path(), ())
+    if isinstance(recipe, str | Path):
+        name, source = str(recipe), _read(str(recipe), Path(), ())
+    else:
+        values = recipe.model_dump() if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
+        name = str(values.get("name", "without a name"))
+        source = _extended(_Source(values), Path(), (name,))
     before = copy.deepcopy(source.values)
     for override in overrides:
         _override(source, override)
@@ -87,10 +97,10 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, tell: Calla
         source.values,
         lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
     )
-    recipe = _checked(name_or_path, source)
+    checked = _checked(name, source)
     for note in source.notes:
         tell(note)
-    return recipe
+    return checked
 
 
 def load_saved_recipe(path: Path) -> Recipe:
@@ -168,14 +178,18 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
         raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
     if len(above) == _LONGEST_CHAIN:
         raise InvalidInput(f"recipe {above[0]!r} extends a chain of more than {_LONGEST_CHAIN}; make it shorter.")
-    source = _parse(text, identity)
+    return _extended(_parse(text, identity), folder, (*above, identity))
+
+
+def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
+    """The values of ``source``, the last of ``above``, merged over those that it extends."""
     parent = source.values.pop("extends", None)
     if parent is None:
         return source
     if not isinstance(parent, str):
         source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
         return source
-    base = _read(parent, folder, (*above, identity))
+    base = _read(parent, folder, above)
     merged = _merge(base.values, source.values)
     notes = drop_foreign_prices(
         base.values, merged, lambda where: section_at(source.values, where).get("price", ABSENT)

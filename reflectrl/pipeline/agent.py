@@ -81,7 +81,9 @@ class Agent:
         return Move(reflection, menu, self.policy.act([prompt], [to_act])[0])
 
 
-def load_agent(run: Path, *, policy: str | None = None, greedy: bool = True, recipe: Recipe | None = None) -> Agent:
+def load_agent(
+    run: str | Path, *, policy: str | None = None, greedy: bool = True, recipe: Recipe | None = None
+) -> Agent:
     """Load the players of a run folder, or of an exported agent.
 
     Args:
@@ -94,6 +96,7 @@ def load_agent(run: Path, *, policy: str | None = None, greedy: bool = True, rec
         InvalidInput: no such folder, or one without that policy.
 
     """
+    run = Path(run)
     wanted = recipe or read_recipe(run)
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy {policy!r} was asked for; {nearest(policy, POLICIES)}")

@@ -12,7 +12,7 @@ from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.layout import STAGES
 from reflectrl.core.version import version_errors
-from reflectrl.data_gen.terms import Terms
+from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Usage
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
@@ -28,7 +28,7 @@ class _Job:
     recipe: Recipe
     run: RunFolder
     sft_players: Sequence[str]
-    terms: Terms
+    spending: Spending
     reporter: Reporter
 
 
@@ -38,7 +38,7 @@ def run_stages(
     stages: Sequence[str],
     *,
     sft_players: Sequence[str] = SFT_PLAYERS,
-    terms: Terms | None = None,
+    spending: Spending | None = None,
     reporter: Reporter | None = None,
 ) -> None:
     """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed continues.
@@ -63,7 +63,7 @@ def run_stages(
         check_tracker(recipe)  # now, not after hours of sft
     if "eval" in stages:
         check_reflectors(recipe)
-    job = _Job(recipe, RunFolder(run_dir), sft_players, terms or Terms(), reporter or Reporter())
+    job = _Job(recipe, RunFolder(run_dir), sft_players, spending or Spending(), reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
@@ -104,11 +104,11 @@ def _gen_data(job: _Job) -> bool:
     from reflectrl.data_gen import generate
 
     report = job.reporter.line
-    if job.terms.dry_run or job.terms.batch:
-        generate(job.recipe, job.run.path, terms=job.terms, tell=report)
+    if job.spending.dry_run or job.spending.batch:
+        generate(job.recipe, job.run.path, spending=job.spending, tell=report)
         return False
     with job.reporter.stage("gen-data") as advance:
-        summary = generate(job.recipe, job.run.path, advance, terms=job.terms, tell=report)
+        summary = generate(job.recipe, job.run.path, advance, spending=job.spending, tell=report)
         if summary is None:  # only those two end before the rows
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
@@ -138,7 +138,7 @@ def _rlft(job: _Job) -> bool:
         job.reporter.line("rlft               not part of this recipe")
         return True
     with job.reporter.stage("rlft") as advance:
-        account = open_account(job.recipe, job.run.path, job.terms.max_cost, processes=process_count())
+        account = open_account(job.recipe, job.run.path, job.spending.max_cost, processes=process_count())
         usage = reinforce(job.recipe, job.run, account, advance)
     _report_calls(job, usage, account.spent)
     return True
@@ -148,7 +148,7 @@ def _eval(job: _Job) -> bool:
     from reflectrl.pipeline.evaluate import run_eval
 
     with job.reporter.stage("eval") as advance:
-        account = open_account(job.recipe, job.run.path, job.terms.max_cost)
+        account = open_account(job.recipe, job.run.path, job.spending.max_cost)
         usage = run_eval(job.recipe, job.run, account, advance, job.reporter.line)
     _report_calls(job, usage, account.spent)
     return True

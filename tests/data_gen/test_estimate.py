@@ -10,7 +10,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint, counted_usage
 from reflectrl.config import Recipe
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.estimate import Estimate, estimate_files
-from reflectrl.data_gen.terms import Terms
+from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Price, Tokens
 from reflectrl.endpoint.endpoint import Endpoint
 
@@ -54,8 +54,8 @@ def test_the_estimate_is_near_what_the_server_counts(
 
 def test_a_dry_run_says_what_it_may_cost_and_asks_nothing(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     told: list[str] = []
-    terms = Terms(dry_run=True)
-    assert generate(recipe(endpoint, "number_line"), tmp_path, terms=terms, tell=told.append) is None
+    spending = Spending(dry_run=True)
+    assert generate(recipe(endpoint, "number_line"), tmp_path, spending=spending, tell=told.append) is None
     assert re.fullmatch(
         r"estimate: about [89]\d calls to model 'gpt-4o' at http.* tokens .*: about 0\.\d\d dollars", told[0]
     )

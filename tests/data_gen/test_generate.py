@@ -14,8 +14,8 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, Task, WorkFailed, make_env, register_env
 from reflectrl.data_gen import generate, read_rows
+from reflectrl.data_gen.generate import Spending
 from reflectrl.data_gen.samples import Sample, read_samples
-from reflectrl.data_gen.terms import Terms
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.record import prompts_of, read_trajectories
 
@@ -284,7 +284,7 @@ def priced(endpoint: ScriptedEndpoint) -> Recipe:
 
 def test_what_it_may_cost_is_told_before_and_a_dry_run_ends_there(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     told: list[str] = []
-    assert generate(priced(endpoint), tmp_path, terms=Terms(dry_run=True), tell=told.append) is None
+    assert generate(priced(endpoint), tmp_path, spending=Spending(dry_run=True), tell=told.append) is None
     assert re.fullmatch(r"estimate: about \d+ calls to model .*: about 0\.\d\d dollars", told[0])
     assert (endpoint.requests, list(tmp_path.iterdir())) == ([], [])
 
@@ -297,9 +297,9 @@ def test_no_more_than_the_allowed_money_is_spent_and_more_goes_on(endpoint: Scri
     calls = len(endpoint.requests)
     endpoint.requests.clear()
     with pytest.raises(WorkFailed, match="0.001.*--max-cost"):
-        generate(priced(endpoint), tmp_path / "poor", terms=Terms(max_cost=0.001))
+        generate(priced(endpoint), tmp_path / "poor", spending=Spending(max_cost=0.001))
     assert 0 < len(endpoint.requests) * 17e-6 <= 0.001
-    summary = generate(priced(endpoint), tmp_path / "poor", terms=Terms(max_cost=1.0))
+    summary = generate(priced(endpoint), tmp_path / "poor", spending=Spending(max_cost=1.0))
     assert summary is not None
     assert summary.spent == pytest.approx(whole.spent)
     assert len(endpoint.requests) == calls
@@ -308,7 +308,7 @@ def test_no_more_than_the_allowed_money_is_spent_and_more_goes_on(endpoint: Scri
 
 def test_a_limit_on_money_needs_a_price(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="gpt-4o.*price"):
-        generate(remote(endpoint, {}), tmp_path, terms=Terms(max_cost=1.0))
+        generate(remote(endpoint, {}), tmp_path, spending=Spending(max_cost=1.0))
 
 
 def test_openai_without_a_key_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.data_gen import DataSummary, generate
-from reflectrl.data_gen.terms import Terms
+from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.batch import OPEN_BATCHES, BatchCall, Batches
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.journal import REPLIES, Journal
@@ -33,7 +33,7 @@ def reflect(chat: Chat) -> str:
 
 def run(endpoint: ScriptedEndpoint, folder: Path, what: Any = None, **data: object) -> tuple[DataSummary | None, str]:
     told: list[str] = []
-    done = generate(recipe(endpoint, **data), folder, terms=Terms(batch=what), tell=told.append)
+    done = generate(recipe(endpoint, **data), folder, spending=Spending(batch=what), tell=told.append)
     return done, told[-1]
 
 
@@ -189,7 +189,7 @@ def test_the_reply_to_a_call_that_was_set_aside_meanwhile_is_left(endpoint: Scri
 
 def test_a_batch_that_might_pass_the_limit_is_not_submitted(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match="--max-cost"):
-        generate(recipe(endpoint), tmp_path, terms=Terms(max_cost=0.001, batch="submit"))
+        generate(recipe(endpoint), tmp_path, spending=Spending(max_cost=0.001, batch="submit"))
     assert endpoint.batches.seen == []
 
 

@@ -11,7 +11,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.data_gen.terms import Terms
+from reflectrl.data_gen.generate import Spending
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
 from reflectrl.rollout.record import read_trajectories
@@ -81,12 +81,12 @@ def test_money_is_counted_over_all_stages_and_its_limit_stops_each(endpoint: Scr
     told = Reporter(Console(file=said, width=200))
     run_stages(priced, run, ("gen-data", "sft"), reporter=told)
     with pytest.raises(WorkFailed, match="--max-cost"):
-        run_stages(priced, run, ("rlft",), terms=Terms(max_cost=0.21), reporter=told)
+        run_stages(priced, run, ("rlft",), spending=Spending(max_cost=0.21), reporter=told)
     paid = len(endpoint.requests)
     assert 0 < paid * 5e-3 <= 0.21
-    run_stages(priced, run, ("rlft", "eval"), terms=Terms(max_cost=1000.0), reporter=told)
+    run_stages(priced, run, ("rlft", "eval"), spending=Spending(max_cost=1000.0), reporter=told)
     assert f"{len(endpoint.requests) * 5e-3:.4f} in all" in said.getvalue()
     asked = [str(request.chat) for request in endpoint.requests]
     assert len(asked) == len(set(asked))
     with pytest.raises(InvalidInput, match="price of model 'gpt-4o' .* is not known"):
-        run_stages(recipe(endpoint), tmp_path / "other", ("gen-data", "sft", "rlft"), terms=Terms(max_cost=1.0))
+        run_stages(recipe(endpoint), tmp_path / "other", ("gen-data", "sft", "rlft"), spending=Spending(max_cost=1.0))

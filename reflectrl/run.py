@@ -1,0 +1,123 @@
+"""``Run``: one experiment in a run folder, from Python as from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from reflectrl.config import Recipe, check_recipe, load_recipe, load_saved_recipe
+from reflectrl.core import layout
+from reflectrl.pipeline import run_stages
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from reflectrl.pipeline.agent import Agent
+    from reflectrl.pipeline.console import Reporter
+    from reflectrl.rollout.iteration import Iteration
+    from reflectrl.rollout.results import EvalRow
+
+
+class Run:
+    """One experiment: a recipe and the folder in which its stages leave their results.
+
+    Each stage needs the ones before it. A finished stage is skipped and only its results are read, a killed one goes
+    on from its last checkpoint, and one whose inputs changed is refused. ``reflectrl`` on the command line works in the
+    same folders.
+
+    Args:
+        path: the run folder, e.g. ``runs/taxi``; made when the first stage begins.
+        recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``; the
+            recipe that the folder was begun with if absent.
+        overrides: changes to it by dotted keys, ``{"seed": 1, "rlft.gamma": 0.9}``.
+        reporter: shows progress; a terminal's bars and lines if absent.
+
+    Raises:
+        InvalidInput: the recipe cannot be read, has mistakes (all are named), or its environment does not take its
+            options.
+
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        recipe: str | Path | Mapping[str, object] | Recipe | None = None,
+        overrides: Mapping[str, object] | None = None,
+        *,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.path = Path(path)
+        given = load_saved_recipe(self.path / layout.RECIPE) if recipe is None else recipe
+        changes = [f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items()]
+        self.recipe = load_recipe(given, changes)
+        self._reporter = reporter
+        check_recipe(self.recipe)
+
+    def run(
+        self,
+        stages: Sequence[str] = layout.STAGES,
+        *,
+        players: Sequence[Literal["reflector", "policy"]] = ("reflector", "policy"),
+        max_cost: float | None = None,
+        dry_run: bool = False,
+        batch: Literal["submit", "collect"] | None = None,
+    ) -> None:
+        """Run ``stages`` in order.
+
+        Args:
+            stages: some of ``gen-data``, ``sft``, ``rlft`` and ``eval``.
+            players: those that sft trains.
+            max_cost: budget for chat endpoints in this folder, in USD; needs their price in the recipe.
+            dry_run: gen-data only reports the expected calls and their cost.
+            batch: gen-data asks through OpenAI's Batch mode: hand the calls in, or fetch the replies.
+
+        Raises:
+            InvalidInput: an earlier stage is not done, or the folder was begun with other inputs or is in use.
+            WorkFailed: something broke at work; the same call goes on from the last checkpoint.
+
+        """
+        from reflectrl.data_gen.generate import Spending
+
+        spending = Spending(max_cost, dry_run, batch)
+        run_stages(self.recipe, self.path, stages, sft_players=players, spending=spending, reporter=self._reporter)
+
+    def gen_data(self, *, max_cost: float | None = None) -> dict[str, Path]:
+        """Stage 1a: collect the teacher's episodes; returns the files of SFT rows by what they teach."""
+        self.run(("gen-data",), max_cost=max_cost)
+        names = ("reflector", "policy", "policy-no-reflection")
+        return {name: self.path / layout.sft_rows_file(name) for name in names}
+
+    def sft(self) -> dict[str, Path]:
+        """Stage 1b: fine-tune both players; returns their folders by name (one for a single player)."""
+        self.run(("sft",))
+        folders = {"reflector": self.path / layout.REFLECTOR, "policy": self.path / layout.POLICY_SFT}
+        return {name: folder for name, folder in folders.items() if folder.is_dir()}
+
+    def rlft(self, *, max_cost: float | None = None) -> list[Iteration]:
+        """Stage 2: train the policy by online RL; returns the metrics of every iteration."""
+        from reflectrl.core.jsonl import decode, read_jsonl
+        from reflectrl.rollout.iteration import Iteration
+
+        self.run(("rlft",), max_cost=max_cost)
+        metrics = self.path / layout.METRICS
+        return [decode(Iteration, value, where) for where, value in read_jsonl(metrics)] if metrics.is_file() else []
+
+    def evaluate(self, *, max_cost: float | None = None) -> list[EvalRow]:
+        """Play the evaluation's tasks with every policy of the recipe; returns the rows of the table."""
+        from reflectrl.rollout.results import read_results
+
+        self.run(("eval",), max_cost=max_cost)
+        return read_results(self.path / layout.RESULTS)
+
+    def report(self, out: Path | None = None) -> Path:
+        """Print the table of results and write the HTML report; returns its path, ``report.html`` here by default."""
+        from reflectrl.report import print_table, write_report
+
+        print_table([self.path])
+        return write_report([self.path], out or self.path / layout.REPORT)
+
+    def agent(self, policy: Literal["policy", "policy-sft"] | None = None, *, greedy: bool = True) -> Agent:
+        """Load the players that the run has trained, by default with the last policy."""
+        from reflectrl.pipeline.agent import load_agent
+
+        return load_agent(self.path, policy=policy, greedy=greedy)

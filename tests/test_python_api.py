@@ -1,0 +1,90 @@
+"""The package from Python: one run, from recipe to agent, without the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from trained_runs import SMALL
+
+import reflectrl as rl
+from reflectrl.core import InvalidInput
+from reflectrl.data_gen import read_rows
+
+OVERRIDES = {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in SMALL)}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> rl.Run:
+    return rl.Run(tmp_path_factory.mktemp("runs") / "line", "number_line/nano", OVERRIDES)
+
+
+def test_each_stage_returns_what_it_has_made_and_does_so_again_when_it_is_done(run: rl.Run) -> None:
+    for _ in range(2):
+        rows = run.gen_data()
+        assert {len(read_rows(path)) for path in rows.values()} == {run.recipe.data.samples}
+        players = run.sft()
+        assert [path.is_dir() for path in players.values()] == [True, True]
+        iterations = run.rlft()
+        assert [each.iteration for each in iterations] == [0, 1, 2, 3]
+        scores = run.evaluate()
+        assert {row.policy for row in scores} == set(run.recipe.eval.policies)
+        assert all(0 <= row.metrics.success <= 1 for row in scores)
+    assert "<html" in run.report().read_text(encoding="utf-8")
+
+
+def test_the_agent_of_a_run_acts(run: rl.Run) -> None:
+    run.run()
+    env = rl.make_env("number_line")
+    env.reset(seed=0)
+    for agent in (run.agent(), rl.load_agent(str(run.path), policy="policy-sft")):
+        assert agent.act(env.observation).decision.action in env.observation.actions
+
+
+def test_a_folder_is_opened_with_the_recipe_that_it_was_begun_with(run: rl.Run) -> None:
+    run.run()
+    assert rl.Run(run.path).recipe == run.recipe
+    with pytest.raises(InvalidInput, match="seed"):
+        rl.Run(run.path, overrides={"seed": 7}).gen_data()
+
+
+def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: number_line/nano\nname: mine\nrlft: {gamma: 0.5}\n")
+    values = {"extends": "number_line/nano", "name": "mine", "rlft": {"gamma": 0.5}}
+    by_file = rl.Run(tmp_path, tmp_path / "mine.yaml").recipe
+    assert by_file == rl.Run(tmp_path, values).recipe == rl.Run(tmp_path, by_file).recipe
+    changed = rl.Run(tmp_path, by_file, {"rlft.gamma": 0.25, "rlft.stages.0.name": "one", "reflector_model": None})
+    assert changed.recipe.rlft is not None
+    assert (changed.recipe.rlft.gamma, changed.recipe.rlft.stages[0].name) == (0.25, "one")
+    assert by_file == rl.load_recipe(values)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "facts"),
+    [
+        ("number_line/nan", {}, ["number_line/nano"]),
+        ({"name": "x", "env": {"name": "number_line", "options": {"sizes": 3}}}, {}, ["sizes", "'size'"]),
+        ("number_line/nano", {"rlft.gama": 1, "seed": -1}, ["2 mistakes", "'gamma'", "-1"]),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    recipe: str, overrides: dict[str, object], facts: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        rl.Run(tmp_path / "run", recipe, overrides)
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert [name for name in rl.__all__ if not hasattr(rl, name)] == []
+    assert not hasattr(rl, "Trainer")
+
+
+def test_the_trainers_arguments_check_themselves_and_keep_the_recipes_defaults(tmp_path: Path) -> None:
+    args = rl.ReflectRLConfig(output_dir=str(tmp_path), stages=[rl.Stage("main", 3)], gamma=0.5, use_cpu=True)
+    assert (args.gamma, args.episodes, args.max_steps) == (0.5, 64, 3)
+    with pytest.raises(InvalidInput) as caught:
+        rl.ReflectRLConfig(output_dir=str(tmp_path), gamma=2.0, episodes=0, use_cpu=True)
+    assert [key in str(caught.value) for key in ("gamma", "episodes")] == [True, True]
