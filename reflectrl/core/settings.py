@@ -9,7 +9,7 @@ import functools
 import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, is_dataclass
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
 
 import pydantic.dataclasses
@@ -54,9 +54,10 @@ def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]
     def decorate(plain: type[T]) -> type[T]:
         made = pydantic.dataclasses.dataclass(config=_STRICT, frozen=frozen, kw_only=kw_only)(plain)
         own = settings_fields(made)
-        for base in made.__mro__[1:]:  # pydantic finds the docstrings of the class itself only
-            for name, info in getattr(base, "__pydantic_fields__", {}).items():
-                own[name].description = own[name].description or info.description
+        for base in filter(is_dataclass, made.__mro__[1:]):  # pydantic finds the docstrings of the class itself only
+            holder = pydantic.create_model("Holder", __base__=Section, held=base)
+            for name, info in holder.model_json_schema()["$defs"][base.__name__]["properties"].items():
+                own[name].description = own[name].description or info.get("description")
         checked = made.__init__
 
         @functools.wraps(checked)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from reflectrl.core import Hints, Observation
-from reflectrl.core.settings import CountOrZero, settings
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import Prompt
 
@@ -20,11 +22,11 @@ ACTION_CUE = "Action:\n"
 """Ends with a newline so that the label is a token of its own, as it is at the start of its line in the menu."""
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PromptLayout:
-    """Settings of a prompt that hold in every environment."""
+    """Settings of a prompt that hold in every environment; a recipe's values are checked as its section ``prompt``."""
 
-    history: CountOrZero = 20
+    history: Annotated[int, Ge(0)] = 20
     """Number of past actions shown, newest last."""
     labels: Literal["numbers", "letters", "added"] = "numbers"
     """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
@@ -32,7 +34,7 @@ class PromptLayout:
     """Show the menu in a new order at each step."""
 
 
-@settings()
+@dataclass(frozen=True)
 class PromptFormat(PromptLayout):
     """How a state becomes the text of a prompt: a value, written into every dataset and run folder."""
 
