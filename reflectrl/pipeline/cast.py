@@ -15,7 +15,7 @@ from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, NatLangEnv
-from reflectrl.core.layout import sft_rows_file
+from reflectrl.core.layout import BASE, BASE_REFLECTOR, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.account import Account, Usage
@@ -90,7 +90,7 @@ class Cast:
         )
 
     def _base_folder(self, role: str) -> str:
-        return "base-reflector" if role == "reflector" and self.recipe.reflector_model else "base"
+        return BASE_REFLECTOR if role == "reflector" and self.recipe.reflector_model else BASE
 
     def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
         """A model of this run: ``reflector``, ``policy-sft``, ``policy``, or ``base`` before any training."""

@@ -20,7 +20,7 @@ from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
-from reflectrl.core.layout import AGENT
+from reflectrl.core.layout import AGENT, POLICY_SFT, RECIPE
 from reflectrl.core.version import version_errors
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
 from reflectrl.pipeline.cast import Cast
@@ -95,7 +95,7 @@ class _Export:
     def write(self) -> None:
         """Write all files of the export."""
         cast, scrubber = Cast(self.recipe, RunFolder(self.run)), self.scrubber
-        if self.policy == "policy-sft" and self.recipe.rlft is not None:
+        if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
         self._player("policy", self.policy, cast.section("policy"))
         if self.recipe.players.reflector == "local":
@@ -106,7 +106,7 @@ class _Export:
         agent = AgentFile(recipe.env.name, options, layout, len(cast.labels))
         adapter = (self.to / "policy" / _ADAPTER).is_file()
         write_agent_file(self.to, agent)
-        write_text(self.to / "recipe.yaml", dump_recipe(recipe))
+        write_text(self.to / RECIPE, dump_recipe(recipe))
         write_example(self.to, cast, self.policy, scrubber, adapter=adapter)
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))

@@ -24,7 +24,7 @@ from reflectrl.pipeline.explore import trained as explorer
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.pipeline.play import trained
 from reflectrl.report import print_table, write_report
-from reflectrl.serving.service import load_service
+from reflectrl.serving.service import load_served_agent
 from reflectrl.sharing.export import export_run
 
 MADE_WITH = [
@@ -59,7 +59,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
     "eval": lambda folder: run(folder, "eval.episodes=2", stages=("eval",)),
     "report": lambda folder: (print_table([folder]), write_report([folder], folder / "report.html")),
     "play": lambda folder: trained(folder, None, {}),
-    "serve": load_service,
+    "serve": load_served_agent,
     "export": lambda folder: export_run(folder, folder / "again"),
     "load_agent": load_agent,
 }
