@@ -14,12 +14,13 @@ DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test test-other-rounding lint engine docs clean
+.PHONY: help install demo check test test-other-rounding lint engine docs clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
-	@echo "make test      lint, types and tests; compiles ALFWorld's engine first (g++, minutes)"
+	@echo "make check     lint, types and the tests that are not slow (two minutes on two cores)"
+	@echo "make test      lint, types and all tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
 	@echo "make lint      ruff and mypy only"
 	@echo "make docs      the documentation as a site, in build/site/"
@@ -59,8 +60,11 @@ lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: export HF_HUB_OFFLINE := 1
-test: export OMP_NUM_THREADS := 1
+check test: export HF_HUB_OFFLINE := 1
+check test: export OMP_NUM_THREADS := 1
+check: lint
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+
 test: lint $(ENGINE)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 

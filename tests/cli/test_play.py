@@ -245,7 +245,7 @@ def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monke
     said = read_rows(tmp_path / "runs" / "one" / "sft" / "reflector.jsonl")
     assert [row.completion for row in said[: len(usable)]] == [f" {sample.reflection}" for sample in usable]
     acted = read_rows(tmp_path / "runs" / "one" / "sft" / "policy.jsonl")
-    assert acted[0].prompt.endswith("Reflection: Two to go up.\nA. add one\nB. subtract one\nAction:\n")
+    assert acted[0].prompt.text.endswith("Reflection: Two to go up.\nA. add one\nB. subtract one\nAction:\n")
     assert acted[0].completion == "A"
     unchanged = gen_data("one").err
     assert "skipped" in unchanged

@@ -21,6 +21,9 @@ from reflectrl.pipeline.folder import RunFolder
 DRIVER = """
 import contextlib, io, json, os, pathlib, shutil, sys, traceback
 from reflectrl.cli import main
+
+pytestmark = pytest.mark.slow
+
 answers = {}
 for case in json.load(sys.stdin):
     run, said, code = pathlib.Path(case["run"]), io.StringIO(), 0
@@ -106,7 +109,6 @@ def answers(prepared, tmp_path_factory):
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FULL)
 def test_a_full_disk_is_a_sentence_and_with_room_again_the_command_goes_on(name, prepared, answers):
     stage, _, made, missing = FULL[name]
@@ -125,7 +127,6 @@ def test_a_full_disk_is_a_sentence_and_with_room_again_the_command_goes_on(name,
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "new"])
 def test_a_folder_that_can_only_be_read_is_a_sentence(name, answers):
     _, code, said = answers[f"read-only {name}"]

@@ -45,6 +45,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "reflectrl.pipeline.prompt_lengths"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(tmp_path, caplog):
     play(recipe(tmp_path), tmp_path / "run")
     first = warnings(caplog)[0]
@@ -57,6 +58,7 @@ def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(
     assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # what was cut at play is cut alike in the update
 
 
+@pytest.mark.slow
 def test_where_everything_fits_nothing_is_said(tmp_path, caplog):
     play(recipe(tmp_path, "env.options={path: false}"), tmp_path / "run", STAGES[:3])
     assert warnings(caplog) == []

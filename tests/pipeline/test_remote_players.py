@@ -17,6 +17,8 @@ from reflectrl.pipeline.console import Reporter
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
 
+pytestmark = pytest.mark.slow
+
 
 def recipe(endpoint: ScriptedEndpoint, *more: str) -> Recipe:
     return load_recipe(

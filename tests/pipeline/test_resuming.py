@@ -17,6 +17,8 @@ from reflectrl.config import load_recipe
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.rollout.results import read_results
 
+pytestmark = pytest.mark.slow
+
 KILLED, STOPPED = signal.SIGKILL, signal.SIGTERM
 MOMENTS = {
     "between replies of a teacher": ("gen-data", "teacher/replies.jsonl", 20, KILLED),

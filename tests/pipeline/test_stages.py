@@ -76,6 +76,7 @@ def test_the_advantages_of_recorded_episodes_lie_beside_them(finished):
         assert any(value != 0 for row in advantages for value in row)
 
 
+@pytest.mark.slow
 def test_the_same_recipe_and_seed_give_the_same_bytes_in_worker_processes_as_well(finished, tmp_path):
     play_stages(small_recipe("env.workers=2", "env.max_failures=1"), tmp_path / "run")
     again, before = results(tmp_path / "run"), results(finished)
@@ -84,6 +85,7 @@ def test_the_same_recipe_and_seed_give_the_same_bytes_in_worker_processes_as_wel
     assert {pace["env_failures"] for pace in lines(tmp_path / "run" / "throughput.jsonl")} == {0}
 
 
+@pytest.mark.slow
 def test_prompts_are_reused_as_the_recipe_says(finished, trained_run, tmp_path):
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     play_stages(small_recipe("model.prefix_reuse=false"), run, "sft", "rlft")
@@ -187,6 +189,7 @@ ABLATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ablation", ABLATIONS)
 def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
     short = ("data.samples=40", "rlft.stages.0.iterations=1", "eval.policies=[rlft]", "eval.episodes=2")

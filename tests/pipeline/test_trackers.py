@@ -89,6 +89,7 @@ def test_tensorboard_gets_each_iteration_under_sensible_names_and_a_few_episodes
     assert results(begun) == results(alone)
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_each_iteration_once_after_a_kill(begun: Path, alone: Path) -> None:
     train(begun, "rlft.report_to=tensorboard")
     killed_after_three(begun)
