@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -32,60 +33,46 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("reflectrl-*.whl"))
 
 
-@pytest.fixture(scope="module")
-def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    zipfile.ZipFile(wheel).extractall(folder)
-    return folder
+OUTSIDE = """
+import json, sys
+import gymnasium
+import reflectrl.envs.dangerous_taxi as taxi
+from reflectrl.cli import main
+from reflectrl.config import load_recipe, recipe_names
+
+made = gymnasium.make("reflectrl/DangerousTaxi-v0").reset(seed=0)[1]["task"]
+print(json.dumps([taxi.__file__, made, [name for name in recipe_names() if load_recipe(name)]]))
+sys.argv = ["reflectrl", "check-env", "number_line"]
+main()
+"""
 
 
-def run_outside(unpacked: Path, folder: Path, code: str) -> str:
-    """Run ``code`` in ``folder`` with the wheel's contents before everything else on the path."""
-    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_the_wheel_holds_what_is_on_disk_and_nothing_else(wheel: Path) -> None:
+    import reflectrl
 
-
-def test_every_package_and_recipe_on_disk_is_in_the_wheel(wheel: Path) -> None:
     on_disk = {
         str(path.relative_to(ROOT) if folder == "reflectrl" else Path("reflectrl") / path.relative_to(ROOT))
         for folder in ("reflectrl", "envs", "data_gen", "recipes")
         for pattern in ("*.py", "*.yaml", "*.css", "*.js", "*.tmpl", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
-    assert on_disk <= set(zipfile.ZipFile(wheel).namelist())
-
-
-def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
-    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert on_disk <= set(names)
+    tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"reflectrl"}
-
-
-def test_the_wheel_imports_its_environments(unpacked: Path, tmp_path: Path) -> None:
-    code = "import reflectrl.envs.dangerous_taxi as taxi; print(taxi.__file__)"
-    assert Path(run_outside(unpacked, tmp_path, code).strip()).is_relative_to(unpacked)
-
-
-def test_the_wheel_finds_its_recipes(unpacked: Path, tmp_path: Path) -> None:
-    code = "from reflectrl.config import *; print(*[name for name in recipe_names() if load_recipe(name)])"
-    shipped = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in (ROOT / "recipes").rglob("*.yaml")}
-    assert set(run_outside(unpacked, tmp_path, code).split()) == shipped
-
-
-def test_the_wheel_runs_the_command_line(unpacked: Path, tmp_path: Path) -> None:
-    code = "import sys; from reflectrl.cli import main; sys.argv = ['reflectrl', 'check-env', 'number_line']; main()"
-    assert "every check passed" in run_outside(unpacked, tmp_path, code)
-
-
-def test_gymnasium_makes_the_wheels_environments_by_their_ids(unpacked: Path, tmp_path: Path) -> None:
-    code = "import gymnasium, reflectrl; print(gymnasium.make('reflectrl/DangerousTaxi-v0').reset(seed=0)[1]['task'])"
-    assert "-to-" in run_outside(unpacked, tmp_path, code)
-
-
-def test_the_version_has_one_source(wheel: Path) -> None:
-    import reflectrl
-
     assert wheel.name.startswith(f"reflectrl-{reflectrl.__version__}-")
+
+
+def test_the_wheel_works_from_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-c", OUTSIDE]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    file, task, recipes = json.loads(first)
+    assert Path(file).is_relative_to(tmp_path / "site")
+    assert "-to-" in task
+    shipped = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in (ROOT / "recipes").rglob("*.yaml")}
+    assert set(recipes) == shipped
+    assert "every check passed" in second
