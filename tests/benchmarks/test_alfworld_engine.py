@@ -50,7 +50,7 @@ def test_the_first_difference_ends_it(change):
         State(admissible_commands=["help", "look"], won=False),
     )
     compare(game, "look", reply, state)
-    with pytest.raises(WorkFailed, match="game after 'look': the stock stack says"):
+    with pytest.raises(WorkFailed, match="game .*'look'"):
         compare(game, "look", replace(reply, **change), state)
 
 

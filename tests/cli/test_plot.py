@@ -48,10 +48,10 @@ def test_a_label_goes_before_a_run(run: Path) -> None:
 def test_a_figure_of_the_paper_names_the_lines_itself(run: Path) -> None:
     plot(run.name, "--out", "x.svg", "--figure", "4")
     assert ">Reflect-RL (w/o CL)<" in Path("x.svg").read_text()
-    with pytest.raises(InvalidInput, match="names the lines itself, but 'mine' was given"):
+    with pytest.raises(InvalidInput, match="'mine'"):
         plot(f"mine={run.name}", "--out", "x.svg", "--figure", "4")
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(run: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no run folder"):
+    with pytest.raises(InvalidInput, match="lr=1e-3x"):
         plot(f"label={run.name}x", "--out", "x.svg")

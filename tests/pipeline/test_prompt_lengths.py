@@ -70,6 +70,6 @@ def test_prompts_that_cannot_be_cut_to_fit_are_refused_before_anything_is_traine
     stages = json.dumps([{"name": "main", "iterations": 1}, later])
     wordy = recipe(tmp_path, f"rlft.stages={stages}", f"env.workers={workers}")
     play(wordy, tmp_path / "run", STAGES[:1])
-    with pytest.raises(InvalidInput, match=r"prompt of a state has \d+ tokens .* model.max_length=72 .*raise model"):
+    with pytest.raises(InvalidInput, match=r"\d+ tokens .*model\.max_length=72"):
         play(wordy, tmp_path / "run", ["sft"])
     assert not (tmp_path / "run" / "reflector").exists()

@@ -223,12 +223,12 @@ def test_runs_that_cannot_be_drawn_are_named_with_what_to_do(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match="'full'"):
         write_plot([run], tmp_path / "x.png", stage="ful")
     young = make_run(tmp_path / "young", {})
-    with pytest.raises(InvalidInput, match="run young .*`reflectrl rlft`"):
+    with pytest.raises(InvalidInput, match="young .*`reflectrl rlft`"):
         write_plot([young], tmp_path / "x.png")
-    lines_of_old = [{name: value for name, value in iteration(0).items() if name != "length"}]
+    lines_of_old = [{name: value for name, value in iteration(0).items() if name != "length"} | {"new_metric": 1.0}]
     write_jsonl(young / "metrics.jsonl", lines_of_old)
     write_plot([young], tmp_path / "x.png")
-    with pytest.raises(InvalidInput, match="run young .*older version"):
+    with pytest.raises(InvalidInput, match="young .*'Steps an episode'"):
         write_plot([young], tmp_path / "x.png", what="length")
     (run / "recipe.yaml").write_text("name: something else\n")
     with pytest.raises(InvalidInput, match=r"players\.reflector.*LABEL=RUN"):

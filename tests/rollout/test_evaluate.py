@@ -26,7 +26,7 @@ def test_greedy_play_takes_each_task_once():
 
 
 def test_unknown_split_names_the_nearest():
-    with pytest.raises(InvalidInput, match="did you mean 'test'"):
+    with pytest.raises(InvalidInput, match="'test'"):
         fixed_episodes(make_env("dangerous_taxi"), "tests", episodes=1, max_tasks=None, seed=0)
 
 
@@ -56,5 +56,5 @@ def test_an_evaluation_with_dropped_episodes_is_refused_and_names_their_tasks():
                 raise EpisodeFailed("broken")
             super().start(task)
 
-    with pytest.raises(WorkFailed, match=f"failed in 2 of 5 episodes, of the tasks {lost}; .*on_failure replay"):
+    with pytest.raises(WorkFailed, match=lost):
         evaluate([Breaking()], episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())

@@ -18,18 +18,12 @@ def episode(success: bool, *turns: Turn) -> Trajectory:
     return Trajectory(Task("t"), 0, turns, terminated=True, truncated=False, success=success)
 
 
-def test_wilson_interval_matches_the_textbook():
+def test_wilson_interval_matches_the_textbook_stays_within_zero_and_one_and_narrows_with_trials():
     # 8 of 10, z = 1.96: 0.490 to 0.943 (Brown, Cai and DasGupta 2001)
     assert wilson_interval(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-3)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
-def test_wilson_interval_stays_within_zero_and_one(rate):
-    low, high = wilson_interval(rate, 5)
-    assert 0.0 <= low < high <= 1.0
-
-
-def test_wilson_interval_narrows_with_trials():
+    for rate in (0.0, 0.3, 1.0):
+        low, high = wilson_interval(rate, 5)
+        assert 0.0 <= low < high <= 1.0
     wide, narrow = wilson_interval(0.5, 10), wilson_interval(0.5, 1000)
     assert narrow[1] - narrow[0] < (wide[1] - wide[0]) / 5
 
@@ -57,10 +51,8 @@ def test_the_effective_number_of_trials_is_the_one_computed_by_hand():
     # wins 4, 2 and 1 of 4, rate 7/12: the mean over tasks has variance v = (42/9 / 12^2) * 3/2, (7/12 * 5/12) / v is 5
     outcomes = {"a": [True] * 4, "b": [True, True, False, False], "c": [True, False, False, False]}
     assert independent_trials(repeated(outcomes)) == pytest.approx(5.0)
-
-
-def test_tasks_played_once_each_are_independent():
-    assert independent_trials(repeated({f"t{i}": [i % 2 == 0] for i in range(30)})) == pytest.approx(30, rel=0.05)
+    once = repeated({f"t{i}": [i % 2 == 0] for i in range(30)})
+    assert independent_trials(once) == pytest.approx(30, rel=0.05)
 
 
 def test_metrics_are_means_over_episodes_and_over_steps():
