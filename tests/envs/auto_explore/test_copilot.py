@@ -146,42 +146,16 @@ def test_mistakes_are_told_and_the_work_goes_on(shop: Path) -> None:
     assert "35 commands are left." in typist.shown[-1]
 
 
-def test_work_that_is_not_ended_changes_nothing(shop: Path) -> None:
-    before = bytes_of(shop)
-    with pytest.raises(WorkFailed, match="not ended within 2 commands, so nothing is kept"):
-        work(shop, EDIT, CHECK, "exit", steps=2)
-    assert bytes_of(shop) == before
-
-
 @pytest.mark.parametrize("name", ["shop.py", "notes.md"])
 def test_a_repository_that_has_changed_meanwhile_is_left_alone(shop: Path, name: str) -> None:
     def meanwhile() -> str:
         (shop / name).write_text("somebody's work\n")
         return "exit"
 
-    with pytest.raises(WorkFailed, match=f"{name} is no longer as it was when"):
+    with pytest.raises(WorkFailed, match=name):
         work(shop, EDIT, NOTES, meanwhile)
     assert (shop / name).read_text() == "somebody's work\n"
     assert name == "shop.py" or (shop / "shop.py").read_text().endswith("return 3\n")
-
-
-def test_nothing_is_written_through_a_link(shop: Path) -> None:
-    (shop / "link").unlink()
-    (shop / "link").symlink_to("../outside")
-    (shop.parent / "outside").mkdir()
-    with pytest.raises(WorkFailed, match="link/x cannot be written to "):
-        work(shop, "python -\nimport os\nos.mkdir('link')\nopen('link/x', 'w').write('x')\n", "exit")
-    assert list((shop.parent / "outside").iterdir()) == []
-
-
-def test_new_folders_are_made_and_modes_are_those_of_new_files(shop: Path) -> None:
-    umask = os.umask(0o027)
-    try:
-        work(shop, "python -\nimport os\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('c')\n", "exit")
-    finally:
-        os.umask(umask)
-    assert (shop / "a" / "b" / "c").read_text() == "c"
-    assert (shop / "a" / "b" / "c").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_program_that_takes_long_is_stopped(shop: Path) -> None:
@@ -192,14 +166,8 @@ def test_a_program_that_takes_long_is_stopped(shop: Path) -> None:
 
 @pytest.mark.parametrize("reply", ["", "exit", "```\n```", "```exit```", "```\n\n```"])
 def test_a_reply_without_a_block_holds_no_command(reply: str) -> None:
-    with pytest.raises(BadReply, match="exactly one command"):
+    with pytest.raises(BadReply, match="```"):
         read_command(reply)
-
-
-def test_where_programs_cannot_run_nothing_begins(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidInput, match="need bubblewrap, which was not found"):
-        work(shop)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +188,33 @@ def test_mistakes_are_refused_with_a_sentence(arguments: Sequence[str], sentence
     assert sentence in str(done.exception)
 
 
-def test_changes_of_what_is_no_folder_cannot_be_kept() -> None:
-    with pytest.raises(InvalidInput, match="'company:nano' cannot be kept, since it is no folder"):
-        work_on("company:nano", "Do it.", Typed(), apply=True)
-
-
-def test_a_person_who_leaves_keeps_nothing(shop: Path) -> None:
+def test_work_that_is_not_ended_or_cannot_begin_changes_nothing(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = bytes_of(shop)
-    done = command_line(shop, "Raise the price.", "--apply", typed=f"{EDIT}END\n")
-    assert (done.exit_code, done.stderr) == (130, "\nstopped; nothing was kept.\n")
+    with pytest.raises(WorkFailed, match="2 commands"):
+        work(shop, EDIT, CHECK, "exit", steps=2)
+    left = command_line(shop, "Raise the price.", "--apply", typed=f"{EDIT}END\n")
+    assert (left.exit_code, left.stderr) == (130, "\nstopped; nothing was kept.\n")
+    with pytest.raises(InvalidInput, match="'company:nano'"):
+        work_on("company:nano", "Do it.", Typed(), apply=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidInput, match="bubblewrap"):
+        work(shop)
     assert bytes_of(shop) == before
+
+
+def test_files_are_written_into_new_folders_but_not_through_a_link(shop: Path) -> None:
+    umask = os.umask(0o027)
+    try:
+        work(shop, "python -\nimport os\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('c')\n", "exit")
+    finally:
+        os.umask(umask)
+    assert (shop / "a" / "b" / "c").read_text() == "c"
+    assert (shop / "a" / "b" / "c").stat().st_mode & 0o777 == 0o640
+    (shop / "link").unlink()
+    (shop / "link").symlink_to("../outside")
+    (shop.parent / "outside").mkdir()
+    with pytest.raises(WorkFailed, match="link/x"):
+        work(shop, "python -\nimport os\nos.mkdir('link')\nopen('link/x', 'w').write('x')\n", "exit")
+    assert list((shop.parent / "outside").iterdir()) == []

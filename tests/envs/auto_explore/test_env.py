@@ -335,28 +335,23 @@ def test_reflections_by_hand(shop):
     ]
     begin(env, "people/cairo.md")  # only the last command of this episode counts
     assert env.reflection() == "cairo is further down."
+    assert env.spoiler() == "The best next action is: cd people. The file is /people/cairo.md."
+    play(env, "cd people", "id cairo.md")
+    assert env.spoiler() == "The file is /people/cairo.md."
 
 
-def test_the_file_s_name_is_said_only_where_the_text_shows_it(shop):
+@pytest.mark.parametrize("listing", [True, False])
+def test_the_file_s_name_is_said_only_where_the_text_shows_it(shop, listing):
     (shop / "people" / "zurich.md").write_text("# Swiss holidays\n")
-    env = AutoExplore(str(shop))
+    env = AutoExplore(str(shop), listing=listing)
     begin(env, "people/zurich.md")
     said = [env.reflection()]
-    for action in ("cd people", "cd leave", "cd .."):
+    for action in ("cd people", "cd leave", "cd ..", "cat zurich.md"):
         env.step(action)
         said.append(env.reflection())
-    assert said == [
-        "The file is further down.",
-        "Good. zurich is in this folder.",
-        "Mistake. The file is not here.",
-        "Good. zurich is in this folder.",
-    ]
-    blind = AutoExplore(str(shop), listing=False)
-    begin(blind, "people/zurich.md")
-    blind.step("cd people")
-    assert blind.reflection() == "Good. The file is in this folder."
-    blind.step("cat zurich.md")
-    assert blind.reflection() == "Good. The file is in this folder."
+    name = "zurich" if listing else "The file"
+    here = f"Good. {name} is in this folder."
+    assert said == ["The file is further down.", here, "Mistake. The file is not here.", here, here]
 
 
 def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_reflection(shop):
@@ -380,14 +375,6 @@ def test_reflections_on_ranges_by_hand(shop):
     assert said == ["Mistake", "Good", "Good", "Mistake", "Good"]
 
 
-def test_the_spoiler_names_the_best_command_and_the_file(shop):
-    env = AutoExplore(str(shop))
-    begin(env, "people/cairo.md")
-    assert env.spoiler() == "The best next action is: cd people. The file is /people/cairo.md."
-    play(env, "cd people", "id cairo.md")
-    assert env.spoiler() == "The file is /people/cairo.md."
-
-
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
@@ -407,17 +394,6 @@ def test_the_text_and_the_menu_of_the_start(shop):
         "cat cairo.md",
         "cat dublin.md",
     )
-
-
-def test_the_listing_can_be_left_to_the_menu(shop):
-    shown, bare = (AutoExplore(str(shop), listing=listing) for listing in (True, False))
-    for action in ("cd people", "cat cairo.md", "cd leave"):
-        texts = [begin(env, "cairo.md")[0] if action == "cd people" else env.observation.text for env in (shown, bare)]
-        assert [line for line in texts[0].split("\n") if not line.startswith("Here: ")] == texts[1].split("\n")
-        assert "Here: " in texts[0]
-        assert shown.observation.actions == bare.observation.actions
-        play(shown, action)
-        play(bare, action)
 
 
 # ---- distractor leave-out --------------------------------------------------------------------------------------------
@@ -462,19 +438,6 @@ def test_the_seed_decides_what_is_left_out():
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
-
-
-def test_two_environments_share_a_copy_but_not_a_working_directory(shop, copies):
-    first, second = AutoExplore(str(shop)), AutoExplore(str(shop), page=5)
-    begin(first, "people/leave/cairo.md")
-    begin(second, "people/leave/cairo.md")
-    play(first, "cd people", "cd leave")
-    second.step("cat athens.md")
-    assert (str(here(first)), str(here(second))) == ("people/leave", ".")
-    assert "cat athens.md" in first.observation.actions
-    assert len(list(copies.glob("*/copy"))) == 1
-    play(first, "id cairo.md")
-    assert (first.answer, second.answer) == ("people/leave/cairo.md", None)
 
 
 @pytest.mark.parametrize("action", ["cd leave", "cat cairo.md", "id cairo.md", "cd .."])
