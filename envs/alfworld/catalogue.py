@@ -1,15 +1,16 @@
-"""``Catalogue``: the games that an environment plays, by split, shared by a process."""
+"""``Catalogue``: the games that an environment plays, by split, made here or published (``json_2.1.1``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, nearest
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_games, read_game
-from reflectrl.envs.alfworld.published import FOLDER, label, published_games
+from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_games, read_game, read_json
 
 OWN = "alfworld:"
 """Begins the names of the datasets that need no files of the user's."""
@@ -68,7 +69,7 @@ class Catalogue:
         return self._games[task.id]()
 
     def benchmark(self, split: str, games: int) -> str:
-        """What results on so many games of a split must say about themselves."""
+        """Label of results on ``games`` games of a split."""
         if self._published:
             return label(split, games)
         return LABEL if self._scenes is None else f"{LABEL}, floor plans of the training games"
@@ -97,7 +98,7 @@ class Catalogue:
         return {name: partial(_read, path) for name, path in found.items()}
 
     def _made(self, split: str) -> tuple[Game, ...]:
-        """As many as were asked for, of the families that were asked for: they come in turn."""
+        """Make the games; the families come in turn."""
         kind = self.dataset.removeprefix(OWN)
         offered = FAMILIES[:1] if kind == "tomato" else FAMILIES
         if not set(offered) & set(self._families):
@@ -148,3 +149,90 @@ def _same(game: Game) -> Game:
 @lru_cache(maxsize=512)
 def _read(path: Path) -> Game:
     return read_game(path)
+
+
+# ---- the published games, for those who have downloaded them: fixed lists by split ----
+
+FOLDER = "json_2.1.1"
+"""Folder of the games in all of ALFWorld's releases."""
+
+OFFICIAL: Mapping[str, str] = {"train": "train", "validation": "valid_seen", "test": "valid_unseen"}
+"""ALFWorld's own name of each of our splits; both are understood."""
+
+SIZES: Mapping[str, int] = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
+"""Games that ALFWorld plays of each split."""
+
+HOW = "run alfworld-download, or set ALFWORLD_DATA to the folder that has json_2.1.1"
+
+
+@dataclass(frozen=True)
+class PublishedGame:
+    """Place of a published game; ``read_game`` reads it."""
+
+    name: str
+    """``TASK/TRIAL``, the folders' names."""
+    family: str
+    path: Path
+    """Path of ``game.tw-pddl``."""
+
+
+def published_games(split: str, data: str | Path | None = None) -> tuple[PublishedGame, ...]:
+    """The games of a split that ALFWorld itself would play, sorted by name.
+
+    Left out as there: tasks with movable receptacles or slices, unsolvable games, and those that were never solved.
+
+    Args:
+        split: ours or ALFWorld's name for it.
+        data: the folder ``json_2.1.1`` or the one it is in; ``ALFWORLD_DATA`` if it is not given.
+
+    Raises:
+        InvalidInput: an unknown split, missing data, a file that cannot be read.
+
+    """
+    own = OFFICIAL.get(split, split)
+    if own not in SIZES:
+        raise InvalidInput(f"split {split!r} of ALFWorld is unknown; {nearest(split, [*OFFICIAL, *SIZES])}")
+    return _published_games(_data_folder(data) / own)
+
+
+def label(split: str, games: int) -> str:
+    """Label of a result on ``games`` games of a split: ``ALFWorld valid_unseen``."""
+    own = OFFICIAL.get(split, split)
+    part = "" if games == SIZES[own] else f", {games} of {SIZES[own]} games"
+    return f"ALFWorld {own}{part}"
+
+
+def _data_folder(data: str | Path | None) -> Path:
+    given = data if data is not None else os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
+    folder = Path(given).expanduser()
+    found = folder if folder.name == FOLDER else folder / FOLDER
+    if not found.is_dir():
+        raise InvalidInput(f"the published games of ALFWorld are not in {found}; {HOW}.")
+    return found
+
+
+@cache
+def _published_games(folder: Path) -> tuple[PublishedGame, ...]:
+    """Read once in a process: thousands of files."""
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder.parent} has no folder {folder.name!r}; {HOW}.")
+    trials = sorted(path.parent for path in folder.glob("*/*/traj_data.json"))
+    games = [game for trial in trials if (game := _published_game(trial)) is not None]
+    if not games:
+        fault = f"{len(trials)} tasks but no game that can be played" if trials else "no tasks"
+        raise InvalidInput(
+            f"{folder} has {fault}; expected game.tw-pddl beside each traj_data.json: run alfworld-download of "
+            "alfworld 0.4, or alfworld-generate."
+        )
+    return tuple(games)
+
+
+def _published_game(trial: Path) -> PublishedGame | None:
+    name = f"{trial.parent.name}/{trial.name}"
+    path = trial / "game.tw-pddl"
+    if "movable" in name or "Sliced" in name or not path.exists():
+        return None
+    family = read_json(trial / "traj_data.json").get("task_type")
+    if family not in FAMILIES or not read_json(path).get("solvable"):
+        return None
+    return PublishedGame(name, family, path)

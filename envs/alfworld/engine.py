@@ -38,7 +38,7 @@ Rows = frozenset[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Reply:
-    """What the engine answers."""
+    """Answer of the engine."""
 
     text: str
     commands: tuple[str, ...]
@@ -62,13 +62,13 @@ class Position:
     """A state of a loaded game, to come back to."""
 
     load: int
-    """In which load of a game the state was reached; no other knows of it."""
+    """Number of the load of a game in which the state was reached; it is unknown in others."""
     state: int
     """Its number in Fast Downward's registry."""
     facts: Mapping[str, Rows]
     """Predicate to the arguments for which it is true."""
     moves: Mapping[str, Move]
-    """By command."""
+    """Admissible commands as Fast Downward knows them."""
     reply: Reply
 
 
@@ -76,7 +76,7 @@ class Engine:
     """A player of games. Not for several threads; several engines in one process are independent.
 
     Args:
-        states: how many different states of a game are remembered, about 100 bytes each, before a reset loads it anew.
+        states: how many different states of a game are remembered, about 100 bytes each, before a reset loads it again.
 
     Raises:
         InvalidInput: Fast Downward's library does not fit this machine.
@@ -118,7 +118,7 @@ class Engine:
         return self._position.reply
 
     def reset(self) -> Reply:
-        """Begin the loaded game anew."""
+        """Begin the loaded game again."""
         if self._start is None:
             raise InvalidInput("the engine was reset without a game; call load first.")
         if self._newest > self._states:
@@ -147,17 +147,17 @@ class Engine:
         return self._position.reply
 
     def snapshot(self) -> Position:
-        """Where the game stands. Costs nothing: what a position holds is never changed."""
+        """Return the present state; free, since positions are never changed."""
         if self._start is None:
             raise InvalidInput("the engine was played without a game; call load first.")
         return self._position
 
     def knows(self, position: Position) -> bool:
-        """Can ``restore`` come back to it? Not after another game was loaded."""
+        """Return whether ``restore`` can return to it, which ends when another game is loaded."""
         return self._start is not None and position.load == self._load
 
     def restore(self, position: Position) -> Reply:
-        """Come back to a state of the loaded game.
+        """Return to a state of the loaded game.
 
         Raises:
             InvalidInput: a state of another load.
@@ -248,7 +248,7 @@ def _changed(facts: Mapping[str, Rows], effects: Iterable[tuple[str, tuple[str, 
 
 
 def names(ids: Iterable[str]) -> dict[str, str]:
-    """What the player reads for an id: ``tomato 2``. ALFWorld numbers the ids of a kind in reverse order.
+    """Return what the player reads for each id: ``tomato 2``. ALFWorld numbers the ids of a kind in reverse order.
 
     As ``alfworld.agents.utils.misc.Demangler`` has it, down to the space after a name without a number.
     """

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Told:
+class PastStep:
     """A past step as the player reads it."""
 
     command: str
@@ -30,12 +30,12 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Standing(Snapshot):
-    """Where an episode stands, with the engine's own way back to it."""
+class EngineSnapshot(Snapshot):
+    """Snapshot of an episode with the engine's own state."""
 
     now: Moment
     before: Moment | None
-    path: tuple[Told, ...]
+    path: tuple[PastStep, ...]
     ended: bool
 
 
@@ -104,7 +104,7 @@ class AlfWorld(NatLangEnv):
         return self._catalogue.benchmark(split, tasks)
 
     def start(self, task: Task) -> None:
-        """Load the game, or begin it anew when it was the last one.
+        """Load the game, or begin it again when it was the last one.
 
         Raises:
             InvalidInput: a task of another dataset, a game that the engine cannot use.
@@ -120,12 +120,12 @@ class AlfWorld(NatLangEnv):
         self._room = _room(reply.text)
         self._now = Moment(game, self._engine.names, self._engine.snapshot(), Seen().read(self._room))
         self._before: Moment | None = None
-        self._path: list[Told] = []
+        self._path: list[PastStep] = []
 
     def observe(self) -> Observation:
         """The path so far, below the task and the room; the engine's admissible commands."""
         shown = self._path if self._shown is None else self._path[-self._shown :]
-        steps = [f"> {told.command}\n{told.answer}" for told in shown]
+        steps = [f"> {step.command}\n{step.answer}" for step in shown]
         commands = self._now.position.reply.commands
         if not self._noise:
             commands = tuple(command for command in commands if command.split()[0] not in NOISE)
@@ -137,18 +137,20 @@ class AlfWorld(NatLangEnv):
         self._before = self._now
         reply = self._engine.step(action)
         self._now = replace(self._now, position=self._engine.snapshot(), seen=self._now.seen.read(reply.text))
-        self._path.append(Told(action, " ".join(reply.text.split())))
+        self._path.append(PastStep(action, " ".join(reply.text.split())))
         return Outcome(float(reply.won), ended=reply.won, success=reply.won)
 
     def snapshot(self) -> Snapshot:
-        """Where the episode stands."""
+        """Return the present state of the episode."""
         plain = super().snapshot()
-        return Standing(plain.task, plain.seed, plain.actions, self._now, self._before, tuple(self._path), self._ended)
+        return EngineSnapshot(
+            plain.task, plain.seed, plain.actions, self._now, self._before, tuple(self._path), self._ended
+        )
 
     def restore(self, snapshot: Snapshot) -> None:
         """Come back to a snapshot: at once while the engine has not loaded another game, else by playing again."""
         self._begin(snapshot.task, snapshot.seed)
-        if not isinstance(snapshot, Standing) or not self._engine.knows(snapshot.now.position):
+        if not isinstance(snapshot, EngineSnapshot) or not self._engine.knows(snapshot.now.position):
             super().restore(snapshot)
             return
         self._engine.restore(snapshot.now.position)
@@ -160,7 +162,7 @@ class AlfWorld(NatLangEnv):
         self._observe()
 
     def expert(self) -> str | None:
-        """What a careful player does who knows what the texts have told; ``None`` once the task is done.
+        """Best command for a careful player who knows what the texts have shown; ``None`` once the task is done.
 
         The first command of a shortest way to the win with the things that were seen; while one is missing, a look at
         the first place that the reflection names. Only where all have been looked at in vain, hidden facts help out.
@@ -171,22 +173,22 @@ class AlfWorld(NatLangEnv):
         return plan.commands[0] if plan else None
 
     def reflection(self) -> str | None:
-        """Did the last command bring the win nearer, why not, and where things stand, by what the texts have told."""
+        """Judge the last command and describe the state, by what the texts have shown."""
         return reflect(self._now, self.last_action, self._before)
 
     def spoiler(self) -> str | None:
-        """The next command and where things stand; nothing that no text has told."""
+        """The next command and where things stand; nothing that no text has shown."""
         best = super().spoiler()
         return None if best is None else f"{best}. {self._now.outlook.standing}"
 
     def mistaken(self) -> bool | None:
-        """Did the last command bring the player no nearer, by what could be known?"""
+        """True if the last command brought the player no nearer, by what could be known."""
         if self.last_action is None or self._before is None:
             return None
         return is_mistake(self._now, self.last_action, self._before)
 
     def secrets(self) -> Sequence[str]:
-        """Names of the things that no text of the episode has told."""
+        """Names of the things that no text of the episode has shown."""
         return sorted(self._now.hidden)
 
     @property

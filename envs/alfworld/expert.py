@@ -1,4 +1,4 @@
-"""``best_plan``: the shortest way to win a game from any state, and where things stand on that way.
+"""``best_plan``: the shortest way to win a game from any state, and the facts that its next step is about.
 
 Reads privileged facts, of which a player sees a part only. ALFWorld's own experts do not do here: the planner searches
 blindly and takes a minute for two things, the handcoded one explores and does not answer from a state it is put into.
@@ -31,11 +31,11 @@ class Errand:
     place: str
     """Id of the receptacle."""
     command: str
-    """What is done there; empty when being there is all."""
+    """Command to play there; empty when being there is all."""
     fact: str
-    """How things stand before it, less where the place is."""
+    """Fact about the state before it, without where the place is."""
     inside: bool = False
-    """Must the place be open for it?"""
+    """True if the place must be open for it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Plan:
     commands: tuple[str, ...]
     """All of them, to the win."""
     standing: str
-    """What the first command is about, as a fact that names no command."""
+    """Fact that the first command is about; it names no command."""
 
 
 class State:
@@ -86,11 +86,11 @@ class State:
         return sorted((id for id in among if self.kind.get(id) == wanted), key=self.number)
 
     def true(self, predicate: str, id: str) -> bool:
-        """Is it true of this one?"""
+        """Return whether ``predicate`` holds for this entity."""
         return (id,) in self._facts.get(predicate, ())
 
     def takes(self, place: str, thing: str) -> bool:
-        """May the thing be put there?"""
+        """Return whether the thing may be put there."""
         return (self.kind[place], self.kind[thing]) in self.holds
 
     def unlike(self, places: Iterable[str], special: set[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Games of ALFWorld, written by ourselves over the engine's own domain, grammar, goals and floor plans.
 
 The published games need a download and a licence of their own; these need neither. What lies where is ours, so results
-on them are results on self-generated games and never on ALFWorld's splits (see ``published``).
+on them are results on self-generated games and never on ALFWorld's splits (see ``published_games``).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from reflectrl.envs.alfworld.scenes import FAMILIES, PLANS, ROOMS, Scene, rules,
 __all__ = ["DIALECTS", "FAMILIES", "KINDS", "LABEL", "Game", "make_game", "make_games", "read_game", "write_game"]
 
 LABEL = "ALFWorld engine, self-generated games"
-"""What a result on these games has to say about itself."""
+"""Label of results on these games."""
 
 DIALECTS: Mapping[str, str] = {"move": "move {o} to {r}", "put": "put {o} in/on {r}"}
-"""How things are put down: since alfworld 0.4, and before it."""
+"""Commands that put a thing down: since alfworld 0.4, and before it."""
 
 KINDS = ("tomato", "all")
 """Tomato to microwave, as in the paper; or the six families in turn."""
 
 _FLOOR_PLANS: Mapping[str, range] = {"train": range(11, 31), "validation": range(7, 11), "test": range(1, 7)}
-"""Of each kind of room: the test has ALFWorld's unseen ones, so no floor plan is in two splits."""
+"""Floor plans of each kind of room by split: the test has ALFWorld's unseen ones; no floor plan is in two splits."""
 
 _PUT = re.compile(r'action PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
 _GOAL = re.compile(r"Your task is to: (.*?)\.\"")
@@ -48,9 +48,9 @@ class Game:
     """``TASK/TRIAL``, as ALFWorld calls its folders; begins with the family."""
     family: str
     problem: str
-    """In PDDL."""
+    """The problem in PDDL."""
     goal: str
-    """In words, as the player reads it."""
+    """The goal in words, as the player reads it."""
     targets: Mapping[str, str]
     """``object_target``, ``parent_target`` and ``toggle_target``: kinds, empty where the family has none."""
     scene: str
@@ -245,7 +245,7 @@ def _plans() -> list[int]:
 
 
 def _scenes(family: str, plans: list[int], thing: str | None, target: str | None) -> list[Scene]:
-    """Where the goal can be had."""
+    """Return the floor plans in which the goal can be reached."""
     found = [scene(number) for number in plans if _goals(family, scene(number), thing, target)]
     if not found:
         where = f"floor plan {plans[0]}" if len(plans) == 1 else "any floor plan"
@@ -281,9 +281,9 @@ def _dialect(grammar: str, where: str) -> str:
 
 
 def _check_problem(text: str, path: Path) -> None:
-    """Whole enough to be worth an engine: the translator of the engine answers a torn problem with a traceback."""
+    """Refuse a torn problem, which the engine's translator would answer with a traceback."""
     code = re.sub(r";.*", "", text)
     missing = [part for part in ("(define", "(:domain", "(:objects", "(:init", "(:goal") if part not in code.lower()]
     if missing or code.count("(") != code.count(")"):
         fault = f"lacks {', '.join(missing)}" if missing else "has unequal numbers of '(' and ')'"
-        raise InvalidInput(f"the problem in {path} {fault}; expected whole PDDL: write or download the game anew.")
+        raise InvalidInput(f"the problem in {path} {fault}; expected whole PDDL: write or download the game again.")

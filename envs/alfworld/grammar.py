@@ -1,7 +1,7 @@
 """``Grammar``: what a game says, from the text grammar inside its file.
 
 TextWorld's own parsers read the grammar; a small deriver writes the sentences. TextWorld's deriver writes the same ones
-(the tests compare them), but copies all names at every symbol, parses every condition anew, and hands expressions of
+(the tests compare them), but copies all names at every symbol, parses every condition again, and hands expressions of
 the file to ``eval``: game files are downloaded, so here they can only name, join and choose.
 """
 
@@ -27,7 +27,7 @@ Binding = dict[str, str]
 
 @dataclass(frozen=True)
 class World:
-    """What sentences speak of."""
+    """State of the world that sentences describe."""
 
     facts: Facts
     names: Mapping[str, str]
@@ -38,7 +38,7 @@ class World:
 
 @dataclass(frozen=True)
 class Sentences:
-    """How an action is written and answered."""
+    """Command and feedback of an action, as patterns."""
 
     command: str
     feedback: str
@@ -66,7 +66,7 @@ class Grammar:
         self.actions: Mapping[str, Sentences] = {
             name: Sentences(action.template, action.feedback_rule) for name, action in logic.actions.items()
         }
-        """By the domain's name of the action, in lower case."""
+        """Sentences by the domain's name of the action, in lower case."""
 
     def write(self, pattern: str, world: World, binding: Binding) -> str:
         """The text of a pattern such as ``#look.feedback#`` or ``take {o} from {r}``.

@@ -24,7 +24,7 @@ _MANGLED = {"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_"}
 
 @dataclass(frozen=True)
 class Thing:
-    """What lies somewhere."""
+    """An object at its place."""
 
     id: str
     kind: str
@@ -81,7 +81,7 @@ def write_problem(family: str, scene: Scene, thing: str, target: str, rng: rando
 
 
 def _places(scene: Scene, thing: str, target: str) -> list[Receptacle]:
-    """Where a thing may lie at the start."""
+    """Return the receptacles where a thing may lie at the start."""
     holds = rules().holds
     return [place for place in scene.receptacles if thing in holds[place.kind] and place.kind != target]
 

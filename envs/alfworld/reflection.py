@@ -1,4 +1,4 @@
-"""``reflect``: what a player who has read everything so far could say of the last command and of where things stand.
+"""``reflect``: a judgement of the last command and of the state, by what the texts so far have shown.
 
 Neither the expert's commands nor its reflections use privileged facts, or a model that learns them learns to invent.
 So both plan with the things that have been seen, and while one is missing go through the places that are left to look
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 NOISE = ("examine", "help", "inventory", "look")
 """Verbs that change nothing and tell what was told already."""
-PLACES = 3
-"""Of the places that are left, how many are named."""
+MAX_PLACES = 3
+"""Number of remaining places that a reflection names."""
 
 _SHOWN = re.compile(r"On the ([a-z]+ \d+), you see|The ([a-z]+ \d+) is open\. In it, you see")
 _NAME = re.compile(r"[a-z]+ \d+")
@@ -33,37 +33,37 @@ _THING = re.compile(r"take (.+) from .+")
 
 @dataclass(frozen=True)
 class Seen:
-    """What the texts of an episode have told."""
+    """Names that the texts of an episode have shown."""
 
     names: frozenset[str] = frozenset()
-    """Of furniture and things."""
+    """Names of furniture and things."""
     places: frozenset[str] = frozenset()
     """Names of the receptacles whose contents were shown."""
 
     def read(self, text: str) -> Seen:
-        """What is known after reading one more text."""
+        """Return what is known after one more text."""
         shown = {first or second for first, second in _SHOWN.findall(text)}
         return Seen(self.names.union(_NAME.findall(text)), self.places | shown)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """Where things stand, as far as the player can know."""
+    """Assessment of the state by what the player can know."""
 
     standing: str
     """A fact that names no command."""
     known: int
-    """How many of the things that it takes were seen."""
+    """Number of the needed things that were seen."""
     steps: int | None = None
-    """To the win, or to what can be done with what is known; ``None`` while the next thing is still to be found."""
+    """Steps to the win, or to what known things allow; ``None`` while the next thing is still to be found."""
     command: str | None = None
-    """What to do next; ``None`` where nothing is left to do or to look at."""
+    """Next command; ``None`` where nothing is left to do or to look at."""
     left: tuple[str, ...] = ()
     """Names of the places where it may be, the one to look at next first."""
     ahead: bool = False
-    """Is one of them here and closed?"""
+    """True if one of them is here and closed."""
     burdened: bool = False
-    """Is something in hand that is not wanted?"""
+    """True if something in hand is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Moment:
 
     game: Game
     names: Mapping[str, str]
-    """What things are called, by id."""
+    """Names of things by id."""
     position: Position
     seen: Seen
 
@@ -89,12 +89,12 @@ class Moment:
 
     @cached_property
     def outlook(self) -> Outlook:
-        """Where things stand, without them."""
+        """Assessment without privileged facts."""
         return _outlook(self)
 
 
 def reflect(now: Moment, command: str | None = None, before: Moment | None = None) -> str:
-    """Was the last command good, why not, and where do things stand: ``Good. tomato 1 is in fridge 1, which is here.``.
+    """Judge the last command and describe the state: ``Good. tomato 1 is in fridge 1, which is here.``.
 
     Args:
         now: where the episode stands.
@@ -110,7 +110,7 @@ def reflect(now: Moment, command: str | None = None, before: Moment | None = Non
 
 
 def is_mistake(now: Moment, command: str, before: Moment) -> bool:
-    """Did a command played ``before`` bring the player no nearer, by what could be known?"""
+    """Return whether a command played ``before`` brought the player no nearer, by what could be known."""
     return not (now.position.reply.won or _better(before.outlook, now.outlook, command))
 
 
@@ -128,7 +128,7 @@ def fault(command: str, seen: Seen) -> str:
 
 
 def _better(before: Outlook, after: Outlook, command: str) -> bool:
-    """Did the command bring the player nearer, by what could be known?"""
+    """Return whether the command brought the player nearer, by what could be known."""
     if after.known > before.known:
         return True
     if before.steps is not None:
@@ -160,7 +160,7 @@ def _outlook(moment: Moment) -> Outlook:
     left.sort(key=lambda place: commands[place] not in position.reply.commands)  # what cannot be gone to comes last
     called = tuple(names[place].strip() for place in left)
     shut = [place for place in left if state.location[place] == state.here and place in state.closed]
-    where = f"; places left: {', '.join(called[:PLACES])}" if called else ""
+    where = f"; places left: {', '.join(called[:MAX_PLACES])}" if called else ""
     command = commands[left[0]] if left else None
     if shut:
         where = f"; {names[shut[0]].strip()} is here and closed"

@@ -1,4 +1,4 @@
-"""What the alfworld package knows of the world: its rules, and which furniture and things a floor plan has."""
+"""Rules and floor plans that the alfworld package knows: which furniture and things there are."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ class Rules:
 
     domain: str
     grammar: str
-    """Of which the goal is still ``UNKNOWN GOAL``."""
+    """Grammar text, with ``UNKNOWN GOAL`` as the goal."""
     goals: Mapping[str, str]
-    """By family, in PDDL; the text closes the problem's first parenthesis as well."""
+    """Goals in PDDL by family; the text closes the problem's first parenthesis as well."""
     templates: Mapping[str, tuple[str, ...]]
-    """By family, the goal in words."""
+    """Goals in words by family."""
     rooms: Mapping[str, frozenset[str]]
-    """By family, the kinds of room in which it makes sense."""
+    """Kinds of room in which a family makes sense."""
     holds: Mapping[str, frozenset[str]]
-    """By kind of furniture, the things that may lie there."""
+    """Things that may lie in each kind of furniture."""
     openable: frozenset[str]
     containers: frozenset[str]
     """Things that hold other things, like bowls."""
     properties: Mapping[str, frozenset[str]]
-    """By predicate of the domain: what is cleanable, heatable, coolable, toggleable, sliceable."""
+    """Things by property: cleanable, heatable, coolable, toggleable, sliceable."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Receptacle:
     """A piece of furniture."""
 
     id: str
-    """As in the floor plan: ``Cabinet|+00.68|+00.50|-02.20``."""
+    """Id as in the floor plan: ``Cabinet|+00.68|+00.50|-02.20``."""
     kind: str
     location: str
-    """Where the agent stands to use it; several receptacles may share one."""
+    """Location of the agent when using it; several receptacles may share one."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,18 @@ class Scene:
     room: str
     receptacles: tuple[Receptacle, ...]
     things: tuple[str, ...]
-    """What can be picked up here, by kind."""
+    """Kinds of things that can be picked up here."""
     lamp: bool
-    """Is there a desk lamp, and something that it may stand on?"""
+    """True if there is a desk lamp and furniture that it may stand on."""
 
     @property
     def name(self) -> str:
-        """As AI2-THOR calls it."""
+        """Name in AI2-THOR."""
         return f"FloorPlan{self.number}"
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Of its furniture."""
+        """Kinds of its furniture."""
         return frozenset(receptacle.kind for receptacle in self.receptacles)
 
 

@@ -27,12 +27,12 @@ import fast_downward
 from reflectrl.core import InvalidInput
 from reflectrl.core.errors import is_signal
 
-KEPT = 512
-"""Translations remembered in a process, about 150 kB each."""
+MAX_TRANSLATIONS = 512
+"""Translations kept in a process, about 150 kB each."""
 
 _UNREACHABLE = "Atom dummy(val1)"
-"""What the translator writes instead of a task whose goal not even a world without side effects would reach."""
-_LONGEST = 1023
+"""Text in place of a task whose goal is unreachable even in a world without side effects."""
+_MAX_CHARS = 1023
 """Letters of an action with its arguments: the engine writes on where the memory for them ends."""
 _LOCK = threading.Lock()
 """The translator works on ``sys.argv`` and ``sys.stdout``, which a process has once."""
@@ -47,9 +47,9 @@ class Translation:
     kinds: Mapping[str, frozenset[str]]
     """Every entity with its type and all types above."""
     facts: tuple[tuple[str, tuple[str, ...]], ...]
-    """What the problem says is true at the start: predicate and arguments."""
+    """Facts of the problem at the start: predicate and arguments."""
     parameters: Mapping[str, tuple[str, ...]]
-    """Of each action, in the order in which the engine names its arguments."""
+    """Parameters of each action, in the order in which the engine names its arguments."""
 
     @property
     def sas(self) -> bytes:
@@ -57,7 +57,7 @@ class Translation:
         return zlib.decompress(self.packed)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=MAX_TRANSLATIONS)
 def translate(domain: str, problem: str) -> Translation:
     """Translate with Fast Downward's own translator, without its replanning task, which only its planner needs.
 
@@ -86,9 +86,9 @@ def _translate(domain: str, problem: str) -> Translation:
         ) from error
     if _UNREACHABLE in sas:
         raise InvalidInput("a game's goal cannot be reached, whatever is done; expected a game that can be won.")
-    if "\0" in sas or max(map(len, sas.split("\n"))) > _LONGEST:
+    if "\0" in sas or max(map(len, sas.split("\n"))) > _MAX_CHARS:
         raise InvalidInput(
-            f"a game's names hold a zero byte or are too long; expected up to {_LONGEST} letters for what can be done."
+            f"a game's names hold a zero byte or are too long; expected up to {_MAX_CHARS} letters an action."
         )
     above = {kind.name: frozenset((kind.name, *kind.supertype_names)) for kind in task.types}
     kinds = {sys.intern(entity.name): above[entity.type_name] for entity in task.objects}
@@ -127,7 +127,7 @@ def _read(path: Path) -> Translation | None:
 
 
 def _write(path: Path, translation: Translation) -> None:
-    """Keep it, all of it or nothing, whoever else writes the same."""
+    """Write the file in one move, so that other processes may write the same one."""
     kept = {
         "sas": translation.sas.decode(),
         "kinds": {entity: sorted(kinds) for entity, kinds in translation.kinds.items()},

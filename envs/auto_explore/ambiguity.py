@@ -1,4 +1,4 @@
-"""Which questions exactly one file of a repository answers: the others cannot be asked of an agent that must find it.
+"""Questions that exactly one file of a repository answers: others cannot be asked of an agent that must find it.
 
 All of it is about words: a question is as clear as the set of its content words is rare.
 """
@@ -34,10 +34,10 @@ STOP_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left of a repository's questions."""
+    """Questions of a repository that were kept."""
 
     pairs: Mapping[str, tuple[Pair, ...]]
-    """By file, in the order in which they were written; files without questions are left out."""
+    """Questions by file, in the order in which they were written; files without questions are left out."""
     rejected: Mapping[str, int]
     """Number of questions by reason."""
 

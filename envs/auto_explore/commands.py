@@ -15,13 +15,13 @@ from reflectrl.envs.auto_explore.edits import FORM, apply_edits
 from reflectrl.envs.auto_explore.programs import MOUNT, run_program
 from reflectrl.envs.auto_explore.tree import ROOT, WRITE, Limits, Tree, shown
 
-COMMAND_LENGTH = 65_536
-LINES = 10
-"""Lines that head and tail show when they are not told how many."""
-SNIFF = 8192
-"""Bytes from which a file is known to be text."""
+MAX_COMMAND_CHARS = 65_536
+DEFAULT_LINES = 10
+"""Lines that head and tail show unless a number is given."""
+SNIFF_BYTES = 8192
+"""Bytes by which text is told from binary content."""
 PROGRAMS = ("edit", "pip", "python", "write")
-"""Commands that are known only where programs may run."""
+"""Commands that exist only where programs may run."""
 HELP = f"""\
 ls [FOLDER], cd FOLDER, cat FILE..., head -n N FILE, tail -n N FILE: look around and read
 write FILE, and on the lines after it the whole new text of the file
@@ -31,7 +31,7 @@ python FILE [WORD...]: run a file of the repository; python -, and on the lines 
 pip WORD...: pip, without network
 id FILE: name the file that answers the question, which ends the work
 exit: end the work"""
-"""What can be typed where programs may run; one command at a time."""
+"""Help on the commands where programs may run."""
 
 _PIECE = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|(?P<operator>>>|[>;|&<()`\n])|.""", re.DOTALL)
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -39,13 +39,13 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """Result of a command."""
 
     output: str
     """Text without control characters, cut; a sentence when the command failed."""
     failed: bool = False
     ended: bool = False
-    """By ``exit`` or by ``id FILE``."""
+    """True after ``exit`` or ``id FILE``."""
     answer: str | None = None
     """The file that ``id`` named, relative to the root."""
 
@@ -56,15 +56,15 @@ def quote(name: str) -> str:
 
 
 def parse(command: str) -> tuple[list[str], str, str]:
-    """Words, the sign of redirection (``>``, ``>>`` or none) and the file it points to.
+    """Split a command into words, the redirection sign (``>``, ``>>`` or none) and the file after it.
 
     Raises:
         InvalidInput: something that only a shell would understand.
 
     """
-    if len(command) > COMMAND_LENGTH:
+    if len(command) > MAX_COMMAND_CHARS:
         raise InvalidInput(
-            f"a command of {len(command):,} characters is too long; expected {COMMAND_LENGTH:,} at most."
+            f"a command of {len(command):,} characters is too long; expected {MAX_COMMAND_CHARS:,} at most."
         )
     found = [piece for piece in _PIECE.finditer(command) if piece["operator"]]
     for piece in found:
@@ -83,7 +83,7 @@ def parse(command: str) -> tuple[list[str], str, str]:
 
 
 def has_body(command: str) -> bool:
-    """Whether the lines after the first belong to ``command``: what to write, how to edit, code to run."""
+    """Return whether the lines after the first belong to ``command``: text to write, edits, or code to run."""
     words = command.partition("\n")[0].split()
     return words[:1] in (["write"], ["edit"]) or words == ["python", "-"]
 
@@ -96,7 +96,7 @@ def presentable(text: str, most: int) -> str:
 
 def _is_binary(head: bytes) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < SNIFF)
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < SNIFF_BYTES)
     except UnicodeDecodeError:
         return True
     return b"\0" in head
@@ -132,7 +132,7 @@ class Shell:
         self._bodied = {"edit": self._edit, "python": self._code, "write": self._fill}
 
     def run(self, command: str) -> Result:
-        """Play one command; whatever was wrong with it is said in the result."""
+        """Play one command; an error is a sentence in the result."""
         try:
             line, _, body = command.partition("\n") if has_body(command) else (command.rstrip("\n"), "", "")
             words, sign, target = parse(line)
@@ -267,12 +267,12 @@ class Shell:
         return f"the {self._limits.write_bytes:,} bytes that may be written here are used up; nothing was done."
 
     def _text(self, name: str, *, end: bool = False) -> str:
-        """As much of a file as can be shown, from its beginning or its end; a sentence if it is no text."""
+        """Read as much of a file as can be shown, from its beginning or its end; a sentence if it is no text."""
         with self._tree.file(self._at(name)) as fd:
             size = os.fstat(fd).st_size
             window = 4 * self._limits.output + 4
-            data = os.pread(fd, max(window, SNIFF), 0)
-            if _is_binary(data[:SNIFF]):
+            data = os.pread(fd, max(window, SNIFF_BYTES), 0)
+            if _is_binary(data[:SNIFF_BYTES]):
                 return f"{shown(name)} is binary, {size:,} bytes\n"
             if end and size > window:
                 data = os.pread(fd, window, size - window)
@@ -282,7 +282,7 @@ class Shell:
 
 
 def _only(words: Sequence[str], usage: str, default: str | None = None) -> str:
-    """The one word there is."""
+    """Return the only word, or ``default`` if there is none."""
     if not words and default is not None:
         return default
     if len(words) != 1:
@@ -291,10 +291,10 @@ def _only(words: Sequence[str], usage: str, default: str | None = None) -> str:
 
 
 def _lines(verb: str, words: Sequence[str]) -> tuple[int, str]:
-    """How many lines, of which file."""
+    """Return the number of lines and the file."""
     match list(words):
         case [file]:
-            return LINES, file
+            return DEFAULT_LINES, file
         case ["-n", count, file] if re.fullmatch(r"[0-9]{1,9}", count):
             return int(count), file
         case [option, file] if found := re.fullmatch(r"-n?([0-9]{1,9})", option):

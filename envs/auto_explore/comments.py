@@ -12,7 +12,7 @@ from reflectrl.envs.auto_explore.ambiguity import Pair
 
 @dataclass(frozen=True)
 class Marks:
-    """How a language marks its comments."""
+    """Comment marks of a language."""
 
     line: str
     """Begins a comment that ends with its line."""
@@ -31,7 +31,7 @@ COMMENTS = {
     **dict.fromkeys((".hs", ".lua"), Marks("--")),
     ".sql": Marks("--", ("/*", "*/")),
 }
-"""By suffix of the file's name."""
+"""Comment marks by suffix of the file's name."""
 
 _DEFINITION = re.compile(
     r"\b(?:class|const|def|defmodule|enum|fn|func|fun|function|impl|interface|let|local|message|module|namespace|"
@@ -52,7 +52,7 @@ _DIRECTIVE = re.compile(
 
 
 def commented(path: PurePath, text: str) -> Iterator[Pair]:
-    """Name and comment of what is commented: the file, by its first comment, and definitions."""
+    """Yield name and comment of the file, by its first comment, and of definitions."""
     lines = text.splitlines()
     marks = COMMENTS[path.suffix.lower()]
     number = 0

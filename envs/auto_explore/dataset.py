@@ -74,7 +74,7 @@ class Dataset:
     """Questions, and the repositories they are about."""
 
     questions: Mapping[str, tuple[Question, ...]]
-    """By split: train, validation, test, and perhaps ``BY_CONTENT``."""
+    """Rows by split: train, validation, test, and perhaps ``BY_CONTENT``."""
     repositories: Mapping[str, Path]
     """Folder of each repository, by name."""
     filtered: Filtered = field(default=Filtered(), compare=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from reflectrl.envs.auto_explore.tree import FOLDER
 
-PAUSE = 10.0
-"""Between two counts, as a multiple of what the first of them took."""
+PAUSE_FACTOR = 10.0
+"""Pause between two counts, as a multiple of the time that the first of them took."""
 
 
 class Entries:
@@ -28,11 +28,11 @@ class Entries:
 
     @property
     def full(self) -> bool:
-        """Whether it held that many when it was first looked at."""
+        """True if the folder held that many when it was first counted."""
         return self._left <= 0
 
     def too_many(self) -> bool:
-        """Whether it holds more than that now; without looking closely every time."""
+        """Return whether the folder holds more now; counts exactly only when the file system has gained entries."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -40,7 +40,7 @@ class Entries:
         if used is not None and self._before is not None and used - self._before <= self._left:
             return False
         many = count_entries(self._root, self._most) > self._most
-        self._next = time.monotonic() + PAUSE * (time.monotonic() - now)
+        self._next = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
         return many
 
 

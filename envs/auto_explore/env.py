@@ -17,7 +17,7 @@ STEP, FOUND = -1, 15
 """The paper's rewards; divided by the usual horizon of 15, they stay about within [-1, 1]."""
 UNNAMED = "The file"
 STANDINGS = (f"{UNNAMED} is not here.", f"{UNNAMED} is in this folder.", f"{UNNAMED} is further down.")
-"""Where the file is, seen from the working directory; its name takes the place of ``UNNAMED`` once it was shown."""
+"""Place of the file as seen from the working directory; its name replaces ``UNNAMED`` once it was shown."""
 
 
 class AutoExplore(NatLangEnv):
@@ -78,7 +78,7 @@ class AutoExplore(NatLangEnv):
         return self._library.tasks.get(split, ())
 
     def start(self, task: Task) -> None:
-        """Stand in the root. A task whose ``file`` is absent has an answer that nobody knows: see ``explore``.
+        """Stand in the root. A task without ``file`` has an unknown answer: see ``explore``.
 
         Raises:
             InvalidInput: no question, a repository that is not in the dataset, a file that is not in the repository.
@@ -136,13 +136,13 @@ class AutoExplore(NatLangEnv):
         return self._walk.answer
 
     def expert(self) -> str | None:
-        """The first command of a shortest way to the file; ``None`` once a file is named, or when nobody knows it."""
+        """First command of a shortest way to the file; ``None`` once a file is named, or if the answer is unknown."""
         if self._file is None or self._walk.answer is not None:
             return None
         return self._walk.step_towards(self._file)
 
     def reflection(self) -> str | None:
-        """Was the last command good, and where is the file, seen from here; the next command is not named."""
+        """Judge the last command and say where the file is, seen from here, without naming the next command."""
         if self._file is None:
             return None
         if self.last_action is None:
@@ -150,7 +150,7 @@ class AutoExplore(NatLangEnv):
         return f"{'Mistake' if self.mistaken() else 'Good'}. {self._standing(self._file)}"
 
     def mistaken(self) -> bool | None:
-        """Was the last command neither on a shortest way to the file, nor the one that reads it?"""
+        """True if the last command was neither on a shortest way to the file nor the one that reads it."""
         return None if self._file is None or self.last_action is None else not self._good
 
     def secrets(self) -> Sequence[str]:
@@ -181,7 +181,7 @@ class AutoExplore(NatLangEnv):
         return None if self._file is None or self._file.parent != self._walk.cwd else command("cat", self._file.name)
 
     def _keep(self) -> Callable[[PurePosixPath], bool] | None:
-        """Which entries exist in this episode."""
+        """Return a filter of the entries that exist in this episode; ``None`` for all."""
         if not self._leave_out or self._file is None:
             return None
         file, share, seed = self._file, self._leave_out, int(self.np_random.integers(2**31))

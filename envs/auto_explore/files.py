@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput
 
-LARGEST = 1 << 20
+MAX_BYTES = 1 << 20
 """Bytes of the largest file that is asked about; of larger ones, no more than this is searched for other answers."""
 
 
@@ -38,7 +38,7 @@ def readable_files(repository: Path) -> RepositoryFiles:
     others: dict[str, str] = {}
     for file in visible_files(repository, skipped):
         with (repository / file).open("rb") as stream:
-            content = stream.read(LARGEST + 1)
+            content = stream.read(MAX_BYTES + 1)
         text, fault = _text(content)
         if fault is None:
             readable.append((file, text))
@@ -52,7 +52,7 @@ def _text(content: bytes) -> tuple[str, str | None]:
     """The text, and why it cannot be asked about if it cannot."""
     if b"\0" in content:
         return "", "binary"
-    if len(content) > LARGEST:
+    if len(content) > MAX_BYTES:
         return content.decode("utf-8", errors="replace"), "too large"
     try:
         text = content.decode("utf-8-sig")

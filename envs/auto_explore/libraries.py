@@ -52,7 +52,7 @@ class Library:
 
 
 def _holds(copy: Sandbox, file: str | None) -> bool:
-    """Is the copy where it was, and is ``file`` what ``id`` calls a file in it?"""
+    """Return whether the copy is where it was and ``id`` names ``file`` in it."""
     try:
         view = copy.view()
         return file is None or view.run(f"id {quote(file)}").answer == file

@@ -30,21 +30,21 @@ from reflectrl.envs.auto_explore.entries import Entries, used_inodes
 from reflectrl.envs.auto_explore.tree import Limits
 
 MOUNT = PurePosixPath("/repository")
-"""Where a program finds the copy."""
-TICK = 0.02
+"""Path of the copy as a program sees it."""
+TICK_S = 0.02
 """Seconds between two looks at what a program uses."""
-BLIND = 3.0
+BLIND_S = 3.0
 """Seconds after which a program that cannot be looked at is stopped."""
-DYING = 30.0
+DYING_S = 30.0
 """Seconds that a killed program may take to be gone."""
-OPEN_FILES = 256
+MAX_OPEN_FILES = 256
 NICENESS = 10
-SHARED_MEMORY = 16 * 1024**2
+SHARED_MEMORY_BYTES = 16 * 1024**2
 IN_MEMORY = ("tmp", "dev/shm")
 """Folders outside the copy that a program may write to; they are deleted with it."""
 
 MACHINES = ("x86_64", "aarch64")
-"""Where the numbers in the filter of system calls are right."""
+"""Architectures for which the numbers in the filter of system calls are right."""
 
 _ENVIRONMENT = {
     "HOME": "/tmp",
@@ -63,20 +63,20 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program went."""
+    """Result of a program."""
 
     output: str
     """Standard output and error, as they came."""
     failed: bool
     notice: str
-    """What there is to say beyond the output, if anything."""
+    """Sentence beside the output, such as why the program was stopped; may be empty."""
     written: int
     """Bytes that it was seen to write."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """What a program and all it started hold together."""
+    """Resources that a program and all it started hold together."""
 
     processes: int = 0
     memory: int = 0
@@ -114,13 +114,13 @@ def run_program(
     if held.full:
         raise InvalidInput("the files and folders that may be made here are used up; nothing was done.")
     with ExitStack() as stack:
-        (told, tell), (gate, release), (filters, fill) = (_pipe(stack) for _ in range(3))
+        (status, report), (gate, release), (filters, fill) = (_pipe(stack) for _ in range(3))
         write_filter(fill)
         fill.close()
         command = [bubblewrap, *_walls(root, cwd, writable=writable, scratch=write_bytes)]
-        command += ["--json-status-fd", f"{tell.fileno()}", "--block-fd", f"{gate.fileno()}"]
+        command += ["--json-status-fd", f"{report.fileno()}", "--block-fd", f"{gate.fileno()}"]
         command += ["--seccomp", f"{filters.fileno()}", "--", str(_interpreter()), *arguments]
-        given = (tell, gate, filters)
+        given = (report, gate, filters)
         started = stack.enter_context(
             subprocess.Popen(
                 command,
@@ -134,12 +134,12 @@ def run_program(
         stack.callback(started.kill)
         for end in given:
             end.close()
-        return _watch(started, told, release, limits, write_bytes, held)
+        return _watch(started, status, release, limits, write_bytes, held)
 
 
 def _watch(
     started: subprocess.Popen[bytes],
-    told: IO[bytes],
+    statuses: IO[bytes],
     release: IO[bytes],
     limits: Limits,
     write_bytes: int,
@@ -148,7 +148,7 @@ def _watch(
     """Let the program begin, and wait for its end or for a reason to end it."""
     assert started.stdout is not None  # it is a pipe
     try:
-        status = json.loads(told.readline())
+        status = json.loads(statuses.readline())
         child = status["child-pid"]
         handle = os.pidfd_open(child)
     except (ValueError, ProcessLookupError):
@@ -161,8 +161,8 @@ def _watch(
     finally:
         _end(handle)
         os.close(handle)
-    started.wait(DYING)
-    codes = [json.loads(line).get("exit-code") for line in told]
+    started.wait(DYING_S)
+    codes = [json.loads(line).get("exit-code") for line in statuses]
     if not why and not codes:
         raise _cannot_start(output)
     if not why and codes[-1]:
@@ -180,7 +180,7 @@ def _follow(
         selector.register(pipe, selectors.EVENT_READ)
         selector.register(handle, selectors.EVENT_READ)
         while True:
-            ready = {key.fd for key, _ in selector.select(TICK)}
+            ready = {key.fd for key, _ in selector.select(TICK_S)}
             if pipe in ready:
                 data = os.read(pipe, 65_536)
                 output += data
@@ -200,14 +200,14 @@ def _follow(
                 (f"wrote more than {write_bytes:,} bytes", written > write_bytes),
                 (f"made more than {limits.write_files:,} files and folders", use.temporary > limits.write_files),
                 ("made more files and folders than may be made here", held.too_many()),
-                ("could not be watched", not seen and took > BLIND),
+                ("could not be watched", not seen and took > BLIND_S),
             ):
                 if holds:
                     return bytes(output), f"stopped: it {reason}", written
 
 
 def _use(child: int, namespace: int | None, most: int) -> _Use:
-    """What all processes of the sandbox use; ``child`` is the first of them, seen from here.
+    """Read the resources of all processes of the sandbox; ``child`` is the first of them, seen from here.
 
     Of more than ``most`` processes only the number is read: each look at a fork bomb gives it time to grow.
     """
@@ -241,7 +241,7 @@ def _limit(child: int, limits: Limits, write_bytes: int) -> None:
     for what, most in (
         (resource.RLIMIT_AS, limits.memory_bytes),
         (resource.RLIMIT_FSIZE, write_bytes),
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
         _, hard = resource.prlimit(child, what)
@@ -256,8 +256,8 @@ def _end(handle: int) -> None:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     with selectors.DefaultSelector() as selector:
         selector.register(handle, selectors.EVENT_READ)
-        if not selector.select(DYING):
-            raise WorkFailed(f"a program that was killed is still there after {DYING:g} seconds; look for it with ps.")
+        if not selector.select(DYING_S):
+            raise WorkFailed(f"a killed program is still there after {DYING_S:g} seconds; look for it with ps.")
 
 
 def _cannot_start(output: bytes) -> InvalidInput:
@@ -287,7 +287,7 @@ def _walls(root: Path, cwd: PurePosixPath, *, writable: bool, scratch: int) -> I
     yield from _packages(root)
     # Read-only, or a program that root starts could write settings of this machine's kernel in /proc/sys.
     yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
-    for place, size in zip(IN_MEMORY, (scratch, SHARED_MEMORY), strict=True):
+    for place, size in zip(IN_MEMORY, (scratch, SHARED_MEMORY_BYTES), strict=True):
         yield from ("--size", f"{size}", "--tmpfs", f"/{place}")
     yield from ("--bind" if writable else "--ro-bind", str(root), str(MOUNT), "--remount-ro", "/")
     yield from ("--chdir", str(MOUNT / cwd))

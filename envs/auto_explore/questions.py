@@ -37,8 +37,7 @@ ABOUT_TABLE = (
 CONTENT_OF_TEXT = ("{} Which document says so?", "{} Where is this written?")
 CONTENT_OF_CODE = ("{} Which code is it?", "{} Where can I find it?")
 CONTENT_OF_TABLE = ("{} Which table says so?", "{} Where can I look it up?")
-LONGEST_PHRASE, LONGEST_ANSWER, LONGEST_TEXT = 120, 300, 2000
-"""Characters."""
+MAX_PHRASE_CHARS, MAX_ANSWER_CHARS, MAX_TEXT_CHARS = 120, 300, 2000
 GENERIC = frozenset(
     (
         "api reference",
@@ -125,7 +124,7 @@ def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair
         phrase = _phrase(said)
         if phrase is not None and answer:
             question = _worded(file, phrase, wordings)
-            pairs.setdefault(question, (question, textwrap.shorten(answer, LONGEST_ANSWER, placeholder="...")))
+            pairs.setdefault(question, (question, textwrap.shorten(answer, MAX_ANSWER_CHARS, placeholder="...")))
     return list(pairs.values())
 
 
@@ -136,7 +135,7 @@ def _ask_content(path: PurePosixPath, found: Iterator[Pair], wordings: Sequence[
     for said, fact in found:
         subject = _without(_plain(said), known)
         words = content_words(fact)
-        if not subject or not words or words & known or len(fact) > LONGEST_ANSWER:
+        if not subject or not words or words & known or len(fact) > MAX_ANSWER_CHARS:
             continue
         whole = fact if content_words(subject) <= words else f"{subject[0].upper()}{subject[1:]}: {fact}"
         question = _worded(str(path), whole, wordings)
@@ -161,10 +160,10 @@ def _worded(file: str, phrase: str, wordings: Sequence[str]) -> str:
 
 
 def _phrase(said: str) -> str | None:
-    """What was said, as the beginning of a question; ``None`` if it is no clear subject."""
+    """Turn a heading or sentence into the beginning of a question; ``None`` if it is no clear subject."""
     phrase = _NUMBERING.sub("", _plain(said)).strip(" .:;,!?#-=\"'")
-    if len(phrase) > LONGEST_PHRASE:
-        phrase = phrase[: max(0, *(phrase.rfind(mark, 0, LONGEST_PHRASE) for mark in (", ", "; ", ": ", " (")))]
+    if len(phrase) > MAX_PHRASE_CHARS:
+        phrase = phrase[: max(0, *(phrase.rfind(mark, 0, MAX_PHRASE_CHARS) for mark in (", ", "; ", ": ", " (")))]
     telling = [word for word in content_words(phrase) if not re.match(r"v?\d", word)]
     if len(telling) < 2 or phrase.lower() in GENERIC or re.search(r"[{};=]", phrase):
         return None
@@ -173,7 +172,7 @@ def _phrase(said: str) -> str | None:
 
 def _plain(text: str) -> str:
     """``text`` without markup, on one line."""
-    text = text[:LONGEST_TEXT]
+    text = text[:MAX_TEXT_CHARS]
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return re.sub(r" (?=[.,;:!?)])", "", " ".join(text.split()))
@@ -211,7 +210,7 @@ def _titled(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         elif _FENCE.match(line):
             fenced = not fenced
         elif not fenced and not _UNDERLINE.match(line):
-            marked = _HEADING.match(line[:LONGEST_TEXT])
+            marked = _HEADING.match(line[:MAX_TEXT_CHARS])
             underlined = line.strip() and not line.startswith((" ", "\t")) and _UNDERLINE.match(following)
             yield line, marked[1] if marked else line.strip() if underlined else None
 

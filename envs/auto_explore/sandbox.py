@@ -18,13 +18,13 @@ from typing import Self
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.commands import Result, Shell, quote
 from reflectrl.envs.auto_explore.scratch import Scratch
-from reflectrl.envs.auto_explore.tree import DEPTH, FOLDER, READ, ROOT, Entry, Limits, Tree, shown, visible
+from reflectrl.envs.auto_explore.tree import FOLDER, MAX_DEPTH, READ, ROOT, Entry, Limits, Tree, shown, visible
 
 __all__ = ["Entry", "Limits", "Result", "Sandbox", "quote"]
 
-LEFT_OUT = 100
-"""Names kept of what could not be copied."""
-CHUNK = 1024**2
+MAX_LEFT_OUT = 100
+"""Names kept of files that could not be copied."""
+CHUNK_BYTES = 1024**2
 DEFAULT_LIMITS = Limits()
 
 
@@ -32,7 +32,7 @@ class Sandbox:
     """Commands on a private copy of ``repository``, which itself is never written.
 
     Hidden files are not copied. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by
-    ``close``, at the end of a ``with`` block, when nobody uses it any more, or when the interpreter exits; after a
+    ``close``, at the end of a ``with`` block, with its last user, or when the interpreter exits; after a
     SIGKILL, when the next one is made.
 
     Raises:
@@ -64,7 +64,7 @@ class Sandbox:
         return tuple(self._copy.left_out)
 
     def run(self, command: str) -> Result:
-        """Play one command. What was wrong with it is said in the result.
+        """Play one command. An error is a sentence in the result.
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
@@ -107,7 +107,7 @@ class Sandbox:
             return self._copy.changes()
 
     def original(self, path: str) -> bytes | None:
-        """What the repository holds at ``path``, which must be as it was copied; ``None`` if no file was copied.
+        """Read the repository's own file at ``path``, which must be as it was copied; ``None`` if no file was copied.
 
         Raises:
             WorkFailed: it has changed since, so what was changed in the copy does not fit.
@@ -134,7 +134,7 @@ class Sandbox:
 
 @contextmanager
 def _system_errors() -> Iterator[None]:
-    """Say what the system could not do: a full disk, too many open files."""
+    """Turn errors of the system, such as a full disk, into ``WorkFailed``."""
     try:
         yield
     except OSError as error:
@@ -242,7 +242,7 @@ class _Copy:
                 itself = os.path.samestat(os.fstat(fd), self.tree.root.parent.stat())
         except OSError:
             return False
-        return not itself and len(path.parts) <= DEPTH
+        return not itself and len(path.parts) <= MAX_DEPTH
 
     def _copy_file(self, path: PurePosixPath, here: int, there: int) -> None:
         try:
@@ -259,7 +259,7 @@ class _Copy:
             made = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 | mode & 0o100, dir_fd=there)
             size, digest = 0, _digest()
             with os.fdopen(made, "wb", buffering=0) as copied:
-                while chunk := original.read(CHUNK):
+                while chunk := original.read(CHUNK_BYTES):
                     copied.write(chunk)
                     digest.update(chunk)
                     size += len(chunk)
@@ -284,7 +284,7 @@ class _Copy:
             )
 
     def _leave_out(self, path: PurePosixPath) -> None:
-        if len(self.left_out) < LEFT_OUT:
+        if len(self.left_out) < MAX_LEFT_OUT:
             self.left_out.append(shown(path))
 
 

@@ -1,7 +1,7 @@
 """``Scratch``: a folder for temporary files that does not stay behind, not even after a SIGKILL.
 
-Whoever makes one holds a lock on it, which the kernel gives up when the last process that has it is gone. So the next
-one to make a folder can tell those that nobody uses any more, and removes them.
+Its maker holds a lock on it, which the kernel releases when the last process that has it is gone. So the next maker
+recognises folders that are no longer used, and removes them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 
 from reflectrl.envs.auto_explore.tree import FOLDER
 
-LEVELS = 40
-"""Folders inside each other that are removed where they lie."""
+MAX_LEVELS = 40
+"""Nested folders that are removed where they lie."""
 PREFIX = "reflectrl-scratch-"
-"""Folders that are called so, and that nobody holds, are removed: nothing else may be."""
+"""Prefix of the folders that are removed when no process holds their lock; nothing else is removed."""
 
 
 class Scratch:
     """A new folder, removed by ``close``, with its last user, or when the interpreter exits.
 
-    Folders of this user that were left behind, because somebody was killed, are removed first.
+    Folders of this user that a killed process left behind are removed first.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ def _make() -> tuple[Path, int]:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), folder.stat()):
                     return folder, lock
-            os.close(lock)  # somebody took it for one left behind before it was locked, and removed it
+            os.close(lock)  # another process took it for one left behind before it was locked, and removed it
 
 
 def _sweep(place: Path) -> None:
-    """Remove what was left behind; what cannot be removed stays."""
+    """Remove folders that were left behind; those that cannot be removed stay."""
     with suppress(OSError), os.scandir(place) as found:
         left = sorted(item.path for item in found if item.name.startswith(PREFIX))
         for path in left:
@@ -75,10 +75,10 @@ def _empty(top: int) -> None:
     """Remove what is in a folder, however deep it has become."""
     left = [int(name[1:]) for name in os.listdir(top) if name[1:].isdecimal()]  # by a removal that was killed
     numbers = itertools.count(max(left, default=0) + 1)
-    pending = _clear(top, top, numbers, LEVELS)
+    pending = _clear(top, top, numbers, MAX_LEVELS)
     while pending:
         with suppress(FileNotFoundError):
-            pending += _remove(pending.pop(), top, top, numbers, LEVELS)
+            pending += _remove(pending.pop(), top, top, numbers, MAX_LEVELS)
 
 
 def _clear(folder: int, top: int, numbers: Iterator[int], levels: int) -> list[str]:

@@ -1,19 +1,23 @@
-"""Where repositories come from: a folder, git, the source archive of a Python package, or the synthetic company."""
+"""Sources of repositories: a folder, git, the source archive of a Python package, or the synthetic company."""
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from reflectrl.core import InvalidInput, WorkFailed, nearest
-from reflectrl.envs.auto_explore.archives import unpack
 
 FORMS = (
     "a folder; git+URL, https://HOST/PATH.git or git@HOST:PATH; pypi:NAME or pypi:NAME==VERSION; "
@@ -31,7 +35,7 @@ _OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
 
 
 def fetch_all(sources: Sequence[str], folder: Path) -> Mapping[str, Path]:
-    """The repositories of several sources, by name.
+    """Fetch several sources; returns the repositories by name.
 
     Raises:
         InvalidInput: a source given twice, and what ``fetch`` raises.
@@ -173,7 +177,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str, time
 
 
 def _unused(name: str, taken: Collection[str], folder: Path | None = None) -> str:
-    """``name`` as a folder's name that is not yet in use, in ``folder`` either."""
+    """Turn ``name`` into a folder's name that is not in use yet, also in ``folder``."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "repository"
     unused, number = safe, 1
     while unused in taken or (folder is not None and (folder / unused).exists()):
@@ -184,3 +188,72 @@ def _unused(name: str, taken: Collection[str], folder: Path | None = None) -> st
 
 def _shown(source: str) -> str:
     return repr(_CREDENTIALS.sub("", source))
+
+
+@dataclass(frozen=True)
+class ArchiveLimits:
+    """Largest content of an archive: a few kilobytes can unpack to a full disk."""
+
+    members: int = 50_000
+    bytes: int = 1 << 30
+
+
+_DAMAGE = (
+    EOFError,
+    OSError,
+    RuntimeError,  # a zip archive with a password, or packed in an unknown way
+    ValueError,  # a name that no file can have
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def unpack(archive: Path, folder: Path, limits: ArchiveLimits | None = None) -> Path:
+    """Unpack the folders and regular files of a tar or zip archive; links, which players are never shown, are left out.
+
+    Returns:
+        The archive's only top-level folder, or ``folder`` if it has several entries.
+
+    Raises:
+        InvalidInput: a member that would lie outside ``folder``, a device, or more than ``limits``.
+        WorkFailed: no archive, a damaged one, or a full disk.
+
+    """
+    folder.mkdir(parents=True)
+    limits = limits or ArchiveLimits()
+    try:
+        for name, size in _unpack_zip(archive, folder) if zipfile.is_zipfile(archive) else _unpack_tar(archive, folder):
+            limits = ArchiveLimits(limits.members - 1, limits.bytes - max(0, size))
+            if min(limits.members, limits.bytes) < 0:
+                raise InvalidInput(f"{archive.name} is too large from member {name!r} on; expected a source archive.")
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise InvalidInput(f"{archive.name} has member {name!r}, outside its folder; do not use this archive.")
+    except InvalidInput:
+        raise
+    except _DAMAGE as error:
+        raise WorkFailed(
+            f"{archive.name} cannot be unpacked ({error}); expected a whole tar or zip archive."
+        ) from error
+    entries = list(folder.iterdir())
+    return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
+
+
+def _unpack_tar(archive: Path, folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield each member's name and size before it is unpacked, so that the caller can object."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            yield member.name, member.size
+            if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+                raise InvalidInput(f"{archive.name} has member {member.name!r}, a device; do not use this archive.")
+            if member.isreg() or member.isdir():
+                tar.extract(member, folder, filter="data")
+
+
+def _unpack_zip(archive: Path, folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield each member's name and size before it is unpacked, so that the caller can object."""
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            yield member.filename, member.file_size
+            file.extract(member, folder)

@@ -18,11 +18,11 @@ from pathlib import Path, PurePosixPath
 from reflectrl.core import InvalidInput, WorkFailed
 
 ROOT = PurePosixPath(".")
-DEPTH = 100
+MAX_DEPTH = 100
 """Folders further down are neither copied nor searched for changes."""
-LINKS = 40
-"""Links followed on the way to one file, as Linux has it."""
-PATH_LENGTH = 4096
+MAX_LINKS = 40
+"""Links followed on the way to one file, as in Linux."""
+MAX_PATH_CHARS = 4096
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -32,18 +32,18 @@ _REFUSALS = {
     errno.ENOENT: "does not exist; ls shows what is here.",
     errno.ENOTDIR: "is not a folder.",
     errno.EISDIR: "is a folder; expected a file.",
-    errno.ELOOP: f"leads through more than {LINKS} links.",
+    errno.ELOOP: f"leads through more than {MAX_LINKS} links.",
     errno.ENAMETOOLONG: "is too long for the name of a file.",
     errno.EACCES: "may not be opened.",
     errno.ENXIO: "is neither a file nor a folder.",
     errno.ENODEV: "is neither a file nor a folder.",
 }
-"""What the system answers when a path was wrong; anything else is no fault of the path."""
+"""Error codes of the system that mean a wrong path; others are no fault of the path."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one sandbox may hold, show and use."""
+    """Largest size, output and resources of one sandbox."""
 
     output: int = 4000
     """Characters of one command's output."""
@@ -77,12 +77,12 @@ class Entry:
 
 
 def visible(name: str) -> bool:
-    """Not hidden, and can be shown on a line: other names are not copied, listed, reachable or writable."""
+    """Return whether a name is not hidden and printable; others are not copied, listed, reachable or writable."""
     return name.isprintable() and not name.startswith(".")
 
 
 def shown(path: PurePosixPath | str, most: int = 80) -> str:
-    """``path`` as it appears in a sentence: short, on one line, and always text."""
+    """Return ``path`` for a sentence: short, on one line, and always text."""
     text = str(path)
     text = text if len(text) <= most else f"{text[:most]}..."
     return text if text.isprintable() else ascii(text)
@@ -126,7 +126,7 @@ class Tree:
             except InvalidInput:
                 continue
             yield from (folder / item.name for item in items if item.is_file(follow_symlinks=False))
-            if len(folder.parts) < DEPTH:
+            if len(folder.parts) < MAX_DEPTH:
                 pending.extend(folder / item.name for item in items if item.is_dir(follow_symlinks=False))
 
     def named(self, path: PurePosixPath) -> PurePosixPath:
@@ -174,7 +174,7 @@ class Tree:
         return self.target(folder / item.name) if item.is_symlink() else None
 
     def target(self, link: PurePosixPath) -> Entry | None:
-        """What a link leads to, under the link's name."""
+        """Return the entry that a link leads to, under the link's name."""
         try:
             fd, _, _ = self._reach(link, READ)
         except InvalidInput:
@@ -187,8 +187,8 @@ class Tree:
 
     def _reach(self, path: PurePosixPath, flags: int) -> tuple[int, PurePosixPath, PurePosixPath]:
         """Open what ``path`` leads to: descriptor, path without links, the same with the last name as it was given."""
-        if len(str(path)) > PATH_LENGTH:
-            raise InvalidInput(f"{shown(path)} is too long; a path has at most {PATH_LENGTH:,} characters.")
+        if len(str(path)) > MAX_PATH_CHARS:
+            raise InvalidInput(f"{shown(path)} is too long; a path has at most {MAX_PATH_CHARS:,} characters.")
         pending = _names(path)
         if not pending:
             self.check()  # an open folder outlives its removal
@@ -214,7 +214,7 @@ class Tree:
                 following = self._open(fd, name, flags if not pending else FOLDER, path)
                 if isinstance(following, str):
                     links += 1
-                    if links > LINKS:
+                    if links > MAX_LINKS:
                         raise InvalidInput(f"{shown(path)} {_REFUSALS[errno.ELOOP]}")
                     pending += _names(PurePosixPath(following))
                     continue
@@ -257,7 +257,7 @@ def _names(path: PurePosixPath) -> list[str]:
 
 
 def _link(folder: int, name: str) -> str:
-    """Where a link leads; empty if it is none."""
+    """Return the target of a link; empty if it is none."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:

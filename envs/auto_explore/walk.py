@@ -1,6 +1,6 @@
 """``Walk``: a repository and where the search in it stands, as text and as the commands that may come next.
 
-The prompting and executing halves of the paper's copilot (appendix C.2). It knows nothing of right or wrong.
+The prompting and executing halves of the paper's copilot (appendix C.2). The right answer is unknown to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Walk:
         self.answer: str | None = None
         """The file that ``id`` named, relative to the root."""
         self.result = ""
-        """Of the last command, cut."""
+        """Output of the last command, cut."""
         self._sandbox = sandbox
         self._page = page
         self._output = output

@@ -121,13 +121,13 @@ class DangerousTaxi(NatLangEnv):
         return _best(self._state, self.stage == "pickup")
 
     def reflection(self) -> str | None:
-        """Did the last action bring the goal nearer, and where do things stand; the next action is not named."""
+        """Judge the last action and describe the state, without naming the next action."""
         if self.last_action is None:
             return self._standing()
         return f"{'Mistake' if self.mistaken() else 'Good'}. {self._standing()}"
 
     def mistaken(self) -> bool | None:
-        """Did the last action bring the goal no nearer?"""
+        """True if the last action brought the goal no nearer."""
         return None if self.last_action is None else self._left[self._state] >= self._left[self._previous]
 
     def spoiler(self) -> str | None:

@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 ACTIONS = ("move south", "move north", "move east", "move west", "pick up", "drop off")
-"""In the order of gymnasium's actions."""
+"""Actions in gymnasium's order."""
 PICK_UP, DROP_OFF = 4, 5
 ABOARD = 4
 """Passenger index while in the taxi; 0 to 3 are the landmarks."""
@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     column: int
 
     def __str__(self) -> str:
-        """As reflections name it."""
+        """Place as reflections name it."""
         return f"row {self.row} column {self.column}"
 
 
@@ -45,12 +45,12 @@ class TaxiState(NamedTuple):
 
     @property
     def aboard(self) -> bool:
-        """Is the passenger in the taxi?"""
+        """True if the passenger is in the taxi."""
         return self.passenger == ABOARD
 
     @property
     def delivered(self) -> bool:
-        """Is the passenger at the destination?"""
+        """True if the passenger is at the destination."""
         return self.passenger == self.destination
 
 
@@ -71,7 +71,7 @@ def parts(state: int) -> TaxiState:
 
 @cache
 def landmark(index: int) -> Cell:
-    """Where a landmark is."""
+    """Return the cell of a landmark."""
     return Cell(*_taxi().locs[index])
 
 

@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 
 MASK = "action_mask"
-"""Where gymnasium's own environments tell, in ``info``, which actions change something."""
+"""Key of ``info`` under which gymnasium's own environments list the actions that change something."""
 _COLOURED = re.compile(r"\x1b\[[\d;]+m(.+?)\x1b\[0?m", re.DOTALL)
 _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r")
 

@@ -10,7 +10,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 
 UP, DOWN = "add one", "subtract one"
 SHARES = {"train": slice(0, None, 2), "validation": slice(1, None, 4), "test": slice(3, None, 4)}
-"""Which of the shuffled tasks each split takes: half, a quarter, a quarter."""
+"""Part of the shuffled tasks for each split: half, a quarter, a quarter."""
 
 
 class NumberLine(NatLangEnv):
@@ -64,7 +64,7 @@ class NumberLine(NatLangEnv):
         return UP if self.number < self.target else DOWN
 
     def reflection(self) -> str | None:
-        """Was the last action good, and where is the target; the next action is left to the policy."""
+        """Judge the last action and say where the target is; the next action is left to the policy."""
         gap = self.target - self.number
         where = "reached" if gap == 0 else "higher" if gap > 0 else "lower"
         if self.last_action is None:
@@ -72,7 +72,7 @@ class NumberLine(NatLangEnv):
         return f"{'Mistake' if self.mistaken() else 'Good'}. The target is {where}."
 
     def mistaken(self) -> bool | None:
-        """Did the last action lead away from the target?"""
+        """True if the last action led away from the target."""
         if self.last_action is None:
             return None
         return self.number > self.target if self.last_action == UP else self.number < self.target

@@ -21,17 +21,17 @@ from reflectrl.core.types import SPLITS
 INSTALL = "pip install 'reflectrl[alfworld]'"
 PDDL = ".tw-pddl"
 KINDS = (".z8", PDDL)
-"""What TextWorld 1.7 can play and describe: Inform games with their ``.json`` beside them, worlds in PDDL."""
+"""Files that TextWorld 1.7 can play and describe: Inform games with their ``.json`` beside them, worlds in PDDL."""
 START = "The game begins."
 
 _PROMPT = re.compile(r"\n>[^\n]*\s*\Z")
-"""Where a game waits for a command, with its status line, which counts the turns."""
+"""Prompt of a game with its status line, which counts the turns."""
 _HEADER = 64
 """Bytes of a story before those that its checksum covers."""
 _UNREACHABLE = "val1"
-"""Of the empty task that the translator of PDDL makes where not even a world without side effects has a way."""
+"""Mark of the empty task that the translator of PDDL makes where even a world without side effects has no way."""
 _IDLE: list[Any] = []
-"""Engines of worlds in PDDL that nobody plays with: their library is never unloaded, so they are used again."""
+"""Unused engines of worlds in PDDL: their library is never unloaded, so they are used again."""
 
 
 class TextWorldGame(NatLangEnv):
@@ -97,7 +97,7 @@ class TextWorldGame(NatLangEnv):
         self._mistaken: bool | None = None
 
     def observe(self) -> Observation:
-        """What the last command did, then room and belongings as far as the game tells them.
+        """Result of the last command, then room and belongings as far as the game describes them.
 
         Raises:
             InvalidInput: more commands than a menu may have.
@@ -132,7 +132,7 @@ class TextWorldGame(NatLangEnv):
         return policy[0] if policy else None
 
     def mistaken(self) -> bool | None:
-        """Did the last command make the game's own way to win no shorter, or lose the game?"""
+        """True if the last command made the game's own way to win no shorter, or lost the game."""
         return self._mistaken
 
     @property
@@ -224,7 +224,7 @@ def _open(path: Path, expert: bool) -> Any:
 
 
 def _check_story(path: Path) -> None:
-    """Is it whole? The interpreter would answer a torn story by ending the process."""
+    """Return whether a story is whole; the interpreter would answer a torn one by ending the process."""
     story = path.read_bytes()
     words = [int.from_bytes(story[place : place + 2], "big") for place in (0x1A, 0x1C)]
     size, checksum = words[0] * 8, words[1]
@@ -240,7 +240,7 @@ def _close(engine: Any, again: bool) -> None:
 
 
 def _nothing() -> None:
-    """What there is to put away before a game is loaded."""
+    """Attributes to put away before a game is loaded."""
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def _engine_at_work(path: Path) -> Iterator[None]:
         if is_signal(error):
             raise
         said = (str(error).strip().splitlines() or ["no reason was given"])[0]
-        raise InvalidInput(f"{path} cannot be played ({type(error).__name__}: {said}); make the game anew.") from error
+        raise InvalidInput(f"{path} cannot be played ({type(error).__name__}: {said}); make the game again.") from error
     finally:
         sys.argv = arguments
 

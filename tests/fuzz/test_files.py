@@ -18,8 +18,8 @@ from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.rows import Row, read_rows, write_rows
 from reflectrl.data_gen.samples import Sample, read_samples, write_samples
+from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import Game, read_game, write_game
-from reflectrl.envs.alfworld.published import published_games
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset
 from reflectrl.prompts import Menu, Prompt, PromptFormat
 from reflectrl.report.page import report_page

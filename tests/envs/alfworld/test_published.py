@@ -15,8 +15,8 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.types import SPLITS
 from reflectrl.endpoint.account import Account
 from reflectrl.envs.alfworld import AlfWorld
+from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import FAMILIES, make_game, make_games, read_game, write_game
-from reflectrl.envs.alfworld.published import published_games
 from reflectrl.pipeline.evaluate import judge
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.report import print_table

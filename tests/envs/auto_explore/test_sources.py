@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.envs.auto_explore.archives import Limits, unpack
-from reflectrl.envs.auto_explore.sources import fetch, fetch_all
+from reflectrl.envs.auto_explore.sources import ArchiveLimits, fetch, fetch_all, unpack
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -263,15 +262,15 @@ def test_a_hostile_member_of_a_zip_archive_is_refused(tmp_path: Path, name: str)
 def test_more_than_the_limits_is_refused_before_it_is_written(tmp_path: Path) -> None:
     large = tar_with(tmp_path / "large.tar.gz", entry("shop/a.md"), entry("shop/b.md", size=5_000_000))
     with pytest.raises(InvalidInput, match="too large from member 'shop/b.md' on"):
-        unpack(large, tmp_path / "large", Limits(bytes=1_000_000))
+        unpack(large, tmp_path / "large", ArchiveLimits(bytes=1_000_000))
     assert [path.name for path in (tmp_path / "large" / "shop").iterdir()] == ["a.md"]
     many = tar_with(tmp_path / "many.tar.gz", *(entry(f"shop/{number}.md") for number in range(11)))
     with pytest.raises(InvalidInput, match="too large from member 'shop/10.md' on"):
-        unpack(many, tmp_path / "many", Limits(members=10))
+        unpack(many, tmp_path / "many", ArchiveLimits(members=10))
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("shop/a.md", bytes(5_000_000))
     with pytest.raises(InvalidInput, match="too large from member 'shop/a.md' on"):
-        unpack(tmp_path / "bomb.zip", tmp_path / "bomb", Limits(bytes=1_000_000))
+        unpack(tmp_path / "bomb.zip", tmp_path / "bomb", ArchiveLimits(bytes=1_000_000))
 
 
 @pytest.mark.parametrize("cut", [0, 10, 60])

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.envs.auto_explore.tree import LINKS, WRITE, Entry, Tree, visible
+from reflectrl.envs.auto_explore.tree import MAX_LINKS, WRITE, Entry, Tree, visible
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def test_links_are_followed_by_their_targets_and_named_by_themselves(tree):
 
 def test_forty_links_are_followed_and_no_more(tree):
     (tree.root / "link0").symlink_to("read me.txt")
-    for number in range(1, LINKS + 1):
+    for number in range(1, MAX_LINKS + 1):
         (tree.root / f"link{number}").symlink_to(f"link{number - 1}")
-    assert read(tree, f"link{LINKS - 1}") == "hello"
-    with pytest.raises(InvalidInput, match=f"link{LINKS}"):
-        read(tree, f"link{LINKS}")
+    assert read(tree, f"link{MAX_LINKS - 1}") == "hello"
+    with pytest.raises(InvalidInput, match=f"link{MAX_LINKS}"):
+        read(tree, f"link{MAX_LINKS}")
 
 
 @pytest.mark.parametrize(
