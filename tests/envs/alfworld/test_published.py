@@ -17,7 +17,7 @@ from reflectrl.endpoint.account import Account
 from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import FAMILIES, make_game, make_games, read_game, write_game
-from reflectrl.pipeline.evaluate import judge
+from reflectrl.pipeline.evaluate import run_eval
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.report import print_table
 from reflectrl.rollout.results import read_results
@@ -195,7 +195,7 @@ def test_an_evaluation_says_what_was_played_in_its_rows_its_last_words_and_its_t
     run.path.mkdir()
     run.begin(recipe, "eval")
     notes = []
-    judge(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
+    run_eval(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
     played = "ALFWorld valid_unseen, 3 of 134 games"
     assert [row.benchmark for row in read_results(run / "eval.jsonl")] == [played] * 2
     assert notes[-1].endswith(f"of 3 episodes; {played}, split test")
