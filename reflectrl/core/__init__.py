@@ -1,4 +1,4 @@
-"""What an episode is: records, the environment base class, the registry and the environment checker."""
+"""The core: records of episodes, the base class of environments, their registry and their checker."""
 
 from reflectrl.core.check import check_env
 from reflectrl.core.env import NatLangEnv

@@ -1,4 +1,4 @@
-"""Addresses of servers: what in them is secret, and whether a server is the user's own."""
+"""Addresses of servers: which parts are secret, and whether a server is the user's own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _QUERY = re.compile(r"(\w+://[^\s?'\"<>]+)\?[^\s'\"<>]*")
 
 
 def public_address(url: str) -> str:
-    """Return ``url``, the address of a chat endpoint, if files may hold it: without login and query.
+    """Return ``url``, the address of a chat endpoint, if it has no login and no query, so that files may hold it.
 
     Raises:
-        InvalidInput: it is no address, or holds credentials; the sentence repeats none.
+        InvalidInput: it is no address, or holds credentials, which the message does not repeat.
 
     """
     expected = "expected one like http://localhost:8000/v1"
@@ -37,10 +37,12 @@ def public_address(url: str) -> str:
 
 
 def public_source(source: str) -> str:
-    """Return ``source``, a repository, if files may hold it: the name before an @ of ``ssh://`` is no secret.
+    """Return ``source``, a repository, if it has no login for HTTP, so that files may hold it.
+
+    The name before an @ of ``ssh://`` is no secret.
 
     Raises:
-        InvalidInput: it holds a login for HTTP; the sentence repeats none.
+        InvalidInput: it holds a login for HTTP, which the message does not repeat.
 
     """
     scheme, _, rest = source.partition("://")
@@ -53,7 +55,7 @@ def public_source(source: str) -> str:
 
 
 def without_credentials(value: Any) -> Any:
-    """``value``, text or nested settings, with logins and queries taken out of its addresses."""
+    """Remove logins and queries from the addresses in ``value``, a text or nested settings."""
     if isinstance(value, dict):
         return {key: without_credentials(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -62,7 +64,7 @@ def without_credentials(value: Any) -> Any:
 
 
 def host_of(url: str) -> str:
-    """The host of an address, in small letters; empty where there is none."""
+    """Return the host of an address, in small letters; empty where there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -70,21 +72,21 @@ def host_of(url: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether ``url`` is an address of this machine."""
+    """Return whether ``url`` is an address of this machine."""
     host = host_of(url)
     address = ip_address(host)
     return address.is_loopback if address else host == "localhost" or host.endswith(".localhost")
 
 
 def is_private(url: str) -> bool:
-    """Whether ``url`` is an address of this machine or of its own network: a private IP address or a bare name."""
+    """Return whether ``url`` is an address of this machine or its network: a private IP address or a bare name."""
     host = host_of(url)
     address = ip_address(host)
     return address.is_private if address else is_loopback(url) or "." not in host
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address that ``host`` is; ``None`` for a name."""
+    """Parse ``host`` as an IP address; ``None`` for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``check_env``: does an environment keep the promises that training relies on? One small check a promise."""
+"""``check_env``: tests that an environment keeps the promises that training relies on, one small check a promise."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _check_hints(env: NatLangEnv) -> None:
 
 
 def _check_expert(env: NatLangEnv, task: Task) -> None:
-    """The expert does not call its own actions mistakes."""
+    """Check that the expert does not call its own actions mistakes."""
     env.reset(seed=0, options={"task": task})
     while (action := env.hints().action) is not None:
         _, _, terminated, truncated, _ = env.step(action)
@@ -84,7 +84,7 @@ def _check_expert(env: NatLangEnv, task: Task) -> None:
 
 
 def _play(env: NatLangEnv, task: Task, seed: int) -> Iterator[tuple[Observation, str, Outcome]]:
-    """One random episode, checked on the way."""
+    """Play one random episode, checking each step."""
     rng = random.Random(seed)
     env.reset(seed=seed, options={"task": task})
     for count in range(env.horizon + 1):
@@ -127,7 +127,7 @@ def _check_snapshot(env: NatLangEnv, task: Task) -> None:
 
 
 class _LegalActions(gymnasium.Wrapper[str, str, str, str]):
-    """Gymnasium's checker plays an action that it sampled in another state; here it is exchanged for a legal one."""
+    """Replaces an action that gymnasium's checker sampled in another state by a legal one."""
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         legal = self.get_wrapper_attr("observation").actions
@@ -144,7 +144,7 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
     try:
         _check(env, episodes)
     except EnvFailed as failed:
-        raise InvalidInput(f"{failed.where}: it {failed.what}; mend the environment.") from failed
+        raise InvalidInput(f"{failed.where}: it {failed.what}; fix the environment.") from failed
 
 
 def _check(env: NatLangEnv, episodes: int) -> None:

@@ -1,10 +1,10 @@
 """``NatLangEnv``: an environment whose observations and actions are text.
 
 An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write seven more (``expert``,
-``reflection``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). Everything that users get wrong is
-owned by this base: seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps
-after the end, snapshots. What those methods raise, or answer and may not, becomes a sentence that says where it
-happened.
+``reflection``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). The base class does the rest:
+seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end,
+snapshots and copies. When one of those methods raises, or returns a value that no player can use, the error says where
+in the episode that happened.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Task
 
 _T = TypeVar("_T")
 _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
-"""Attributes that a copy has from the original besides its constructor's arguments and its episode."""
-_ADVICE = "mend it, or play it in worker processes (env.workers), where a run survives a few failures"
+"""Attributes that a copy takes from the original, besides its constructor's arguments and its episode."""
+_ADVICE = "fix it, or set env.workers, so that a run survives a few failures"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where an episode stands: enough to come back to it by replay."""
+    """State of an episode: the task, the seed and the actions so far, from which a replay restores it."""
 
     task: Task
     seed: int | None
@@ -41,11 +41,38 @@ class Snapshot:
 
 
 class NatLangEnv(Recreated, gymnasium.Env[str, str]):
-    """Base of every environment: text in, text out, the menu of legal actions in ``info["actions"]``.
+    """Base class of every environment: text in, text out, the menu of legal actions in ``info["actions"]``.
 
     ``reset(seed=..., options={"task": task})`` and ``step("move north")`` follow gymnasium. Every ``info`` holds
     ``actions`` (tuple of legal actions), ``task`` (its id), ``success`` and ``illegal``. A copy, by ``copy`` or
     ``pickle``, is made with the same arguments and plays the actions of the episode again.
+
+    A whole environment::
+
+        class Corridor(NatLangEnv):
+            name = "corridor"
+
+            def tasks(self, split):
+                rooms = {"train": (0, 1), "validation": (2,), "test": (3,)}[split]
+                return [Task(f"room-{room}", {"room": room}) for room in rooms]
+
+            def start(self, task):
+                self.room = task.options["room"]
+
+            def observe(self):
+                return Observation(f"You are in room {self.room}; the exit is room 5.", ("go left", "go right"))
+
+            def act(self, action):
+                self.room += 1 if action == "go right" else -1
+                out = self.room == 5
+                return Outcome(reward=float(out), ended=out, success=out)
+
+    Args:
+        horizon: steps after which an episode is truncated.
+
+    Raises:
+        InvalidInput: a horizon below 1.
+
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
@@ -53,16 +80,16 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     action_space: TextSpace
 
     name: ClassVar[str] = ""
-    """The registered name."""
+    """Registered name."""
     instructions: ClassVar[str] = ""
-    """What a player must know of the rules; shown before each state when the recipe says so."""
+    """Rules that a player must know; shown before each state when the recipe says so."""
     observable: ClassVar[bool] = True
-    """Do equal texts mean equal states? Then no SFT row may show a state in which a held-out task starts; elsewhere
-    such a text gives nothing away, because what matters is hidden."""
+    """True if equal texts mean equal states. Then no SFT row may show a state in which a held-out task starts; if
+    false, such a text gives nothing away, because what matters is hidden."""
     further_splits: ClassVar[tuple[str, ...]] = ()
     """Held-out splits besides "validation" and "test", which only evaluation may use."""
     max_actions: int = 20
-    """The longest menu this environment ever shows."""
+    """Length of the longest menu that the environment ever shows."""
 
     def __init__(self, horizon: int) -> None:
         if not isinstance(horizon, int) or horizon < 1:
@@ -82,52 +109,58 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     @abstractmethod
     def tasks(self, split: str) -> Sequence[Task]:
-        """All tasks of ``split`` ("train", "validation", "test" or one of ``further_splits``), which share none."""
+        """Return all tasks of ``split``: "train", "validation", "test" or one of ``further_splits``.
+
+        Splits share no task, and each task has an id of its own. Derive tasks from constants, not from chance.
+        """
 
     @abstractmethod
     def start(self, task: Task) -> None:
-        """Set the state to the beginning of ``task``. Randomness comes from ``self.np_random`` only."""
+        """Set the whole state to the beginning of ``task``.
+
+        Draw random numbers from ``self.np_random`` only, here and in ``act``: equal seeds then give equal episodes.
+        """
 
     @abstractmethod
     def observe(self) -> Observation:
-        """The present state as text, and its legal actions."""
+        """Describe the present state as text, and list its legal actions; this must not change the state."""
 
     @abstractmethod
     def act(self, action: str) -> Outcome:
-        """Play one legal action."""
+        """Play one legal action, and return its reward and whether the episode ended, successfully or not."""
 
     # ---- what an author may write ----------------------------------------------------------------------------
 
     def expert(self) -> str | None:
-        """The best action from ANY state, or ``None`` where there is no expert."""
+        """Return the best action from ANY state, or ``None`` where there is no expert."""
         return None
 
     def reflection(self) -> str | None:
-        """The expert's reflection on the last action and the present state."""
+        """Return the expert's reflection on the last action and the present state."""
         action = self.expert()
         return None if action is None else f"Next: {action}."
 
     def spoiler(self) -> str | None:
-        """Privileged facts about the present state, for a teaching model."""
+        """Return privileged facts about the present state, for a teaching model that must not repeat them."""
         action = self.expert()
         return None if action is None else f"The best next action is: {action}"
 
     def mistaken(self) -> bool | None:
-        """Whether the last action was worse than the expert's, so that more is left to do or less to be had from here.
+        """Return whether the last action was worse than the expert's, so that more is left to do or less to be won.
 
-        ``None`` where nobody knows; any action but the expert's then passes for a possible mistake.
+        ``None`` where that is unknown; any action but the expert's then counts as a possible mistake.
         """
         return None
 
     def secrets(self) -> Sequence[str]:
-        """Words for what only the expert knows here, such as the name of a hidden thing.
+        """Return words for what only the expert knows here, such as the name of a hidden thing.
 
         A reflection that holds one of them, one word after the other, is not taught unless its prompt shows it too.
         """
         return ()
 
     def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - an environment with several task sets uses them
-        """What results on so many tasks of ``split`` must say of where they come from; "" where the name says it."""
+        """Describe the source of ``tasks`` tasks of ``split``, for tables of results; "" where the name says it."""
         return ""
 
     @classmethod
@@ -138,11 +171,13 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     # ---- what the base owns ----------------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; without ``options["task"]`` a training task is drawn from the seeded generator.
+        """Start an episode, and return its first text and info.
+
+        Without ``options["task"]`` a training task is drawn from the seeded generator.
 
         Raises:
             InvalidInput: unknown option, or a task that is no ``Task``; whatever the environment refuses.
-            EnvFailed: the environment raised something else, or shows what no player can use.
+            EnvFailed: the environment raised something else, or returned an observation that no player can use.
 
         """
         super().reset(seed=seed)
@@ -162,11 +197,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return observation.full_text, self._info(Outcome(0.0))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play ``action``, one of ``info["actions"]``; returns (text, reward, terminated, truncated, info).
+        """Play ``action``, one of ``info["actions"]``, and return (text, reward, terminated, truncated, info).
 
         Raises:
             InvalidInput: the action is not on the menu, or the episode is over.
-            EnvFailed: the environment misbehaved: it raised, or answered what it may not.
+            EnvFailed: the environment raised, or returned what the protocol forbids.
 
         """
         if self._ended:
@@ -175,7 +210,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         if action not in legal:
             raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")
         self._actions.append(action)
-        outcome = self._authors(self.act, action)
+        outcome = self._call(self.act, action)
         if (wrong := wrong_outcome(outcome, action)) is not None:
             raise self._broke(wrong)
         truncated = not outcome.ended and len(self._actions) >= self.horizon
@@ -184,43 +219,43 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return observation.full_text, float(outcome.reward), outcome.ended, truncated, self._info(outcome)
 
     def render(self) -> str:
-        """The observation's full text."""
+        """Return the full text of the present observation."""
         return self.observation.full_text
 
     @property
     def observation(self) -> Observation:
-        """The present observation; an error before the first reset."""
+        """Present observation; an error before the first reset."""
         if self._observation is None:
             raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
         return self._observation
 
     @property
     def task(self) -> Task:
-        """The task being played."""
+        """Task of the present episode; an error before the first reset."""
         if self._task is None:
             raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
         return self._task
 
     @property
     def last_action(self) -> str | None:
-        """The action played last in this episode."""
+        """Last action of this episode, ``None`` at its start."""
         return self._actions[-1] if self._actions else None
 
     @property
     def steps(self) -> int:
-        """Actions played in this episode."""
+        """Number of actions played in this episode."""
         return len(self._actions)
 
     def hints(self) -> Hints:
-        """Everything the expert knows of the present state.
+        """Return everything that the expert knows of the present state.
 
         Raises:
-            EnvFailed: the expert raised, or answered what nobody can say or play.
+            EnvFailed: the expert raised, or returned an action off the menu or a text that no file can hold.
 
         """
         observation = self.observation
         legal = None if self._ended else observation.actions
-        hints = self._authors(self._hints, asked=True)
+        hints = self._call(self._hints, asked=True)
         if (wrong := wrong_hints(hints, legal)) is not None:
             raise self._broke(wrong, asked=True)
         return hints
@@ -229,33 +264,39 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), tuple(self.secrets()))
 
     def snapshot(self) -> Snapshot:
-        """Where the episode stands."""
+        """Return the state of the episode, for ``restore``."""
         return Snapshot(self.task, self._seed, tuple(self._actions))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Come back to a snapshot by playing its actions again (environments are deterministic given the seed)."""
+        """Return to a snapshot by playing its actions again: environments are deterministic given the seed."""
         self.reset(seed=snapshot.seed, options={"task": snapshot.task})
         for action in snapshot.actions:
             self.step(action)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of all splits: train, validation, test, and ``further_splits``."""
+        """Names of all splits: train, validation, test, and ``further_splits``."""
         return (*SPLITS, *self.further_splits)
 
     def split_tasks(self, split: str) -> Sequence[Task]:
-        """``tasks(split)`` with a clear error for an unknown or empty split, or for what are no tasks."""
+        """Return ``tasks(split)``, of which there is at least one.
+
+        Raises:
+            InvalidInput: an unknown or empty split.
+            EnvFailed: the environment raised, or returned what are no tasks.
+
+        """
         tasks = self.any_tasks(split)
         if not tasks:
             raise InvalidInput(f"environment {self.name!r} has no tasks in split {split!r}; choose another split.")
         return tasks
 
     def any_tasks(self, split: str) -> Sequence[Task]:
-        """``tasks(split)``, of which there may be none.
+        """Return ``tasks(split)``, of which there may be none.
 
         Raises:
-            InvalidInput: no such split.
-            EnvFailed: the environment raised, or has what are no tasks.
+            InvalidInput: an unknown split.
+            EnvFailed: the environment raised, or returned what are no tasks.
 
         """
         if split not in self.splits:
@@ -274,13 +315,16 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return tasks
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a new environment lacks to be like this one; a subclass's own snapshots may hold what has no copy."""
+        """Return what a new environment lacks to be like this one.
+
+        The base class's snapshot is used, because a subclass's own may hold what cannot be copied.
+        """
         episode = None if self._task is None else Snapshot(self._task, self._seed, tuple(self._actions))
         own = {name: vars(self)[name] for name in _COPIED if name in vars(self)}
         return {"episode": episode, **deepcopy(own)}  # a shallow copy would draw from the same generators
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Come to where the original is, by replay."""
+        """Bring a new environment to the state of the original, by replay."""
         attributes = dict(state)
         if (episode := attributes.pop("episode")) is not None:
             NatLangEnv.restore(self, episode)
@@ -293,18 +337,18 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._task = task
         self._actions.clear()
         self._ended = False
-        self._authors(self.start, task)
+        self._call(self.start, task)
 
     def _observe(self) -> Observation:
-        observation = self._authors(self.observe)
+        observation = self._call(self.observe)
         if (wrong := wrong_observation(observation, self.max_actions, ended=self._ended)) is not None:
             raise self._broke(wrong)
         self._observation = observation
         self.action_space.offered = observation.actions
         return observation
 
-    def _authors(self, method: Callable[..., _T], *given: Any, asked: bool = False) -> _T:
-        """Call what an author wrote, for the last action, or because somebody ``asked`` for hints."""
+    def _call(self, method: Callable[..., _T], *given: Any, asked: bool = False) -> _T:
+        """Call a method that the author wrote, at the last action or, if ``asked``, for hints."""
         try:
             return method(*given)
         except ReflectRLError:  # a sentence already
@@ -315,7 +359,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             raise self._broke(raised(error), asked=asked) from error
 
     def _broke(self, what: str, *, asked: bool = False) -> EnvFailed:
-        """The environment failed, and there is no going on."""
+        """End the episode, and return the error."""
         self._ended = True
         before = self.steps if asked or not self._actions else self.steps - 1
         where = place_in_episode(self.task, before, None if asked else self.last_action, hints=asked)

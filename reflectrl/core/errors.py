@@ -1,10 +1,10 @@
-"""The errors a user may meet, and the wording they share.
+"""Errors that users may see, and the wording that they share.
 
     ReflectRLError
-     +-- InvalidInput   what was given cannot be used: found before work starts, the command line exits with 2
-     +-- WorkFailed     something broke while working (an endpoint, an environment): the command line exits with 1
-          +-- EnvFailed       an environment raised something else, or answered what none may answer
-          +-- EpisodeFailed   an environment broke in one episode, which is to be left out
+     +-- InvalidInput   input that cannot be used, found before work starts: the command line exits with 2
+     +-- WorkFailed     a failure during work (an endpoint, an environment): the command line exits with 1
+          +-- EnvFailed       an environment raised another error, or returned what the protocol forbids
+          +-- EpisodeFailed   an environment failed in one episode, which is left out
 
 Every message is a sentence: what was given, what was expected, what to do.
 """
@@ -34,42 +34,42 @@ class WorkFailed(ReflectRLError, RuntimeError):
 
 
 class EnvFailed(WorkFailed):
-    """An environment raised what it should not, or answered what none may answer.
+    """An environment raised an error that is none of these, or returned what the protocol forbids.
 
-    Like every error here it can be made from its message alone, as gymnasium does with what a worker process raised.
+    Like every error here it can be made from its message alone, as gymnasium does with the error of a worker process.
     """
 
     where = ""
-    """The beginning of the message: ``environment 'taxi' failed at the start of task 'train-1'``."""
+    """Beginning of the message: ``environment 'taxi' failed at the start of task 'train-1'``."""
     what = ""
-    """The middle of the message: ``raised ZeroDivisionError: divided by nothing``."""
+    """Middle of the message: ``raised ZeroDivisionError: divided by nothing``."""
 
     @classmethod
-    def at(cls, where: str, what: str, advice: str = "mend the environment") -> EnvFailed:
-        """The error with the message that these make; ``advice`` is its end."""
+    def at(cls, where: str, what: str, advice: str = "fix the environment") -> EnvFailed:
+        """Make the error, with a message of these parts; ``advice`` is its end."""
         error = cls(f"{where}: it {what}; {advice}.")
         error.where, error.what = where, what
         return error
 
 
 class EpisodeFailed(WorkFailed):
-    """One episode cannot be played on; the others can, and whoever plays them leaves it out."""
+    """One episode cannot be continued; a rollout leaves it out and plays the others."""
 
 
 def is_signal(error: BaseException) -> bool:
-    """Whether it comes from the handler of a signal, by which the whole process is to end."""
+    """Return whether an error comes from the handler of a signal, which ends the whole process."""
     return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
 
 
 def raised(error: BaseException) -> str:
-    """What somebody else's code did, as a part of a sentence: ``raised ZeroDivisionError: divided by nothing``."""
+    """Describe an error of foreign code as a part of a sentence: ``raised ZeroDivisionError: divided by nothing``."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({error.code!r})"
     return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Say what is known, nearest first: ``"did you mean 'taxi'? Known: ..."``."""
+    """List the known names, the nearest first: ``"did you mean 'taxi'? Known: ..."``."""
     names = sorted(set(known))
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -1,4 +1,4 @@
-"""``run_async``: a coroutine to its end, or to a clean end by the signal that stops the process."""
+"""``run_async``: run a coroutine to its end, or to a clean end by the signal that stops the process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def run_async(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None) -> T:
-    """What ``work`` returns. A SIGTERM that would end the process cancels ``work`` first, as SIGINT does.
+    """Return the result of ``work``. A SIGTERM that would end the process cancels ``work`` first, as SIGINT does.
 
     The handler of the command line raises SystemExit. Raised in the middle of an event loop, that would leave whichever
-    task is running, and the loop would complain of an exception that nobody retrieved.
+    task is running, and the loop would complain of an exception that was never retrieved.
 
     Args:
-        work: what is to be done.
-        runner: the event loop to do it in; a new one if absent.
+        work: the coroutine to run.
+        runner: the runner of the event loop to use; a new one if absent.
 
     Raises:
         SystemExit: by the handler of the signal, once ``work`` has cleaned up.
@@ -44,14 +44,14 @@ def run_async(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None
 
 
 class _Stop:
-    """The exit that a signal asked for while an event loop ran."""
+    """Exit that a signal requested while an event loop ran."""
 
     def __init__(self) -> None:
         self.raised: SystemExit | None = None
         self.task: asyncio.Task[Any] | None = None
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns, in a task that can be cancelled."""
+        """Return the result of ``work``, awaited in a task that can be cancelled."""
         self.task = asyncio.current_task()
         return await work
 

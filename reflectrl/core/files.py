@@ -1,4 +1,4 @@
-"""Files that survive a kill or a power cut: all of the new or all of the old, and on the disk before they count."""
+"""Files that survive a kill or a power cut: all of the new content or all of the old, and on the disk."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pip
 
 
 def fresh_place(path: Path) -> Path:
-    """Where ``in_one_move`` has made what is to be at ``path``; processes that help with it find it there."""
+    """Return the place where ``in_one_move`` prepares ``path``, for other processes that write into it."""
     return path.with_name(f".{path.name}.fresh")
 
 
 @contextlib.contextmanager
 def in_one_move(path: Path) -> Iterator[Path]:
-    """Yield a free place beside ``path``; what is made there, a file or a folder, appears at ``path`` all at once.
+    """Yield a free place beside ``path``; the file or folder made there appears at ``path`` all at once.
 
-    After an error, what was at ``path`` before is there still. A folder that is replaced is away for the moment between
-    two moves: whoever is killed just then finds neither, so it must be made again.
+    After an error, ``path`` is as it was. A folder that is replaced is absent for the moment between two moves: after a
+    kill just then there is neither the old nor the new one, so it must be made again.
     """
     fresh, stale = fresh_place(path), path.with_name(f".{path.name}.stale")
     for leftover in (fresh, stale):
@@ -43,18 +43,18 @@ def in_one_move(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of ``text``, in UTF-8, or what was there before."""
+    """Write ``text`` in UTF-8; after an error the old content is there."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """All of ``data``, or what was there before."""
+    """Write ``data``; after an error the old content is there."""
     with in_one_move(path) as fresh:
         fresh.write_bytes(data)
 
 
 def check_output(path: Path) -> None:
-    """See whether a file that a user named as an output can be written: a new one, or a regular one.
+    """Check that a file that a user named as an output can be written: a new one, or a regular one.
 
     Links are refused like folders and devices: one would be replaced, or what it leads to overwritten.
 
@@ -79,7 +79,7 @@ def check_output(path: Path) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add ``text`` to the end of a file; it is on the disk when this returns."""
+    """Append ``text`` to a file; it is on the disk when this returns."""
     new = not path.exists()
     with path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(text)
@@ -90,7 +90,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder with all that is in it, is on the disk; what links lead to is left alone."""
+    """Wait until a file, or a folder with its content, is on the disk; targets of links are left alone."""
     if path.is_symlink():
         return
     if path.is_dir():

@@ -1,7 +1,7 @@
-"""What an environment may answer: one small function an answer, which says what is wrong with it.
+"""Checks of what an environment returns: one small function for each method's value.
 
 Each returns ``None``, or the rest of a sentence that begins with "it": ``returned reward nan for 'left'; expected a
-finite number``. They are asked at every step, so whatever takes time happens once something was found.
+finite number``. They run at every step, so expensive work is done only once a fault was found.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from numbers import Real
 from reflectrl.core.text import shown
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 
-LONGEST = 1_000_000
-"""Characters of an observation with its menu, or of a hint; prompts have thousands."""
+MAX_CHARS = 1_000_000
+"""Length of an observation with its menu, or of a hint; prompts have thousands of characters."""
 
 
 def wrong_observation(observation: object, max_actions: int, *, ended: bool) -> str | None:
-    """Is it one that a player can be shown?"""
+    """Describe the fault of an observation that no player can be shown."""
     if not isinstance(observation, Observation):
         return f"returned {shown(observation)} from observe(); expected an Observation"
     actions = observation.actions
@@ -41,7 +41,7 @@ def wrong_observation(observation: object, max_actions: int, *, ended: bool) -> 
 
 
 def wrong_outcome(outcome: object, action: str) -> str | None:
-    """Is it one that can be learned from?"""
+    """Describe the fault of an outcome that cannot be learned from."""
     if not isinstance(outcome, Outcome):
         return f"returned {shown(outcome)} from act(); expected an Outcome"
     if not _is_finite(outcome.reward):
@@ -54,7 +54,7 @@ def wrong_outcome(outcome: object, action: str) -> str | None:
 
 
 def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
-    """Can a teacher say them? An expert's action is on the menu; ``None`` as the menu allows any."""
+    """Describe the fault of hints: an action off the menu (``None`` as the menu allows any), or what is no text."""
     if not isinstance(hints, Hints):
         return f"returned {shown(hints)} from hints(); expected Hints"
     action = hints.action
@@ -67,7 +67,7 @@ def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
 
 
 def wrong_tasks(tasks: object, split: str) -> str | None:
-    """Are they records with an id each? There may be none."""
+    """Describe the fault of what is no sequence of tasks with ids of their own; it may be empty."""
     where = f"tasks({split!r})"
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
         return f"returned {shown(tasks)} from {where}; expected a sequence of Task records"
@@ -96,8 +96,8 @@ def _wrong_texts(*texts: object) -> str | None:
     except TypeError:
         bad = next(text for text in texts if not isinstance(text, str))
         return f"showed {shown(bad)} as a text; observation texts and actions must be str"
-    if len(whole) > LONGEST:
-        return f"showed texts of {len(whole):,} characters; expected {LONGEST:,} at most"
+    if len(whole) > MAX_CHARS:
+        return f"showed texts of {len(whole):,} characters; expected {MAX_CHARS:,} at most"
     if "\0" in whole or not _can_be_written(whole):
         bad = next(text for text in texts if isinstance(text, str) and ("\0" in text or not _can_be_written(text)))
         return f"showed the text {shown(bad)}; expected one without NUL and lone surrogates, which no file can hold"

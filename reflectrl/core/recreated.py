@@ -1,4 +1,4 @@
-"""``Recreated``: what is copied, pickled and sent by being made again with the same arguments."""
+"""``Recreated``: base class of objects that are copied by making them again with the same arguments."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _T = TypeVar("_T", bound="Recreated")
 
 
 class Recreated:
-    """Base of objects whose insides (files, engines, processes) cannot be copied, but can be made again.
+    """Base class of objects whose insides (files, engines, processes) cannot be copied, but can be made again.
 
-    A subclass says in ``__getstate__`` and ``__setstate__`` what a new object lacks to be like the original.
+    A subclass defines ``__getstate__`` and ``__setstate__`` for what a new object lacks to be like the original.
     ``gymnasium.utils.EzPickle`` is similar, but each class has to call it, and a copy starts from the beginning.
     """
 
@@ -24,7 +24,7 @@ class Recreated:
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Recipe by which ``copy`` and ``pickle`` make the object again."""
+        """Return the call by which ``copy`` and ``pickle`` make the object again."""
         return _make, (type(self), *self._made_with), self.__getstate__()
 
 

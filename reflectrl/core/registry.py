@@ -37,7 +37,12 @@ DEFAULT_COPILOT = "auto_explore"
 
 
 def register_env(name: str, target: str | type[NatLangEnv]) -> None:
-    """Make ``target`` (a class, or ``"module:Class"``) known as ``name``; a second, different owner is refused."""
+    """Register ``target`` (a class, or ``"module:Class"``) as the environment ``name``.
+
+    Raises:
+        InvalidInput: a name with a colon, or one that another class has.
+
+    """
     if ":" in name:
         raise InvalidInput(f"environment {name!r} was registered; expected a name without a colon, which ends a name.")
     if _path(_TARGETS.get(name, target)) != _path(target):
@@ -51,7 +56,7 @@ def _plugins() -> dict[str, str]:
 
 
 def env_names() -> list[str]:
-    """Every known environment, sorted."""
+    """Return the names of all known environments, sorted."""
     return sorted({*_TARGETS, *_plugins()})
 
 
@@ -77,7 +82,7 @@ def env_class(name: str) -> type[NatLangEnv]:
 
 @contextlib.contextmanager
 def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
-    """Turn whatever code of somebody else raises into a sentence; Ctrl-C and SIGTERM still end the whole process."""
+    """Turn any error of foreign code into ``InvalidInput``; Ctrl-C and SIGTERM still end the whole process."""
     with _interrupts() as interrupts:
         try:
             yield
@@ -93,7 +98,7 @@ def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """The interrupts (Ctrl-C) that come meanwhile, to tell one from a ``KeyboardInterrupt`` that code raises itself."""
+    """List the interrupts (Ctrl-C) inside the block, which are none that the code in it raises itself."""
     came: list[int] = []
 
     def note(number: int, frame: FrameType | None, before: Callable[..., object]) -> None:
@@ -105,7 +110,7 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 def env_path(name: str) -> str | None:
-    """``module:Class`` of what ``register_env`` made known, by which another process finds it; ``None`` for others.
+    """Return ``module:Class`` of a registered class, by which another process finds it; ``None`` for other names.
 
     Raises:
         InvalidInput: a class that no other process can import.
@@ -130,7 +135,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     """Make the environment ``name``; ``options`` are its constructor's parameters, checked by name.
 
     Raises:
-        InvalidInput: unknown name or option, or one that is missing or given twice; whatever the class refuses.
+        InvalidInput: an unknown name or option, one that is missing or given twice, or one that the class refuses.
 
     """
     cls = env_class(name)
@@ -166,7 +171,7 @@ def _gym_id(name: str) -> str:
 
 
 def register_gym_ids() -> None:
-    """Make every environment of this module known to gymnasium as ``reflectrl/<CamelName>-v0``.
+    """Register every environment of this module with gymnasium as ``reflectrl/<CamelName>-v0``.
 
     ``import reflectrl`` calls it, because gymnasium has no plugin loader since 1.0; ``register_env`` keeps it up to
     date. An environment that comes by entry point is registered by its own package, if it wants to be.

@@ -1,4 +1,4 @@
-"""Seeds that depend on what they are for, never on what ran before: the reason resumed equals never killed."""
+"""Seeds that depend on their purpose, never on what ran before: so a resumed run equals one never killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import hashlib
 
 
 def derive_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**31) for the purpose named by ``parts``, e.g. ``derive_seed(recipe.seed, "rollout", 7)``."""
+    """Return a seed in [0, 2**31) for the purpose ``parts``, e.g. ``derive_seed(recipe.seed, "rollout", 7)``."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -15,14 +15,14 @@ from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 
 from reflectrl.core.errors import InvalidInput
 
-SHARED_BYTES = 1 << 18
-"""UTF-8 bytes of the longest text that shared memory carries."""
+MAX_SHARED_BYTES = 1 << 18
+"""Length in UTF-8 of the longest text that shared memory carries."""
 _LENGTH_BYTES = 4
-_ROW_BYTES = _LENGTH_BYTES + SHARED_BYTES
+_ROW_BYTES = _LENGTH_BYTES + MAX_SHARED_BYTES
 
 
 class TextSpace(gymnasium.Space[str]):
-    """All texts.
+    """The space of all texts.
 
     ``sample`` draws one of ``offered``, which an environment keeps at the legal actions of its state. In a vector
     environment the space is a copy that knows none, so they are given as a mask:
@@ -32,11 +32,11 @@ class TextSpace(gymnasium.Space[str]):
     def __init__(self, offered: Sequence[str] = ()) -> None:
         super().__init__(None, str)
         self.offered = offered
-        """The texts to draw from."""
+        """Texts to draw from."""
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text is not flattened."""
+        """False, as text is not flattened."""
         return False
 
     def sample(self, mask: Sequence[str] | None = None, probability: None = None) -> str:
@@ -64,20 +64,20 @@ class TextSpace(gymnasium.Space[str]):
         return mask[int(self.np_random.integers(len(mask)))] if mask else ""
 
     def contains(self, x: object) -> bool:
-        """Any string."""
+        """Return whether ``x`` is a text."""
         return isinstance(x, str)
 
     def __eq__(self, other: object) -> bool:
-        """Two text spaces are the same space."""
+        """Return whether ``other`` is a text space; all of them are equal."""
         return isinstance(other, TextSpace)
 
     def __repr__(self) -> str:
-        """Short, as it appears in gymnasium's messages."""
+        """Return a short form for gymnasium's messages."""
         return "TextSpace()"
 
 
 class SharedTexts(Sequence[str]):
-    """The texts that worker processes wrote last; a copy of it is a tuple, which no longer changes."""
+    """Texts that worker processes wrote last; a deep copy is a tuple, which no longer changes."""
 
     def __init__(self, memory: Any, count: int) -> None:
         self._memory = memory
@@ -115,10 +115,10 @@ def _read(space: TextSpace, shared_memory: Any, n: int = 1) -> SharedTexts:  # n
 @write_to_shared_memory.register(TextSpace)
 def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None:  # noqa: ARG001 - as above
     content = value.encode()
-    if len(content) > SHARED_BYTES:
+    if len(content) > MAX_SHARED_BYTES:
         raise InvalidInput(
-            f"an observation of {len(content):,} bytes was to go through shared memory; expected {SHARED_BYTES:,} at "
-            "most: make AsyncVectorEnv with shared_memory=False."
+            f"an observation of {len(content):,} bytes was to go through shared memory; expected at most "
+            f"{MAX_SHARED_BYTES:,}: make AsyncVectorEnv with shared_memory=False."
         )
     row = index * _ROW_BYTES
     packed = len(content).to_bytes(_LENGTH_BYTES, "little") + content

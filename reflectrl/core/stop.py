@@ -1,4 +1,4 @@
-"""Stopping gently: the first Ctrl-C or SIGTERM is a wish, met when what is under way has come to its end."""
+"""Graceful stops: the first Ctrl-C or SIGTERM requests one, granted when the work under way is finished."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Stop:
-    """Whether somebody asked to stop."""
+    """Request to stop, set by the handler of a signal."""
 
     def __init__(self) -> None:
         self.signal = 0
-        """The number of the signal that asked; 0 while nobody did."""
+        """Number of the signal that requested the stop; 0 if there was none."""
 
     @property
     def wanted(self) -> bool:
-        """Finish what is under way, save it, and return."""
+        """True if the work under way is to be finished and saved, and no other begun."""
         return self.signal != 0
 
 
@@ -37,23 +37,23 @@ def tell_user(sentence: str) -> None:
 
 @contextlib.contextmanager
 def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
-    """Turn the first SIGINT or SIGTERM into a wish; a second one does at once what it would have done before.
+    """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts at once as it would have before.
 
-    Whoever works in the block looks at ``Stop.wanted`` now and then. When the block has come to its end, the signal is
-    raised again, so that the process ends as it would have ended. A signal that is ignored stays so, and outside of the
-    main thread, which alone may handle signals, nothing changes.
+    The code in the block looks at ``Stop.wanted`` now and then. At the end of the block the signal is raised again, so
+    that the process ends as it would have ended. A signal that is ignored stays so, and outside of the main thread,
+    which alone may handle signals, nothing changes.
 
     Args:
-        tell: given the sentence for the user, in the middle of whatever is under way.
+        tell: called with a sentence for the user, in the middle of the work.
 
     Raises:
-        WorkFailed: a stop was wanted, and the handler of the signal did not end the process.
+        WorkFailed: a stop was requested, and the handler of the signal did not end the process.
 
     """
     stop = Stop()
     before: dict[signal.Signals, _Handler] = {}
 
-    def wish(number: int, _: FrameType | None) -> None:
+    def request(number: int, _: FrameType | None) -> None:
         if stop.wanted:
             _restore(before)
             signal.raise_signal(number)
@@ -70,7 +70,7 @@ def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
             if handler not in (signal.SIG_IGN, None):  # None is one of another language, and could not be put back
                 before[number] = handler
     for number in before:
-        signal.signal(number, wish)
+        signal.signal(number, request)
     try:
         yield stop
     finally:
@@ -91,7 +91,7 @@ def _restore(handlers: dict[signal.Signals, _Handler]) -> None:
 def handler_before(
     number: signal.Signals, handle: Callable[[int, FrameType | None, Callable[..., object]], None]
 ) -> Iterator[None]:
-    """Call ``handle`` at a signal, with the handler that was there before, which it may call.
+    """Call ``handle`` at a signal inside the block, with the earlier handler as its last argument.
 
     Where nothing handles the signal in Python, and outside of the main thread, nothing changes.
     """

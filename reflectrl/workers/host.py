@@ -1,4 +1,4 @@
-"""The inside of a worker process: environments by number, and the answers to what is asked of them.
+"""The inside of a worker process: environments by number, and the answers to requests.
 
 A line of requests is read whole before the first of them is dealt with, so the two sides never wait for each other to
 read. The process ends when the pipes are closed, and at once, whatever an environment is doing, when the one that
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def serve(requests: int, replies: int) -> None:
-    """Answer what comes through the pipe ``requests`` until it is closed, through the pipe ``replies``."""
+    """Answer the requests of one pipe, given by its file descriptor, into another until the first is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that started this process decides when it ends
     for handle in (requests, replies):
         os.set_inheritable(handle, False)  # programs that an environment starts have no use for them

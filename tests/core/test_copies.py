@@ -86,7 +86,7 @@ def test_spaces_and_tasks_are_copied(copied):
 @WAYS
 def test_errors_keep_what_they_say(copied):
     error = copied(EnvFailed.at("environment 'x' failed", "raised ValueError: no"))
-    assert str(error) == "environment 'x' failed: it raised ValueError: no; mend the environment."
+    assert str(error) == "environment 'x' failed: it raised ValueError: no; fix the environment."
     assert (error.where, error.what) == ("environment 'x' failed", "raised ValueError: no")
     assert str(copied(InvalidInput("One sentence."))) == "One sentence."
 

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, env_names, make_env
 from reflectrl.core.errors import EnvFailed
 from reflectrl.core.registry import env_class
-from reflectrl.core.spaces import SHARED_BYTES
+from reflectrl.core.spaces import MAX_SHARED_BYTES
 
 OPTIONS = {
     "number_line": {"size": 4},
@@ -160,7 +160,7 @@ def test_texts_of_any_length_and_alphabet_go_through_shared_memory():
 @pytest.mark.filterwarnings("ignore")  # gymnasium warns of what it then raises
 @pytest.mark.parametrize(
     ("text", "error", "said"),
-    [("broken", EnvFailed, "raised ZeroDivisionError"), ("x" * (SHARED_BYTES + 1), InvalidInput, "shared_memory")],
+    [("broken", EnvFailed, "raised ZeroDivisionError"), ("x" * (MAX_SHARED_BYTES + 1), InvalidInput, "shared_memory")],
 )
 def test_what_fails_in_a_process_is_raised_here_as_what_it_is(text, error, said):
     envs = AsyncVectorEnv([partial(Speaker, "hello", text)])
