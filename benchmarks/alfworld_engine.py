@@ -33,9 +33,9 @@ from reflectrl.envs.alfworld.games import FAMILIES, Game, make_games
 from reflectrl.envs.alfworld.translation import translate
 
 GAMES, REPEATS, STEPS = 24, 2, 15
-"""Of the race: different games, how often each is played, commands each time."""
+"""Size of the race: number of games, repeats of each, commands of a repeat."""
 EPISODES, DIFFERENT = 1000, 100
-"""Of the walk that watches memory: all of its games are played once between two looks."""
+"""Size of the walk that watches memory: all of its games are played once between two samples."""
 
 FIRST = "a game for the first time on a machine: load and reset"
 LATER = "a game that another process has translated: load and reset"
@@ -54,7 +54,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Look:
-    """What the process held after some episodes."""
+    """Resources of the process after some episodes."""
 
     episodes: int
     megabytes: float
@@ -118,7 +118,7 @@ def run(game: Game, stock: Any, engine: Engine, times: Times, rng: random.Random
 
 
 def timed(times: list[float], call: Callable[[], Any]) -> Any:
-    """What ``call`` gives; what it took is added to ``times``."""
+    """Return the result of ``call``, and add its seconds to ``times``."""
     start = time.process_time()
     answer = call()
     times.append(time.process_time() - start)
@@ -139,7 +139,7 @@ def compare(game: Game, command: str, reply: Reply, state: Any) -> None:
 
 
 def watch_environment(env: AlfWorld, tasks: Sequence[Task], steps: int) -> Times:
-    """What the stock stack does not have, or takes a planner for: the expert, and coming back to a state."""
+    """Time what the stock stack lacks or needs a planner for: the expert, and restoring a state."""
     times, rng = Times(), random.Random(0)
     for task in tasks:
         env.reset(options={"task": task})
@@ -205,7 +205,7 @@ def thousandths(seconds: Sequence[float]) -> str:
 
 
 def faster(times: Times, what: str) -> str:
-    """How many times, by the medians."""
+    """Ratio of the medians."""
     return f"**{number(median(times.stock[what]) / median(times.ours[what]))}**"
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: arms, which are recipes trained with several seeds, their results, and the tables."""
+"""Common parts of the benchmarks: arms, which are recipes trained with several seeds, their results, and the tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Arm:
     """Folder of the run folders."""
 
     def folder(self, seed: int) -> Path:
-        """Where the arm's run of a seed lies."""
+        """Folder of the arm's run with a seed."""
         return self.runs / f"{self.name}-seed{seed}"
 
 
@@ -103,7 +103,7 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def objective(recipe: Recipe) -> str:
-    """What RLFT of a recipe trains with, in words.
+    """Describe the objective of RLFT of a recipe.
 
     Raises:
         InvalidInput: a recipe without RLFT.
@@ -135,7 +135,7 @@ _BASELINES = {
 
 
 def objectives(recipe: Recipe) -> str:
-    """What a table says about the objective of its rows, which is that of ``recipe``, and about the paper's."""
+    """Sentence of a table on the objective of its rows, which is that of ``recipe``, and on the paper's."""
     paper = load_recipe("dangerous_taxi/nano_paper_objective")
     return textwrap.fill(
         f"Objective of all rows with RLFT, unless they name another: {objective(recipe)}. "

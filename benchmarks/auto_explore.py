@@ -49,14 +49,14 @@ ARMS = (REFLECT, PLAIN, SPOTLESS, UNTAUGHT)
 
 PACKAGES = ("pypi:click==8.1.7", "pypi:httpx==0.28.1", "pypi:rich==13.9.4")
 SPLITS = ("test", "validation")
-"""Of the packages' questions: nothing is trained on any of them, and those of one split are few."""
+"""Splits of the packages' questions that are played: nothing is trained on them, and one split has few."""
 PER_FILE, MOST = 2, 100
 """Questions of a file and of a package."""
 PAGE = 10
 DEEPEST = 3
 """Depths from here on count as one."""
 PROMPT = PromptFormat()
-"""Of players that read nothing but the menu."""
+"""Episodes of each task for players that read nothing but the menu."""
 
 Game = tuple[int, Search]
 """The depth of the file, and how it was searched."""
@@ -72,7 +72,7 @@ class Line:
     greedy: str = "-"
     """Mean success in per cent with the most probable commands, where they were played."""
     cost: tuple[str, ...] = ("-", "-")
-    """Minutes of training and environment steps, where they are told."""
+    """Minutes of training and environment steps, where they are shown."""
     walks: bool = True
     """False if it takes no steps."""
 

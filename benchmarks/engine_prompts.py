@@ -56,7 +56,7 @@ OFFLINE = {
 }
 GPT2_VOCABULARY = 50_257
 EPISODES = 16
-"""Of the table."""
+"""Heads of the table."""
 TRIES = 100
 """Episodes that are played, at most, for each that lasts long enough."""
 
@@ -71,7 +71,7 @@ class Step:
 
     @property
     def policy(self) -> Prompt:
-        """What the policy reads."""
+        """Prompt of the policy."""
         return self.sample.prompt
 
 
@@ -139,7 +139,7 @@ class Scene:
         return kept if steps is None else [replace(whole, turns=whole.turns[:steps]) for whole in kept]
 
     def steps(self, trajectories: Sequence[Trajectory]) -> list[list[Step]]:
-        """What players and update read of each episode; advantages as the recipe discounts, normalised."""
+        """Prompts and samples of each episode, with normalised advantages discounted as in the recipe."""
         gamma = self.recipe.rlft.gamma if self.recipe.rlft else 1.0
         samples = step_samples(trajectories, self.layout, gamma=gamma, baseline="batch", normalize=True)
         each = iter(samples)

@@ -25,7 +25,7 @@ from reflectrl.training.batch import StepSample
 
 @dataclass
 class Effort:
-    """How much is measured."""
+    """Amount of work that is measured."""
 
     quick: bool = False
     """Small models instead of large ones, and few repeats."""
@@ -39,7 +39,7 @@ LIMIT = 64
 SHAPES = ("nano", "GPT-2 small")
 CASE = ("environment", "model")
 STEPS = {"dangerous_taxi": 5, "auto_explore": 5, "alfworld": 8}
-"""Of the episodes that the large model reads."""
+"""Overrides of the recipe for the episodes that the large model reads."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[st
 
 
 def recipe(shape: str, env: str) -> str:
-    """Whose prompts a model of ``shape`` reads."""
+    """Recipe whose prompts a model of ``shape`` reads."""
     return f"{env}/{'nano' if shape == SHAPES[0] else 'paper'}"
 
 
@@ -139,7 +139,7 @@ def together(episodes: Sequence[Sequence[Step]]) -> list[list[Step]]:
 
 
 def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
-    """Act at each step anew."""
+    """Act at each step without states of earlier ones."""
     if isinstance(player, LMPolicy):
         player.forget()
     for steps in calls:
@@ -147,7 +147,7 @@ def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
 
 
 def reflects(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
-    """Reflect at each step anew."""
+    """Reflect at each step without states of earlier ones."""
     if isinstance(player, LMReflector):
         player.clear()
     asks(player, calls)
@@ -161,7 +161,7 @@ def asks(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
 
 
 def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample]) -> float:
-    """As ``ReflectRLTrainer`` makes it: forward passes over prefix trees."""
+    """The update of ``ReflectRLTrainer``: forward passes over prefix trees."""
     rows = [who.encoder.tokens(sample.prompt) for sample in samples]
     batches = list(split(rows, tokens=BUDGET, square=square_of(who.model)))
     parts = [[samples[index] for tree in batch for index in tree] for batch in batches]
@@ -175,7 +175,7 @@ def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence
 
 
 def sgd(who: Reader) -> torch.optim.Optimizer:
-    """Without states of its own, and so small a step that repeats do the same work."""
+    """An optimizer without states, with a step so small that repeats do the same work."""
     return torch.optim.SGD(who.model.parameters(), lr=1e-6)
 
 

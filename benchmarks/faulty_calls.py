@@ -47,7 +47,7 @@ MOST = 1.6
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is counted; the fields are the columns."""
+    """Counts of a measurement; the fields are the columns."""
 
     calls: int
     requests: int
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def fine(self) -> bool:
-        """Whether the client kept its promises."""
+        """Whether nothing was lost, doubled or wrong, at few enough requests."""
         return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MOST
 
     def table(self) -> str:
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def chats(count: int) -> list[Messages]:
-    """What is asked."""
+    """Chats that are sent."""
     return [[{"role": "user", "content": f"What is the digest of {number}?"}] for number in range(count)]
 
 
@@ -99,7 +99,7 @@ def read(words: str) -> str:
 
 
 def run_client(url: str, folder: Path, calls: int, in_flight: int) -> None:
-    """What the process does that is killed."""
+    """Work of the process that is killed."""
     from reflectrl.endpoint.chat import ChatClient
     from reflectrl.endpoint.journal import Journal
 

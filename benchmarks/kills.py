@@ -1,4 +1,4 @@
-"""Whether a run that is killed anywhere, and started again, ends with the same bytes as one that never was.
+"""Check that a run that is killed anywhere and started again ends with the same bytes as one that never was.
 
 A tiny run of AutoExplore, whose questions and reflections come from a scripted chat endpoint with faults, is made once
 undisturbed. Then, again and again, a stage of a copy is started, ended at a random moment, and started once more. Most
@@ -37,7 +37,7 @@ from reflectrl.pipeline.folder import RunFolder
 
 @dataclass(frozen=True)
 class Kind:
-    """What is killed."""
+    """Stage and number of processes that are killed."""
 
     stage: str
     processes: int = 1
@@ -48,7 +48,7 @@ class Kind:
         return self.stage if self.processes == 1 else f"{self.stage}, {self.processes} ranks"
 
     def command(self, recipe: Path, run: Path) -> list[str]:
-        """How a person would start it."""
+        """Command that starts it."""
         asked = [self.stage, "--recipe", str(recipe), "--runs", str(run.parent), "--run", run.name]
         if self.processes == 1:
             return [sys.executable, "-m", "reflectrl", *asked]
@@ -60,13 +60,13 @@ KINDS = (*map(Kind, STAGES), Kind("rlft", 2))
 
 
 def begun(run: Path, stage: str) -> bool:
-    """Whether ``stage`` is noted as begun."""
+    """Return whether the ledger has ``stage``."""
     ledger = run / "stages.json"
     return ledger.is_file() and f'"{stage}": {{' in ledger.read_text(encoding="utf-8")
 
 
 def entries(run: Path) -> set[str]:
-    """What a person sees in a run folder."""
+    """Visible entries of a run folder."""
     return {path.name for path in run.iterdir() if not path.name.startswith(".")} if run.is_dir() else set()
 
 
@@ -193,7 +193,7 @@ def kept_replies(run: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Straight:
-    """A stage that nobody disturbed."""
+    """A stage that was not killed."""
 
     before: Path
     after: Path

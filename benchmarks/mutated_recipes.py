@@ -1,4 +1,4 @@
-"""What the command line says to recipes that somebody broke: a sentence each, never a traceback.
+"""Check that the command line refuses broken recipes with a sentence each, never with a traceback.
 
 The shipped recipes are mutated, value by value and as text, and given to the real `rlft` command, in this process and a
 few in processes of their own. An accepted recipe gets as far as the question for the data of the stage before.
@@ -25,7 +25,7 @@ from reflectrl.core import InvalidInput
 
 
 def verdict(path: Path, runs: Path) -> str:
-    """What `reflectrl rlft` says to a recipe: accepted, refused or traceback, which is printed."""
+    """Outcome of `reflectrl rlft` for a recipe: accepted, refused or traceback, which is printed."""
     try:
         rlft(recipe=str(path), runs=runs, run=None, profile=False, overrides=[])
     except InvalidInput as error:

@@ -17,7 +17,7 @@ VALUES: tuple[Any, ...] = (
     *("\u202e\U0001f695\u0301", "~", "x\x00y", "{", "textworld:", "company:nano:9999999999", "alfworld:all"),
     *([], [[]], [None], ["a", 1], {}, {"a": {"b": [1]}}, {"": ""}, b"\xff\x00", {1: 2}, {None: 0}, "\ud800"),
 )
-"""What a value is replaced by."""
+"""Replacements of a value."""
 LINES = (
     *("extends: [a]", "extends: mutated.yaml", "extends: /dev/zero", "extends: .", f"extends: {'x' * 5000}"),
     *(
@@ -55,7 +55,7 @@ LINES = (
         "rlft: &r {}",
     ),
 )
-"""What is written into the text."""
+"""Insertions into the text."""
 
 
 def shipped() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Whether a reflector behind HTTP keeps up with a rollout: steps a second by the number of calls in flight.
+"""Throughput of a rollout whose reflector is behind HTTP: steps a second by the number of calls in flight.
 
     python benchmarks/remote_reflector.py
 
@@ -97,7 +97,7 @@ class SlowServer:
 
 
 def run_server(line: Connection, latency: float, jitter: float) -> None:
-    """What the other process does."""
+    """Work of the other process."""
     asyncio.run(SlowServer(latency, jitter).serve(line))
 
 
@@ -133,7 +133,7 @@ class Cell:
 
     steps: int
     waves: int
-    """How often a full or a last batch of calls was waited for."""
+    """Number of waits for a full or a last batch of calls."""
     seconds: float
     cpu_seconds: float
     connections: int
@@ -155,7 +155,7 @@ def play(envs: Sequence[NatLangEnv], url: str, line: Connection, concurrency: in
 
 
 def episodes(env: NatLangEnv) -> list[Episode]:
-    """What is played, always the same."""
+    """Episodes that are played, always the same."""
     tasks = env.tasks("train")
     return [Episode(tasks[number % len(tasks)], number) for number in range(EPISODES)]
 

@@ -1,4 +1,4 @@
-"""How long a report on many episodes takes: to be written, to open in Chromium, to filter and to step through.
+"""Seconds of a report on many episodes: to be written, to open in Chromium, to filter and to step through.
 
     python benchmarks/report.py
 
@@ -66,7 +66,7 @@ def make_run(folder: Path, count: int) -> int:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long ``work`` takes."""
+    """Seconds of ``work``."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

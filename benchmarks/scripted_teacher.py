@@ -48,7 +48,7 @@ class Teacher(ScriptedEndpoint):
         self._asked: Counter[bytes] = Counter()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget all earlier chats."""
         with self.lock:
             self.answered = []
             self._asked.clear()

@@ -1,11 +1,11 @@
-"""How many requests a second `reflectrl serve` answers: `POST /act` by clients that ask one after another.
+"""Requests a second that `reflectrl serve` answers: `POST /act` by clients that ask one after another.
 
     python benchmarks/serve.py RUN
 
 States are those of random walks through the environment of the run. "New" ones are asked for the first time, so the
 reflector writes; "seen" ones are asked again, and a greedy reflector remembers. Clients are threads of this process,
 which takes a part of the same cores: with the server elsewhere there is more. What waits is played together, so many
-clients get more than one. On a machine with other work the server's processor time tells more than the clock, which
+clients get more than one. On a machine with other work the server's processor time is the better measure, which
 measures the others too. Nothing is written.
 """
 
@@ -34,7 +34,7 @@ from reflectrl.core import NatLangEnv, make_env
 
 CLIENTS = (1, 16)
 REQUESTS = 300
-"""Of each kind, for each number of clients."""
+"""Requests of each kind, for each number of clients."""
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def ask(address: str, bodies: Sequence[bytes]) -> list[float]:
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has used so far."""
+    """Processor seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""Whether long work stays as it began: memory, files, threads, processes and pace of thousands of iterations.
+"""Growth of long work: memory, files, threads, processes and pace over thousands of iterations.
 
     python benchmarks/soak.py taxi                   # 2,000 iterations of RLFT: dangerous_taxi/nano, all its stages
     python benchmarks/soak.py alfworld               # 1,000 episodes at random, in two worker processes
@@ -43,10 +43,10 @@ SAMPLES = 100
 GROWTH = 5.0
 """Megabytes a process per 1,000 iterations or episodes that are put up with: malloc's free lists wander, too."""
 DRIFT = 0.1
-"""Of the time of an iteration, from the second fifth of the samples to the last."""
+"""Largest drift of the time of an iteration, from the second fifth of the samples to the last."""
 
 TAXI = ("rlft.episodes=16",)
-"""What differs from the recipe, besides iterations: a quarter of its episodes an iteration."""
+"""Overrides of the recipe, besides iterations: a quarter of its episodes an iteration."""
 ALFWORLD = ("env.workers=2", "env.options.count=50", "env.options.horizon=15")
 TOGETHER, SIDE_BY_SIDE = 20, 8
 """Episodes of a rollout, and environments."""
@@ -54,7 +54,7 @@ TOGETHER, SIDE_BY_SIDE = 20, 8
 
 @dataclass(frozen=True)
 class Sample:
-    """What there was after some of the work."""
+    """Resources after part of the work."""
 
     done: int
     """Iterations or episodes."""
@@ -67,11 +67,11 @@ class Sample:
     threads: int
     """Of all of them."""
     processes: int
-    """Below this one."""
+    """Processes below this one."""
     objects: int
-    """Of Python, in this process, that its garbage collector follows."""
+    """Python objects of this process that its garbage collector tracks."""
     disk_mb: float
-    """What lies in the run folder."""
+    """Megabytes in the run folder."""
     wall_ms: float
     """An iteration or episode since the sample before, in mean, without what sampling took."""
     cpu_ms: float
@@ -100,7 +100,7 @@ class Watch:
             self.during.append(self._sample(done, steps()))
 
     def after(self) -> Sample:
-        """What is left when all is closed."""
+        """Sample of what is left when all is closed."""
         return self._sample(self._last, self._steps)
 
     def _sample(self, done: int, steps: int) -> Sample:
@@ -132,7 +132,7 @@ class Watch:
 
 
 def below(pid: int) -> Iterator[int]:
-    """All processes that descend from ``pid``, those included that nobody has waited for yet."""
+    """All processes that descend from ``pid``, zombies included."""
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text(encoding="ascii").split():
@@ -262,7 +262,7 @@ def at(samples: Sequence[Sample], share: float) -> Sample:
 
 
 def slope(samples: Sequence[Sample], name: str) -> float:
-    """What 1,000 iterations or episodes add, by a line of least squares."""
+    """Growth in 1,000 iterations or episodes, by a line of least squares."""
     return 1e3 * linear_regression([s.done for s in samples], [float(getattr(s, name)) for s in samples]).slope
 
 

@@ -1,4 +1,4 @@
-"""What the engine's benchmarks share: contenders timed in turns, memory in a process of its own, and FLOP counts."""
+"""Common parts of the engine's benchmarks: contenders timed in turns, memory in a separate process, and FLOP counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Times:
 
     wall: tuple[float, ...]
     processor: tuple[float, ...]
-    """Of all threads of this process; worker processes do not count."""
+    """Processor seconds of all threads of this process, without worker processes."""
 
     @property
     def seconds(self) -> float:
@@ -61,7 +61,7 @@ def _wait() -> None:
 
 
 def times_as_fast(times: Mapping[str, Times], of: str, than: str) -> float:
-    """How many times as fast ``of`` is: the median over rounds of the ratio within a round."""
+    """Speed of ``of`` relative to the other: the median over rounds of the ratio within a round."""
     return median(slow / fast for slow, fast in zip(times[than].wall, times[of].wall, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""How fast 64 environments are played at random: in this process, and in one and two worker processes.
+"""Steps a second of 64 environments played at random: in this process, and in one and two worker processes.
 
     python benchmarks/worker_pool.py
 

@@ -14,7 +14,7 @@ from reflectrl.config.schema import ModelSection, Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.core.layout import AGENT
-from reflectrl.core.version import WRITTEN_BY, encoded_writer, version_errors
+from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
 from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-agent"
@@ -36,7 +36,7 @@ class AgentFile:
 
 def write_agent_file(folder: Path, agent: AgentFile) -> None:
     """Write ``agent.json`` into ``folder``."""
-    write_jsonl(folder / AGENT, [{"format": FORMAT, WRITTEN_BY: encoded_writer(), **encode(agent)}])
+    write_jsonl(folder / AGENT, [{"format": FORMAT, WRITTEN_BY: encode(this_version()), **encode(agent)}])
 
 
 def read_agent_file(folder: Path) -> AgentFile | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.core.errors import InvalidInput
@@ -26,35 +26,18 @@ class Writer:
     """Version of the package; empty in format 1, which did not record it."""
 
     def __str__(self) -> str:
-        return (
-            f"reflectrl {self.reflectrl} (format {self.format})" if self.reflectrl else "an early reflectrl (format 1)"
-        )
+        return f"{f'reflectrl {self.reflectrl}' if self.reflectrl else 'an early reflectrl'} (format {self.format})"
 
 
 class OtherVersion(InvalidInput):
-    """A folder that another version wrote cannot be read."""
+    """A folder that another version wrote cannot be used."""
 
 
 def this_version() -> Writer:
-    """The writer of what this version writes."""
+    """The writer of the files of this version."""
     from reflectrl import __version__  # the package imports this module first
 
     return Writer(FORMAT, __version__)
-
-
-def read_writer(values: object) -> Writer:
-    """The writer that a ``stages.json`` or ``agent.json`` names; one of format 1 where it names none."""
-    if not isinstance(values, Mapping):
-        return this_version()  # a damaged file, refused where it is read
-    given = values.get(WRITTEN_BY)
-    found = dict(given) if isinstance(given, Mapping) else {}
-    number, version = found.get("format"), found.get("reflectrl")
-    return Writer(number, version) if isinstance(number, int) and isinstance(version, str) else Writer()
-
-
-def encoded_writer() -> dict[str, object]:
-    """``this_version`` as it is written under ``WRITTEN_BY``."""
-    return asdict(this_version())
 
 
 @contextmanager
@@ -85,9 +68,14 @@ def version_errors(folder: Path) -> Iterator[None]:
 
 
 def _writer_of(folder: Path) -> Writer:
+    """The writer that the folder names; this version where there is no file that names one, or a damaged one."""
     for name in (LEDGER, AGENT):
         try:
-            return read_writer(json.loads((folder / name).read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError):  # not there, or damaged
+            values = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
             continue
+        if isinstance(values, dict):
+            given = values.get(WRITTEN_BY)
+            number, version = (given.get("format"), given.get("reflectrl")) if isinstance(given, dict) else (None, None)
+            return Writer(number, version) if isinstance(number, int) and isinstance(version, str) else Writer()
     return this_version()

@@ -38,7 +38,7 @@ from reflectrl.core.layout import (
     STAGES,
     unfinished_file,
 )
-from reflectrl.core.version import WRITTEN_BY, encoded_writer, version_errors
+from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
@@ -309,7 +309,9 @@ class RunFolder:
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
             return
-        before = json.loads(self._ledger.read_bytes()) if self._ledger.exists() else {WRITTEN_BY: encoded_writer()}
+        before = (
+            json.loads(self._ledger.read_bytes()) if self._ledger.exists() else {WRITTEN_BY: encode(this_version())}
+        )
         writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # the first one remains
         write_text(self._ledger, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
 
