@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from reflectrl.core import Decision, NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.core import NatLangEnv, Task, Trajectory, Turn
 from reflectrl.core.env import Snapshot
 from reflectrl.data_gen.samples import Lesson, Sample
-from reflectrl.data_gen.teachers import Advice, Situation, Teacher
+from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
+from reflectrl.players import GivenActions, ScriptedReflector, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.discretion import leaks
+from reflectrl.prompts.views import State, view
+from reflectrl.rollout import Move, play_turn
+from reflectrl.rollout.turn import menu_of
 
 
 @dataclass(frozen=True)
@@ -58,20 +62,22 @@ class _Episode:
         rejected = False
         while not (terminated or truncated):
             observation = env.observation
-            menu = self._menu(observation, past, negative=False)
+            state = State(observation, past, self._seed)
             try:
-                advice = await self._teach(past, menu, strayed=strayed, negative=False)
-            except RejectedReply:  # there is nothing to learn here, and nobody to say how it goes on
+                advice = await self._teach(state, strayed=strayed, negative=False)
+            except RejectedReply:  # there is nothing to learn here, and no advice on how to go on
                 rejected = truncated = True
                 break
             if rng.random() < course.negatives:
                 await self._negative(past, advice.action)
-            action = rng.choice(menu) if rng.random() < course.noise else advice.action
+            action = rng.choice(observation.actions) if rng.random() < course.noise else advice.action
             strayed = action != advice.action
+            move = play_given(state, advice.reflection, action, course.layout)
             _, reward, terminated, truncated, info = env.step(action)
             success = info["success"]
-            decision = Decision(menu.index(action), action, logprob=0.0, entropy=0.0)
-            turns.append(Turn(observation, menu, advice.reflection, decision, reward, info["illegal"]))
+            turns.append(
+                Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
+            )
             past = (*past, action)
         trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success)
         return Lesson(
@@ -94,10 +100,8 @@ class _Episode:
         if wrong is not None and env.observation.full_text in self._course.held_out:
             self._skipped += 1
         elif wrong is not None:
-            astray = (*past, wrong)
-            menu = self._menu(env.observation, astray, negative=True)
             with contextlib.suppress(RejectedReply):
-                await self._teach(astray, menu, strayed=True, negative=True)
+                await self._teach(State(env.observation, (*past, wrong), self._seed), strayed=True, negative=True)
         env.restore(here)
 
     def _stray(self, others: list[str], here: Snapshot) -> str | None:
@@ -117,30 +121,43 @@ class _Episode:
             env.restore(here)
         return None
 
-    async def _teach(self, past: tuple[str, ...], menu: tuple[str, ...], *, strayed: bool, negative: bool) -> Advice:
+    async def _teach(self, state: State, *, strayed: bool, negative: bool) -> Advice:
         """Ask the teacher, and keep the answer as a sample unless it shows what it must not.
 
         Args:
-            past: all actions that led here.
-            menu: the actions as they are shown.
+            state: where the episode stands.
             strayed: whether the last action was another one than advised.
             negative: whether it was a deliberately wrong one.
 
         """
-        env, draw = self._env, f"{self._number} {len(past)} {negative}"
-        observation, hints = env.observation, env.hints()
+        env, course, draw = self._env, self._course, f"{self._number} {len(state.past)} {negative}"
+        hints = env.hints()
         mistaken = hints.mistaken if strayed else False
-        advice = await self._course.teacher.advise(Situation(observation, past, menu, hints, mistaken, draw))
-        if observation.full_text in self._course.held_out:
+        seen = view("reflector", course.layout, replace(state, hints=hints), hints=True)
+        menu = menu_of(state, course.layout)
+        advice = await course.teacher.advise(Request(seen, menu, mistaken, draw))
+        if state.observation.full_text in course.held_out:
             self._skipped += 1
-        elif leaks(advice.reflection, self._course.layout.reflector(observation, past).text, hints.secrets):
+        elif leaks(advice.reflection, seen.prompt.text, hints.secrets):
             self._indiscreet += 1
         else:
             self._samples.append(
-                Sample(self._task, self._seed, past, observation, menu, advice.reflection, advice.action, negative)
+                Sample(
+                    self._task,
+                    self._seed,
+                    state.past,
+                    state.observation,
+                    menu.actions,
+                    advice.reflection,
+                    advice.action,
+                    negative,
+                )
             )
         return advice
 
-    def _menu(self, observation: Observation, past: tuple[str, ...], *, negative: bool) -> tuple[str, ...]:
-        where = f"{self._course.seed} menu {self._number} {self._task.id} {len(past)} {negative}"
-        return self._course.layout.menu(observation, random.Random(where)).actions
+
+def play_given(state: State, reflection: str, action: str, layout: PromptFormat) -> Move:
+    """Play a turn in which both the reflection and the action were decided elsewhere."""
+    seats = reflecting(ScriptedReflector(lambda _: reflection))
+    [move] = play_turn([state], policy=GivenActions([action]), seats=seats, layout=layout)
+    return move

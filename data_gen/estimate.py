@@ -10,7 +10,7 @@ from reflectrl.core import NatLangEnv, Task
 from reflectrl.core.chat import Messages
 from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen.episodes import Course, play_lesson
-from reflectrl.data_gen.teachers import Advice, Situation, expert_action
+from reflectrl.data_gen.teachers import Advice, Request, expert_action
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Menu, TeacherPrompts, labels
@@ -86,21 +86,18 @@ class _Tally:
         self.calls = 0
         self.tokens = Tokens()
 
-    async def advise(self, situation: Situation) -> Advice:
-        spoiler, action = situation.hints.spoiler, situation.hints.action
+    async def advise(self, request: Request) -> Advice:
+        spoiler, action, actions = request.hints.spoiler, request.hints.action, request.menu.actions
         if not self._chooses:
-            action = expert_action(situation)
-        elif action not in situation.menu:
-            action = situation.menu[0]
+            action = expert_action(request)
+        elif action not in actions:
+            action = actions[0]
         chat = self._prompts.reflect(
-            situation.observation,
-            situation.past,
-            spoiler=None if self._chooses else spoiler,
-            mistaken=situation.mistaken,
+            request.seen, spoiler=None if self._chooses else spoiler, mistaken=request.mistaken
         )
         self._count(chat, REFLECTION_TOKENS)
         if self._chooses:
-            menu = Menu(labels("numbers", len(situation.menu)), situation.menu)
+            menu = Menu(labels("numbers", len(actions)), actions)
             self._count(self._prompts.choose(chat, "x" * CHARACTERS * REFLECTION_TOKENS, menu), LABEL_TOKENS)
         return Advice("", action)
 

@@ -210,7 +210,7 @@ def collect(
 def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Course:
     layout = recipe.prompt.layout(env.instructions)
     return Course(
-        teacher=_teacher(recipe, client, TeacherPrompts(env.instructions, layout)),
+        teacher=_teacher(recipe, client, TeacherPrompts(env.instructions)),
         layout=layout,
         seed=recipe.seed,
         noise=recipe.data.noise,
@@ -221,7 +221,7 @@ def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Cours
 
 def _estimate(recipe: Recipe, env: NatLangEnv, client: ChatClient, samples: int) -> Estimate:
     course, tasks, chooses = _course(recipe, env, client), _order(env, recipe.seed), recipe.data.trajectory == "teacher"
-    prompts = TeacherPrompts(env.instructions, course.layout)
+    prompts = TeacherPrompts(env.instructions)
     return estimate_lessons(env, tasks, course, prompts, samples=samples, chooses=chooses)
 
 

@@ -15,6 +15,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
+from reflectrl.prompts.views import State, menu_view, view
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,16 @@ class Row:
 
 def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
     """State in, reflection out."""
-    prompt = layout.reflector(sample.observation, sample.past)
-    completion = layout.reflection_completion(sample.reflection)
+    prompt = view("reflector", layout, State(sample.observation, sample.past)).prompt
+    completion = layout.completion(sample.reflection)
     return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative)
 
 
 def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row:
     """State, menu and, unless it is left out for the ablation, reflection in; one label out."""
     menu = Menu(labels(layout.labels, len(sample.menu)), sample.menu)
-    prompt = layout.policy(sample.observation, sample.past, sample.reflection if reflection else None, menu)
+    said = {"reflector": sample.reflection} if reflection else {}
+    prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]
     return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative)
 

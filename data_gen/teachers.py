@@ -6,28 +6,33 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from reflectrl.core import Hints, InvalidInput, Observation
+from reflectrl.core import Hints, InvalidInput
 from reflectrl.prompts import Menu, TeacherPrompts, labels
 from reflectrl.prompts.chat import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet, read_honest
+from reflectrl.prompts.views import View
 
 if TYPE_CHECKING:  # openai takes a second to import, and readers of rows need none of it
     from reflectrl.endpoint.chat import ChatClient
 
 
 @dataclass(frozen=True)
-class Situation:
-    """A state in which a teacher is asked."""
+class Request:
+    """A state in which a teacher is asked for a reflection and an action."""
 
-    observation: Observation
-    past: tuple[str, ...]
-    menu: tuple[str, ...]
+    seen: View
+    """The local reflector's view, with the expert's hints."""
+    menu: Menu
     """The actions in the order in which they are shown."""
-    hints: Hints
     mistaken: bool | None
-    """Whether the last action was worse than the advised one; ``None`` where it may have been."""
+    """True if the last action was worse than the advised one; ``None`` where it may have been."""
     draw: str = ""
-    """Tells this place of the run apart from others where the teacher is asked the same."""
+    """Identifies this place of the run among others where the teacher is asked the same."""
+
+    @property
+    def hints(self) -> Hints:
+        """What the environment's expert knows here."""
+        return self.seen.hints or Hints()
 
 
 @dataclass(frozen=True)
@@ -39,30 +44,30 @@ class Advice:
 
 
 class Teacher(Protocol):
-    """Thinks, then chooses."""
+    """Reflects on a state, then chooses an action."""
 
-    async def advise(self, situation: Situation) -> Advice:
-        """What to think and do in ``situation``."""
+    async def advise(self, request: Request) -> Advice:
+        """Return what to think and to do."""
         ...
 
 
 class ExpertTeacher:
     """The environment's expert: offline, free, and the same every time."""
 
-    async def advise(self, situation: Situation) -> Advice:
+    async def advise(self, request: Request) -> Advice:
         """The expert's reflection and action.
 
         Raises:
             InvalidInput: the environment has no expert here.
 
         """
-        reflection = situation.hints.reflection
+        reflection = request.hints.reflection
         if reflection is None:
             raise InvalidInput(
                 "data.teacher=expert was asked to reflect in an environment whose reflection() says nothing; write "
                 "that method, or choose data.teacher=openai."
             )
-        return Advice(read_reflection(reflection), expert_action(situation))
+        return Advice(read_reflection(reflection), expert_action(request))
 
 
 class OracleTeacher:
@@ -73,7 +78,7 @@ class OracleTeacher:
         self._client = client
         self._prompts = prompts
 
-    async def advise(self, situation: Situation) -> Advice:
+    async def advise(self, request: Request) -> Advice:
         """The model's reflection, without its spoiler, and the expert's action.
 
         Raises:
@@ -82,13 +87,11 @@ class OracleTeacher:
             WorkFailed: the endpoint failed.
 
         """
-        action = expert_action(situation)
-        chat = self._prompts.reflect(
-            situation.observation, situation.past, spoiler=situation.hints.spoiler, mistaken=situation.mistaken
-        )
-        shown = self._prompts.shown(situation.observation, situation.past)
-        read = partial(read_discreet, hints=situation.hints, menu=situation.menu, shown=shown)
-        reply = await self._client.ask(chat, read, situation.draw)
+        action = expert_action(request)
+        chat = self._prompts.reflect(request.seen, spoiler=request.hints.spoiler, mistaken=request.mistaken)
+        shown = request.seen.prompt.text
+        read = partial(read_discreet, hints=request.hints, menu=request.menu.actions, shown=shown)
+        reply = await self._client.ask(chat, read, request.draw)
         return Advice(reply.value, action)
 
 
@@ -100,7 +103,7 @@ class ChatTeacher:
         self._client = client
         self._prompts = prompts
 
-    async def advise(self, situation: Situation) -> Advice:
+    async def advise(self, request: Request) -> Advice:
         """The model's reflection and its choice.
 
         Raises:
@@ -108,27 +111,28 @@ class ChatTeacher:
             WorkFailed: the endpoint failed.
 
         """
-        chat = self._prompts.reflect(situation.observation, situation.past, mistaken=situation.mistaken)
-        honest = partial(read_honest, shown=self._prompts.shown(situation.observation, situation.past))
-        reflection = (await self._client.ask(chat, honest, situation.draw)).value
-        # numbers whatever the local model's labels are: added tokens mean nothing to a stranger
-        menu = Menu(labels("numbers", len(situation.menu)), situation.menu)
+        chat = self._prompts.reflect(request.seen, mistaken=request.mistaken)
+        honest = partial(read_honest, shown=request.seen.prompt.text)
+        reflection = (await self._client.ask(chat, honest, request.draw)).value
+        # numbers whatever the local model's labels are: added tokens mean nothing to another model
+        actions = request.menu.actions
+        menu = Menu(labels("numbers", len(actions)), actions)
         choice, read = self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)
-        chosen = await self._client.ask(choice, read, situation.draw)
+        chosen = await self._client.ask(choice, read, request.draw)
         return Advice(reflection, menu.actions[chosen.value])
 
 
-def expert_action(situation: Situation) -> str:
-    """The expert's action in ``situation``.
+def expert_action(request: Request) -> str:
+    """The expert's action in ``request``.
 
     Raises:
         InvalidInput: there is none, or it is not on the menu.
 
     """
-    action = situation.hints.action
-    if action is None or action not in situation.menu:
+    action = request.hints.action
+    if action is None or action not in request.menu.actions:
         raise InvalidInput(
-            f"the environment's expert() answered {action!r}; expected one of {situation.menu}: write or mend that "
-            "method, or choose data.teacher=openai with data.trajectory=teacher."
+            f"the environment's expert() answered {action!r}; expected one of {request.menu.actions}: write or fix "
+            "that method, or choose data.teacher=openai with data.trajectory=teacher."
         )
     return action

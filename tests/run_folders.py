@@ -8,7 +8,9 @@ import re
 import zlib
 from dataclasses import replace
 
-from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
+from records import chose, turn_of
+
+from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.record import Header, write_trajectories
@@ -19,8 +21,8 @@ HOSTILE = "</pre><script>alert('x')</script> & \x1b[31mred\x1b[0m \x00\x07 \u202
 
 def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", menu=("left", "right"), odds=(0.25, 0.75)):
     """An episode of one step, in which the last action of the menu is chosen."""
-    decision = Decision(len(menu) - 1, menu[-1], -0.29, 0.56, tuple(odds))
-    turn = Turn(Observation(text, menu), menu, reflection, decision, 1.0 if success else -0.5, illegal=not success)
+    decision = chose(len(menu) - 1, menu[-1], -0.29, 0.56, tuple(odds))
+    turn = turn_of(Observation(text, menu), menu, reflection, decision, 1.0 if success else -0.5, illegal=not success)
     return Trajectory(Task(task), 0, (turn,), terminated=success, truncated=not success, success=success)
 
 

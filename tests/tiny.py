@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import policy_prompt_of, reflector_prompt_of
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -45,7 +46,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         env.reset(seed=0, options={"task": task})
         said = env.reflection()
         menu = LAYOUT.menu(env.observation, random.Random(0))
-        corpus.append(LAYOUT.policy(env.observation, ["add one", "subtract one"], said, menu).text)
+        corpus.append(policy_prompt_of(LAYOUT, env.observation, ["add one", "subtract one"], said, menu).text)
     return train_tokenizer(corpus, LABELS, pieces="phrases", vocabulary=320, max_length=MAX_LENGTH)
 
 
@@ -130,11 +131,13 @@ def policy_prompt(
     """A policy's prompt; ``past`` is how many actions were played before."""
     observation = Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:actions])
     menu = LAYOUT.menu(observation, random.Random(0))
-    return LAYOUT.policy(observation, history(past), said, menu)
+    return policy_prompt_of(LAYOUT, observation, history(past), said, menu)
 
 
 def reflector_prompt(number: int = 0, past: int = 0) -> Prompt:
-    return LAYOUT.reflector(Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:2]), history(past))
+    return reflector_prompt_of(
+        LAYOUT, Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:2]), history(past)
+    )
 
 
 def history(past: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from reflectrl.config.rlft import Stage
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import ExpertReflector, Reflector
+from reflectrl.players import ExpertReflector, Player, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.config import ReflectRLConfig
@@ -64,7 +64,7 @@ def run(
     folder: Path,
     model: PreTrainedModel | PeftModel | None = None,
     *,
-    reflector: Reflector | None = EXPERT,
+    reflector: Player | None = EXPERT,
     layout: PromptFormat = LAYOUT,
     dies_after: int | None = None,
     env: type[NumberLine] = NumberLine,
@@ -93,7 +93,7 @@ def run(
         encoder=encoder(),
         env_factory=lambda given, count: [env(**given) for _ in range(count)],
         layout=layout,
-        reflector=reflector,
+        seats=reflecting(reflector),
         on_iteration=listen,
         stop=stop,
         failures=failures,

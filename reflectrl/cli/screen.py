@@ -63,7 +63,7 @@ class Screen:
         self.say(f"  {self._action}: {turn.decision.action}", "bold")
 
     def _menu(self, turn: Turn, labels: Sequence[str]) -> None:
-        chances = turn.decision.probabilities
+        chances = turn.decision.choice.probabilities
         order = list(range(len(turn.menu)))
         if chances and self._max_actions is not None:
             order.sort(key=lambda index: -chances[index])
@@ -71,7 +71,8 @@ class Screen:
         for index in order[: self._max_actions]:
             chance = f"{chances[index]:4.0%}  {self._bar(chances[index])}" if chances else ""
             label = f"{labels[index]}. " if labels else ""
-            self._inside(f"  {chance}{label}{turn.menu[index]}", "green" if index == turn.decision.index else "")
+            chosen = turn.menu[index] == turn.decision.action
+            self._inside(f"  {chance}{label}{turn.menu[index]}", "green" if chosen else "")
         if len(order) > len(order[: self._max_actions]):
             self._inside(f"  and {len(order) - len(order[: self._max_actions])} more")
 

@@ -5,26 +5,32 @@ from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, ReflectRLError, WorkFailed, nearest
 from reflectrl.core.registry import env_names, make_env, register_env, register_gym_ids
 from reflectrl.core.types import (
+    Choice,
     Decision,
     Hints,
+    Image,
     Observation,
     Outcome,
     Task,
+    Tokens,
     Trajectory,
     Turn,
     Utterance,
 )
 
 __all__ = [
+    "Choice",
     "Decision",
     "EpisodeFailed",
     "Hints",
+    "Image",
     "InvalidInput",
     "NatLangEnv",
     "Observation",
     "Outcome",
     "ReflectRLError",
     "Task",
+    "Tokens",
     "Trajectory",
     "Turn",
     "Utterance",

@@ -34,7 +34,7 @@ MAX_NESTING = 50
 _NO_JSON = (bytes, bytearray, memoryview)
 """Types that ``msgspec`` would write as texts."""
 _PROBLEM_AND_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-_Leaf = str | int | float | None
+_Leaf = str | int | float | bytes | None
 
 
 def encode(value: Any) -> Any:

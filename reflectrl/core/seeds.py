@@ -9,3 +9,12 @@ def derive_seed(*parts: str | int) -> int:
     """Return a seed in [0, 2**31) for the purpose ``parts``, e.g. ``derive_seed(recipe.seed, "rollout", 7)``."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
+
+
+def draw(seed: int, step: int, role: str) -> float:
+    """A number in [0, 1), uniform over seeds: all the randomness of ``role`` at ``step`` of the episode ``seed``.
+
+    It depends on nothing else, so another role moves nobody's stream, and a step can be drawn without those before it.
+    """
+    digest = hashlib.sha256(f"{seed}/{step}/{role}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53

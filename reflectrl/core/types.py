@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+
+from reflectrl.core.errors import InvalidInput
 
 SPLITS = ("train", "validation", "test")
 OUTCOMES = ("success", "failure", "out of time")
@@ -22,6 +27,18 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Image:
+    """Picture of a state, as the bytes of a PNG file."""
+
+    data: bytes = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal hash of the bytes, by which files name the picture."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
 class Observation:
     """What a player may read of the state, ``p(s)`` of the paper, with the legal actions ``A(s)``."""
 
@@ -31,6 +48,8 @@ class Observation:
     task: str = ""
     """What an episode is about, where the environment says so in words: the same in every state, so prompts show it
     before the history, where its tokens keep their place."""
+    images: tuple[Image, ...] = ()
+    """Pictures of the state; players that read text see only ``text``."""
 
     @property
     def full_text(self) -> str:
@@ -69,28 +88,63 @@ class Hints:
 
 @dataclass(frozen=True)
 class Utterance:
-    """What a reflector said, and what it cost to say."""
+    """Words of a frozen player."""
 
     text: str
     tokens: int = 0
-    cached: bool = False
+    """Tokens generated for them; 0 for players that count none."""
+    scores: tuple[float | None, ...] = ()
+    """(T,) a rater's score of each step so far, ``None`` where it gives none; empty for every other player."""
+
+
+class Choice(msgspec.Struct, frozen=True, tag="choice"):
+    """Action chosen from the menu by one token, the paper's policy."""
+
+    index: int
+    """Position of the action in the menu as it was shown."""
+    probabilities: tuple[float, ...] = ()
+    """(n,) over the menu as shown; empty when the policy has none (a chat endpoint)."""
+
+
+class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+    """Action written as free text, for policies that think before they act."""
+
+    ids: tuple[int, ...]
+    """(L,) generated token ids."""
+    spans: tuple[tuple[int, int], ...]
+    """First and past-the-last positions in ``ids`` of the parts of the text: thought first, action last."""
+    logprobs: tuple[float, ...]
+    """(L,) natural log of the probability of each token."""
 
 
 @dataclass(frozen=True)
 class Decision:
     """One action of a policy over a menu of ``n`` actions."""
 
-    index: int
-    """Position of the action in the menu as it was shown."""
     action: str
     logprob: float
     """Natural log of the probability with which the action was sampled."""
     entropy: float
     """In nats, of the distribution over the menu."""
-    probabilities: tuple[float, ...] = ()
-    """(n,) over the menu as shown; empty when the policy has none (a chat endpoint)."""
+    output: Choice | Tokens
+    """The form in which the policy produced the action."""
     value: float = 0.0
     """The value head's estimate of the return from here, when the action was sampled; 0 without a value head."""
+
+    @property
+    def choice(self) -> Choice:
+        """The output of a policy that chooses from the menu.
+
+        Raises:
+            InvalidInput: the action was written as free text.
+
+        """
+        if not isinstance(self.output, Choice):
+            raise InvalidInput(
+                f"action {self.action!r} was written as free text; expected a choice from the menu: read the "
+                "trajectory with the policy that made it."
+            )
+        return self.output
 
 
 @dataclass(frozen=True)
@@ -100,10 +154,23 @@ class Turn:
     observation: Observation
     menu: tuple[str, ...]
     """The actions in the order in which they were shown (shuffled or not)."""
-    reflection: str | None
+    said: Mapping[str, Utterance]
+    """New words of the frozen players at this step, by role; they stay in view until the role speaks again."""
     decision: Decision
-    reward: float
+    rewards: Mapping[str, float]
+    """Rewards of the step by source: ``"env"``, and the roles of raters. A failed rating is absent, never 0."""
     illegal: bool = False
+
+    @property
+    def reflection(self) -> str | None:
+        """Text of the reflector; ``None`` where nobody reflected."""
+        words = self.said.get("reflector")
+        return None if words is None else words.text
+
+    @property
+    def reward(self) -> float:
+        """Reward of the environment, in its own units."""
+        return self.rewards["env"]
 
 
 @dataclass(frozen=True)
@@ -116,10 +183,12 @@ class Trajectory:
     terminated: bool
     truncated: bool
     success: bool
+    last_value: float = 0.0
+    """The value head's estimate of the return from the state in which the episode was truncated; 0 without one."""
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """(T,) rewards, in the environment's units."""
+        """(T,) rewards of the environment, in its own units."""
         return tuple(turn.reward for turn in self.turns)
 
     @property

@@ -1,24 +1,67 @@
-"""The trained player: one forward pass, one label token, no decoding."""
+"""The trained player: one forward pass, one label token, no decoding; it acts and scores with the same function."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from reflectrl.core import Decision
-from reflectrl.engine.sequences import Inputs, Tokens, padded
+from reflectrl.core import Choice, Decision
+from reflectrl.engine.sequences import Inputs, Tokens, padded, read, split, square_of
 from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
-from reflectrl.prompts import Prompt
+from reflectrl.players import Policy
+from reflectrl.prompts.views import MenuView
+
+
+@dataclass(frozen=True)
+class Scores:
+    """N decisions as the policy sees them now, with gradient."""
+
+    logprobs: Tensor
+    """(N,) natural log of the probability of each decision."""
+    entropies: Tensor
+    """(N,) nats, of the distribution that each was drawn from."""
+    values: Tensor
+    """(N,) estimates of the return; zeros without a value head."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Those of a minibatch's decisions that one forward pass scores."""
+
+    indices: tuple[int, ...]
+    """Their positions in the minibatch, in the order of the scores."""
+    views: tuple[MenuView, ...]
+    """What the policy saw at each."""
+    decisions: tuple[Decision, ...]
+    rows: tuple[Tokens, ...]
+    """Token ids of the prompts."""
+    trees: tuple[tuple[int, ...], ...]
+    """Positions in ``rows`` of the prompts that are computed as one prefix tree."""
+
+
+class TrainablePolicy(Policy, Protocol):
+    """Policy that a trainer can improve: it scores decisions with the function that it acts with."""
+
+    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
+        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens each."""
+        ...
+
+    def score(self, part: Part, model: Any = None) -> Scores:
+        """Score decisions with gradient, through ``model`` if given: the own one, wrapped for several processes."""
+        ...
+
+    def forget(self) -> None:
+        """Drop everything computed with older weights."""
+        ...
 
 
 class LMPolicy:
     """Acts with a causal language model that has a choice head (``add_choice_head``)."""
-
-    wants_hints = False
 
     def __init__(
         self,
@@ -31,28 +74,32 @@ class LMPolicy:
     ) -> None:
         """Act with ``model``, at most ``batch_size`` prompts a forward pass.
 
-        With ``slots`` of this model, what prompts share with those of the last call is not read again: ``forget`` it
-        whenever the weights have changed.
+        With ``slots`` of this model, what prompts share with those of the last call is not read again (``forget`` it
+        whenever the weights have changed), and prompts to score are computed as prefix trees.
         """
         self._model = model
         self._encoder = encoder
         self._greedy = greedy
         self._batch_size = batch_size
         self._slots = slots
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._dtype = base.dtype
+        self._square = None if slots is None else square_of(base)
 
     @property
     def reused(self) -> float:
-        """Fraction of the prompts' tokens, so far, whose states were there already."""
+        """Fraction of the prompts' tokens so far whose key-value states were cached."""
         return 0.0 if self._slots is None or not self._slots.given else 1 - self._slots.computed / self._slots.given
 
     def forget(self) -> None:
-        """Reuse nothing of what was computed before: the weights have changed."""
+        """Drop all cached key-value states: the weights have changed."""
         if self._slots is not None:
             self._slots.clear()
 
     @torch.no_grad()
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         """Sample by inverting the cumulative distribution at ``draws`` (or take the most probable label)."""
+        prompts = [view.prompt for view in views]
         was_training = self._model.training
         self._model.eval()
         decisions: dict[int, Decision] = {}
@@ -61,11 +108,45 @@ class LMPolicy:
                 token = inputs.input_ids[0, :1]
                 self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
                 continue
-            part = [prompts[index] for index in indices]
-            batch = self._encoder.with_menus(part, inputs)
+            part = [views[index] for index in indices]
+            batch = self._encoder.with_menus([view.prompt for view in part], inputs)
             decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
         self._model.train(was_training)
         return [decisions[index] for index in range(len(prompts))]
+
+    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
+        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included.
+
+        Prompts that share a prefix fall into the same pass, and are computed as one tree, where that is cheaper.
+        """
+        rows = self._encoder.rows([view.prompt for view in views])
+        parts = []
+        for trees in split(rows, tokens=max_tokens, square=self._square):
+            indices = tuple(index for tree in trees for index in tree)
+            local = iter(range(len(indices)))
+            parts.append(
+                Part(
+                    indices,
+                    tuple(views[index] for index in indices),
+                    tuple(decisions[index] for index in indices),
+                    tuple(rows[index] for index in indices),
+                    tuple(tuple(next(local) for _ in tree) for tree in trees),
+                )
+            )
+        return parts
+
+    def score(self, part: Part, model: Any = None) -> Scores:
+        """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
+
+        Raises:
+            InvalidInput: a decision that is no choice from the menu.
+
+        """
+        inputs = read(part.rows, part.trees, self._model.device, self._dtype)
+        batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
+        distribution, values = action_distribution(self._model if model is None else model, batch)
+        chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)
+        return Scores(distribution.log_prob(chosen), distribution.entropy(), values)
 
     def _passes(self, rows: Sequence[Tokens]) -> Iterator[tuple[Sequence[int], Inputs]]:
         """Forward passes, and which prompts end in each."""
@@ -84,7 +165,7 @@ class LMPolicy:
             last = inputs.last.repeat_interleave(repeats) if indices else inputs.last
             yield [index for each in indices for index in each], replace(inputs, last=last)
 
-    def _decide(self, prompts: Sequence[Prompt], batch: PromptBatch, draws: Sequence[float]) -> Iterator[Decision]:
+    def _decide(self, views: Sequence[MenuView], batch: PromptBatch, draws: Sequence[float]) -> Iterator[Decision]:
         distribution, values = action_distribution(self._model, batch)
         probs = distribution.probs.cpu().double()
         if self._greedy:
@@ -96,6 +177,7 @@ class LMPolicy:
             index = (cumulative <= point[:, None]).sum(-1)
         logprobs = distribution.log_prob(index.to(distribution.logits.device)).tolist()
         columns = (index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), values.tolist())
-        for prompt, choice, logprob, entropy, row, value in zip(prompts, *columns, strict=True):
-            actions = prompt.menu.actions if prompt.menu else ()
-            yield Decision(choice, actions[choice], logprob, entropy, tuple(row[: len(actions)]), value)
+        for view, choice, logprob, entropy, row, value in zip(views, *columns, strict=True):
+            actions = view.menu.actions
+            output = Choice(choice, tuple(row[: len(actions)]))
+            yield Decision(actions[choice], logprob, entropy, output, value)

@@ -14,7 +14,7 @@ from reflectrl.engine.decode import Decoder, Sampler
 from reflectrl.engine.sequences import Tokens
 from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.players.cache import CachedReflector
+from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
 
 
@@ -30,7 +30,7 @@ class Chosen(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
 
 
-class LMReflector(CachedReflector):
+class LMReflector(CachedPlayer):
     """Reflects with a causal language model.
 
     With temperature 0 the words depend on the prompt only and the model never changes, so reflections are kept in an
@@ -67,17 +67,17 @@ class LMReflector(CachedReflector):
         self._ends = frozenset({tokenizer.eos_token_id, *ends})
 
     def speaks_with(self, model: Any) -> bool:
-        """Whether ``model`` is the one that reflects (single player)."""
+        """Return whether ``model`` is the one that reflects (single player)."""
         return self._model is model
 
     def clear(self) -> None:
-        """Forget all reflections and states; needed only when the reflector's weights change (single player)."""
+        """Drop all cached reflections and key-value states: the weights have changed (single player)."""
         super().clear()
         if self._slots is not None:
             self._slots.clear()
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """One utterance a prompt, at most ``max_new_tokens`` tokens each."""
+        """Return one utterance a prompt, at most ``max_new_tokens`` tokens each."""
         rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts]
         was_training = self._model.training
         self._model.eval()

@@ -1,46 +1,40 @@
-"""``Agent``: the two trained players of a run, or of an export of one, for states from anywhere."""
+"""``Agent``: the trained players of a run, or of an export of one, for states from anywhere."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_file
-from reflectrl.core import Decision, InvalidInput, Observation, nearest
+from reflectrl.core import InvalidInput, Observation, nearest
 from reflectrl.core.layout import POLICIES
 from reflectrl.core.promises import wrong_observation
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
-from reflectrl.players import Policy, Reflector
-from reflectrl.prompts import Menu, PromptFormat, labels
-
-
-@dataclass(frozen=True)
-class Move:
-    """One step: what was said, what was possible, and what was chosen."""
-
-    reflection: str | None
-    menu: Menu
-    decision: Decision
+from reflectrl.players import Player, Policy, Seat
+from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts.views import State
+from reflectrl.rollout import Move, play_turn
+from reflectrl.rollout.turn import reads_hints
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Both players on stage."""
+    """The trained players of a run, ready to play states from anywhere."""
 
     who: str
-    """In words: which policy of which folder."""
+    """Name for messages: the policy and its folder."""
     recipe: Recipe
-    """What they were trained with."""
+    """Recipe of their training."""
     layout: PromptFormat
-    """How they are shown a state."""
+    """Layout of their prompts."""
     max_actions: int
     """Length of the longest menu."""
     policy: Policy
-    reflector: Reflector | None
+    seats: tuple[Seat, ...]
+    """The frozen players."""
 
     def act(
         self,
@@ -48,37 +42,44 @@ class Agent:
         past: Sequence[str] = (),
         *,
         reflection: str | None = None,
-        rng: random.Random | None = None,
+        seed: int = 0,
     ) -> Move:
         """Reflect, then choose, as ``rollout`` does for each step of an episode.
 
         Args:
             observation: the state, with its legal actions.
             past: the actions that were played before it, oldest first.
-            reflection: said instead of what the reflector would say.
-            rng: draws what is not greedy; the generator of an episode, ``random.Random(seed)``, gives the steps that
-                ``rollout`` plays with that seed. A new one, of seed 0, if absent.
+            reflection: used instead of asking the reflector.
+            seed: decides every draw that is not greedy; the seed of an episode gives the steps that ``rollout`` plays.
 
         Raises:
             InvalidInput: a state that no environment may show, one that is too long for the model, or a reflector that
-                only an environment can tell what to say (the expert).
+                only an environment can answer for (the expert).
 
         """
+        return self.play([self.state(observation, past, reflection=reflection, seed=seed)])[0]
+
+    def state(
+        self, observation: Observation, past: Sequence[str] = (), *, reflection: str | None = None, seed: int = 0
+    ) -> State:
+        """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
         if (wrong := wrong_observation(observation, self.max_actions, ended=False)) is not None:
             raise InvalidInput(f"the state cannot be played: it {wrong}.")
-        rng = rng or random.Random(0)
-        to_reflect, to_act = rng.random(), rng.random()
-        if reflection is None and self.reflector is not None:
-            if self.reflector.wants_hints:
-                raise InvalidInput(
-                    f"{self.who} was trained with the reflections of the expert, who knows nothing of a state from "
-                    "elsewhere; give a reflection along with it."
-                )
-            asked = [self.layout.reflector(observation, past)]
-            reflection = self.reflector.reflect(asked, [to_reflect])[0].text
-        menu = self.layout.menu(observation, rng)
-        prompt = self.layout.policy(observation, past, reflection, menu)
-        return Move(reflection, menu, self.policy.act([prompt], [to_act])[0])
+        if reflection is None and reads_hints(self.policy, self.seats):
+            raise InvalidInput(
+                f"{self.who} was trained with the reflections of the expert, who knows nothing of a state from "
+                "elsewhere; give a reflection along with it."
+            )
+        return State(observation, tuple(past), seed, {} if reflection is None else {"reflector": reflection})
+
+    def play(self, states: Sequence[State]) -> list[Move]:
+        """Play one turn in each state, side by side; raises as ``play_turn`` does."""
+        return play_turn(states, policy=self.policy, seats=self.seats, layout=self.layout)
+
+    @property
+    def reflector(self) -> Player | None:
+        """The player who reflects; ``None`` without one."""
+        return next((seat.player for seat in self.seats if seat.role == "reflector"), None)
 
 
 def load_agent(
@@ -107,7 +108,7 @@ def load_agent(
     here = recipe is not None  # an environment for it can be made, and its menus may be longer
     cast = Cast(wanted, RunFolder(run)) if exported is None or here else _ExportedCast(wanted, run, exported)
     lm, player = cast.lm_policy(name)
-    return Agent(f"{name} of {run}", wanted, cast.layout, len(cast.labels), player(greedy), cast.reflector(lm))
+    return Agent(f"{name} of {run}", wanted, cast.layout, len(cast.labels), player(greedy), cast.seats(lm))
 
 
 class _ExportedCast(Cast):

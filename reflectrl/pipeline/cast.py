@@ -32,7 +32,7 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
+from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat, labels
 
 if TYPE_CHECKING:  # openai takes a second to import
@@ -128,7 +128,11 @@ class Cast:
             return policy
         return RandomPolicy() if name == "random" else ExpertPolicy()
 
-    def reflector(self, policy: LanguageModel | None) -> Reflector | None:
+    def seats(self, policy: LanguageModel | None) -> tuple[Seat, ...]:
+        """Return the frozen players of this recipe, see ``reflector``."""
+        return reflecting(self.reflector(policy))
+
+    def reflector(self, policy: LanguageModel | None) -> Player | None:
         """Who reflects in this recipe; ``policy`` is the model that speaks for itself in the single-player ablation."""
         kind, players = self.recipe.players.reflector, self.recipe.players
         if kind == "none":
@@ -143,7 +147,7 @@ class Cast:
             return self._lm_reflector(policy, self.recipe.model)
         return self._local_reflector
 
-    def other_reflector(self, section: ReflectorSection) -> Callable[[], Reflector | None]:
+    def other_reflector(self, section: ReflectorSection) -> Callable[[], Player | None]:
         """Makes a reflector of ``eval.reflectors``, after a look at whether it can be made.
 
         Raises:
@@ -157,7 +161,7 @@ class Cast:
         other = Cast(reflector_recipe(section.name, folder, self.recipe), RunFolder(folder))
         return lambda: other.reflector(None)
 
-    def _remote_reflector(self, endpoint: Endpoint, role: str) -> Reflector:
+    def _remote_reflector(self, endpoint: Endpoint, role: str) -> Player:
         from reflectrl.players.remote import RemoteReflector
 
         reflector = RemoteReflector(

@@ -16,7 +16,7 @@ from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import ExpertReflector, Policy, Reflector, ScriptedReflector, ShuffledReflector
+from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, ShuffledReflector, reflecting
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import evaluate, fixed_episodes
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
@@ -74,7 +74,7 @@ class _Evaluation:
         return read_results(self._unfinished)
 
     def play(
-        self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Reflector | None
+        self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
         """One row of the table, and those of its groups of tasks."""
         section, splits = self.recipe.eval, self.recipe.eval.splits
@@ -98,7 +98,7 @@ class _Evaluation:
         return trajectories
 
     def _play(
-        self, episodes: Sequence[Episode], label: str, policy: Policy, reflector: Reflector | None
+        self, episodes: Sequence[Episode], label: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
         finished = 0
 
@@ -111,7 +111,7 @@ class _Evaluation:
             self._envs,
             episodes,
             policy=policy,
-            reflector=reflector,
+            seats=reflecting(reflector),
             layout=self.cast.layout,
             on_episode=count,
         )
@@ -128,7 +128,7 @@ class _Evaluation:
         lm, player = self.cast.lm_policy(_FOLDERS[name])
         self._check_prompt_lengths(lm)
         who, section = self.recipe.players.reflector, self.recipe.eval
-        reflectors: dict[str, Callable[[], Reflector | None]] = {who: lambda: self.cast.reflector(lm)}
+        reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.cast.reflector(lm)}
         if name == "rlft":
             reflectors |= self._reflectors
         for reflections, load in reflectors.items():
@@ -153,7 +153,7 @@ def _identity(row: EvalRow) -> tuple[str, str, str, str]:
     return row.policy, row.reflections, row.mode, row.split
 
 
-def _control(kind: str, sampled: Sequence[Trajectory]) -> Reflector:
+def _control(kind: str, sampled: Sequence[Trajectory]) -> Player:
     if kind == "blank":
         return ScriptedReflector(lambda _: "")
     if kind == "expert":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from reflectrl.core.chat import Messages
 from reflectrl.core.extras import Ask, Copilot
 from reflectrl.core.registry import DEFAULT_COPILOT, env_class
 from reflectrl.pipeline.folder import last_policy, read_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Reflector
+from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 
@@ -38,7 +38,7 @@ class Explorers:
     """Name of the players, for the person who watches."""
     layout: PromptFormat
     """Layout of their prompts."""
-    enter: Callable[[Options], tuple[Policy, Reflector | None]]
+    enter: Callable[[Options], tuple[Policy, Sequence[Seat]]]
     """Makes the players for an environment with these options; called late, since models take long to load."""
     env: str = DEFAULT_COPILOT
     """Name of the environment, which brings a copilot."""
@@ -91,10 +91,10 @@ def explore(
     """
     settings = {**players.options, **(options or {})}
     with copilot(players.env).open_task(source, question, settings, players.answer) as opened:
-        policy, reflector = players.enter(opened.options)
+        policy, seats = players.enter(opened.options)
         episode = Episode(opened.task, seed)
         try:
-            rollout([opened.env], [episode], policy=policy, reflector=reflector, layout=players.layout, on_turn=show)
+            rollout([opened.env], [episode], policy=policy, seats=seats, layout=players.layout, on_turn=show)
         except InvalidInput as error:  # a folder with long names
             step = opened.env.steps + 1
             raise InvalidInput(f"step {step} cannot be played: {error} A smaller --page may help.") from error
@@ -106,13 +106,14 @@ def person() -> Explorers:
     from reflectrl.players.human import HumanPolicy
 
     layout = PromptFormat(_env().instructions, history=0)
-    return Explorers("you", layout, lambda _: (HumanPolicy(), None), options=copilot().person_options)
+    return Explorers("you", layout, lambda _: (HumanPolicy(), ()), options=copilot().person_options)
 
 
 def expert(answer: str) -> Explorers:
     """Return the environment's expert, who is given the answer and shows a shortest way to it."""
     layout = PromptFormat(_env().instructions)
-    return Explorers(f"the expert, told {answer}", layout, lambda _: (ExpertPolicy(), ExpertReflector()), answer=answer)
+    seats = reflecting(ExpertReflector())
+    return Explorers(f"the expert, given {answer}", layout, lambda _: (ExpertPolicy(), seats), answer=answer)
 
 
 def chat_model(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Explorers:
@@ -127,7 +128,8 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env or Endpoint.api_key_env)
     policy, reflector = RemotePolicy(endpoint), RemoteReflector(endpoint)
-    return Explorers(str(endpoint), PromptFormat(_env().instructions, history=HISTORY), lambda _: (policy, reflector))
+    layout, seats = PromptFormat(_env().instructions, history=HISTORY), reflecting(reflector)
+    return Explorers(str(endpoint), layout, lambda _: (policy, seats))
 
 
 def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Ask:
@@ -186,16 +188,14 @@ def trained(run: Path, *, greedy: bool = True) -> Explorers:
     )
 
 
-def _enter(
-    recipe: Recipe, run: Path, policy: str, options: Options, *, greedy: bool
-) -> tuple[Policy, Reflector | None]:
+def _enter(recipe: Recipe, run: Path, policy: str, options: Options, *, greedy: bool) -> tuple[Policy, Sequence[Seat]]:
     """Load the run's players for the environment that is played here instead of the recipe's."""
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 
     env = replace(recipe.env, options=dict(options))
     here = recipe.model_copy(update={"env": env, "dataset": None})
     agent = load_agent(run, policy=policy, greedy=greedy, recipe=here)
-    return agent.policy, agent.reflector
+    return agent.policy, agent.seats
 
 
 def _env() -> type[NatLangEnv]:

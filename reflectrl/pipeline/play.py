@@ -14,7 +14,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, mak
 from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Reflector
+from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
@@ -33,7 +33,7 @@ class Game:
     who: str
     """In words, for the person who watches."""
     policy: Policy
-    reflector: Reflector | None
+    seats: tuple[Seat, ...]
 
 
 def person(name: str, options: Options, *, hints: bool = False, reflects: bool = False) -> Game:
@@ -50,19 +50,21 @@ def person(name: str, options: Options, *, hints: bool = False, reflects: bool =
 
     env, policy = make_env(name, **options), HumanPolicy()
     reflector = HumanReflector(policy) if reflects else ExpertReflector() if hints else None
-    return Game(env, Header(name, options, PromptFormat(env.instructions, history=0)), "you", policy, reflector)
+    header = Header(name, options, PromptFormat(env.instructions, history=0))
+    return Game(env, header, "you", policy, reflecting(reflector))
 
 
 def expert(name: str, options: Options) -> Game:
     """The environment's own expert."""
     env = make_env(name, **options)
-    return Game(env, Header(name, options, PromptFormat(env.instructions)), "expert", ExpertPolicy(), ExpertReflector())
+    header = Header(name, options, PromptFormat(env.instructions))
+    return Game(env, header, "expert", ExpertPolicy(), reflecting(ExpertReflector()))
 
 
 def chance(name: str, options: Options) -> Game:
     """Any action, each as probable as the others."""
     env = make_env(name, **options)
-    return Game(env, Header(name, options, PromptFormat(env.instructions)), "random", RandomPolicy(), None)
+    return Game(env, Header(name, options, PromptFormat(env.instructions)), "random", RandomPolicy(), ())
 
 
 def trained(run: Path, name: str | None, options: Options, *, policy: str | None = None, greedy: bool = True) -> Game:
@@ -98,7 +100,7 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
             f"knows labels for {agent.max_actions}; choose options with shorter menus."
         )
     header = Header(recipe.env.name, {**recipe.env.options, **options}, recipe.prompt.layout(env.instructions))
-    return Game(env, header, agent.who, agent.policy, agent.reflector)
+    return Game(env, header, agent.who, agent.policy, agent.seats)
 
 
 def choose_episodes(
@@ -150,7 +152,7 @@ def check_teacher(game: Game, episodes: list[Episode]) -> None:
         InvalidInput: they cannot.
 
     """
-    if game.reflector is None:
+    if not game.seats:
         raise InvalidInput(
             f"episodes were to be saved for others to learn from, but the player ({game.who}) does not reflect, and "
             "each step needs a reflection; choose another player, or play yourself."
@@ -181,7 +183,7 @@ def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> 
         [game.env],
         [episode],
         policy=game.policy,
-        reflector=game.reflector,
+        seats=game.seats,
         layout=game.header.prompt,
         on_turn=show,
     )

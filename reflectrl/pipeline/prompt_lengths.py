@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.core import InvalidInput, Trajectory, WorkFailed
+from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
 from reflectrl.core.layout import TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.load import LanguageModel
@@ -17,8 +17,10 @@ from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.cast import Cast
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.views import view
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import prompts_of, read_trajectories
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.turn import policy_views, states_of
 
 TASKS = 4
 """Tasks that are played at random, one episode each, for each of the environment's option sets."""
@@ -93,16 +95,17 @@ def check_prompt_lengths(
 
     """
     players = cast.recipe.players
-    played = [*_taught(cast), *_at_random(cast, split, options)]
-    pairs = [
-        pair
-        for trajectory in played
-        for pair in prompts_of(_without_reflections(trajectory, players.reflector), cast.layout)
-    ]
+    found = [*_taught(cast), *_at_random(cast, split, options)]
+    played = [_without_reflections(trajectory, players.reflector) for trajectory in found]
+    prompts = {
+        "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, cast.layout)],
+        "reflector": [
+            view("reflector", cast.layout, state).prompt for trajectory in played for state in states_of(trajectory)
+        ],
+    }
     speaks = 0 if players.reflector in ("none", "expert") else players.max_new_tokens
     for player, lm in models.items():
-        prompts = [policy if player == "policy" else reflector for reflector, policy in pairs]
-        PromptLimit(player, lm, cast.section(player).max_length, speaks).check(prompts)
+        PromptLimit(player, lm, cast.section(player).max_length, speaks).check(prompts[player])
 
 
 def _taught(cast: Cast) -> list[Trajectory]:
@@ -120,11 +123,11 @@ def _at_random(cast: Cast, split: str, options: Sequence[Mapping[str, Any]]) -> 
             chosen = tasks[:: max(1, len(tasks) // TASKS)][:TASKS]
             episodes = [Episode(task, derive_seed(cast.recipe.seed, "prompt lengths", task.id)) for task in chosen]
             with contextlib.suppress(WorkFailed):  # reported when it happens in the stage itself
-                yield from rollout([env], episodes, policy=RandomPolicy(), reflector=None, layout=cast.layout)
+                yield from rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=cast.layout)
             env.close()
 
 
 def _without_reflections(trajectory: Trajectory, reflector: str) -> Trajectory:
     """The episode with empty reflections, or without any where the recipe has no reflector."""
-    reflection = None if reflector == "none" else ""
-    return replace(trajectory, turns=tuple(replace(turn, reflection=reflection) for turn in trajectory.turns))
+    said = {} if reflector == "none" else {"reflector": Utterance("")}
+    return replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))

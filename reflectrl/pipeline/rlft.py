@@ -36,7 +36,8 @@ from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import Reflector
+from reflectrl.players import Player, reflecting
+from reflectrl.players.cache import CachedPlayer
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
@@ -74,7 +75,7 @@ class _Records:
         recipe: Recipe,
         run: RunFolder,
         cast: Cast,
-        reflector: Reflector | None,
+        reflector: Player | None,
         envs: RecipeEnvs,
         advance: Advance,
         tracking: Tracking | None,
@@ -112,7 +113,7 @@ class _Records:
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         append_jsonl(self._run / METRICS, [done])
         steps = sum(len(episode.turns) for episode in episodes)
-        hit_rate = self._reflector.hit_rate if self._reflector else 0.0
+        hit_rate = self._reflector.hit_rate if isinstance(self._reflector, CachedPlayer) else 0.0
         throughput = Throughput(
             iteration=done.iteration,
             seconds=round(seconds, 4),
@@ -175,7 +176,7 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
             encoder=cast.encoder(lm),
             env_factory=envs.make,
             layout=cast.layout,
-            reflector=reflector,
+            seats=reflecting(reflector),
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
             stop=stop,
             failures=run / FAILURES,

@@ -1,15 +1,19 @@
-"""Who speaks and who acts: protocols and the players that need no local model."""
+"""Protocols of players and policies, and the players that need no local model."""
 
-from reflectrl.players.base import Policy, Reflector
+from reflectrl.players.base import Player, Policy, ReadsHints, Seat, reflecting
 from reflectrl.players.expert import ExpertPolicy, ExpertReflector
-from reflectrl.players.scripted import RandomPolicy, ScriptedReflector, ShuffledReflector
+from reflectrl.players.scripted import GivenActions, RandomPolicy, ScriptedReflector, ShuffledReflector
 
 __all__ = [
     "ExpertPolicy",
     "ExpertReflector",
+    "GivenActions",
+    "Player",
     "Policy",
     "RandomPolicy",
-    "Reflector",
+    "ReadsHints",
     "ScriptedReflector",
+    "Seat",
     "ShuffledReflector",
+    "reflecting",
 ]

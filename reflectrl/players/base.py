@@ -1,36 +1,54 @@
-"""The two protocols of the loop. Players see prompts; they never see a reward or whether an episode succeeded."""
+"""The protocols of everybody at the table. Players see views: never a reward, nor whether an episode succeeded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from reflectrl.core import Decision, Utterance
-from reflectrl.prompts import Prompt
+from reflectrl.prompts.views import MenuView, View
+
+When = Literal["episode_start", "before_act", "after_act", "episode_end"]
 
 
-class Reflector(Protocol):
-    """Writes a reflection ``R ~ R(p(s))`` for each state."""
+class Player(Protocol):
+    """Frozen player: writes words about each state, such as a reflection ``R ~ R(p(s))``."""
 
-    wants_hints: bool
-    """True for players that read ``prompt.hints`` (the expert); the rollout fills them in only then."""
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return one utterance a view, in order.
 
-    @property
-    def hit_rate(self) -> float:
-        """Fraction of the reflections so far that came from a cache; 0 without one."""
-        ...
+        Args:
+            views: what the player may see, see ``reflectrl.prompts.views``.
+            draws: uniform in [0, 1), one a view; all the randomness there is.
 
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """One utterance a prompt, in order; ``draws``, uniform in [0, 1), one a prompt, is all the randomness."""
+        """
         ...
 
 
 class Policy(Protocol):
     """Chooses an action ``a ~ pi(. | p(s), R, menu)`` for each state."""
 
-    wants_hints: bool
-    """As for ``Reflector``."""
-
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt, in order; sampling inverts the distribution at ``draws``, so batches do not matter."""
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view, in order; equal views and draws give equal actions in any batch."""
         ...
+
+
+class ReadsHints:
+    """Base of players that are given the expert's hints: the expert itself, and a person who may ask for them."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A frozen player's place in the turn."""
+
+    role: str
+    """One of ``reflectrl.prompts.views.FROZEN_ROLES``; it decides what the player sees and who reads its words."""
+    player: Player
+    when: When = "before_act"
+    """Moment at which it speaks."""
+
+
+def reflecting(reflector: Player | None) -> tuple[Seat, ...]:
+    """The seats of Reflect-RL: one reflector, or none for the ablation without reflections."""
+    return () if reflector is None else (Seat("reflector", reflector),)

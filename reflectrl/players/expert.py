@@ -4,54 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reflectrl.core import Decision, Hints, InvalidInput, Utterance
-from reflectrl.prompts import Prompt
+from reflectrl.core import Choice, Decision, Hints, InvalidInput, Utterance
+from reflectrl.players.base import ReadsHints
+from reflectrl.prompts.views import MenuView, View
 
 
-def _hints(prompt: Prompt) -> Hints:
-    if prompt.hints is None:
-        raise InvalidInput("an expert player was given a prompt without hints; play it through reflectrl.rollout.")
-    return prompt.hints
+def _hints(view: View) -> Hints:
+    if view.hints is None:
+        raise InvalidInput("an expert player was given a view without hints; play it through reflectrl.rollout.")
+    return view.hints
 
 
-class ExpertPolicy:
+class ExpertPolicy(ReadsHints):
     """Plays ``env.expert()``."""
 
-    wants_hints = True
-
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - deterministic
-        """The expert's action, with certainty.
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - nothing is drawn
+        """Return the expert's action, with certainty.
 
         Raises:
             InvalidInput: the environment has no expert.
 
         """
-        return [self._decide(prompt) for prompt in prompts]
+        return [self._decide(view) for view in views]
 
     @staticmethod
-    def _decide(prompt: Prompt) -> Decision:
-        action = _hints(prompt).action
-        if action is None or prompt.menu is None:
+    def _decide(view: MenuView) -> Decision:
+        action = _hints(view).action
+        if action is None:
             raise InvalidInput("the expert was asked to play an environment that has none; write its expert() method.")
-        index = prompt.menu.actions.index(action)
-        certain = tuple(float(i == index) for i in range(len(prompt.menu.actions)))
-        return Decision(index, action, logprob=0.0, entropy=0.0, probabilities=certain)
+        actions = view.menu.actions
+        index = actions.index(action)
+        certain = tuple(float(i == index) for i in range(len(actions)))
+        return Decision(action, 0.0, 0.0, Choice(index, certain))
 
 
-class ExpertReflector:
+class ExpertReflector(ReadsHints):
     """Says ``env.reflection()``."""
 
-    wants_hints = True
-    hit_rate = 0.0
-
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
-        """The expert's reflection.
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - nothing is drawn
+        """Return the expert's reflections.
 
         Raises:
             InvalidInput: the environment has none.
 
         """
-        said = [_hints(prompt).reflection for prompt in prompts]
+        said = [_hints(view).reflection for view in views]
         if None in said:
             raise InvalidInput("the expert was asked to reflect in an environment without expert() and reflection().")
         return [Utterance(text or "") for text in said]

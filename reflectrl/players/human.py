@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from reflectrl.core import Decision, InvalidInput, ReflectRLError, Utterance, nearest
+from reflectrl.core import Choice, Decision, ReflectRLError, Utterance, nearest
 from reflectrl.core.text import visible
-from reflectrl.prompts import Menu, Prompt
+from reflectrl.players.base import ReadsHints
+from reflectrl.prompts import Menu
 from reflectrl.prompts.format import REFLECTION_CUE
+from reflectrl.prompts.views import MenuView, View
 
 QUIT = "quit"
 
@@ -20,8 +22,8 @@ class PlayerLeft(ReflectRLError):
     exit_code = 130
 
 
-class _Desk:
-    """A keyboard and a screen, on which nothing is shown twice."""
+class _Console:
+    """Keyboard and screen; nothing is shown twice."""
 
     def __init__(self, read: Callable[[], str], out: TextIO | None) -> None:
         self._read = read
@@ -58,63 +60,56 @@ class HumanPolicy:
 
     """
 
-    wants_hints = False
-
     def __init__(self, read: Callable[[], str] = input, out: TextIO | None = None) -> None:
-        self.desk = _Desk(read, out)
+        self.console = _Console(read, out)
 
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - a person draws
-        """One decision a prompt, asked for one after the other.
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - a person chooses
+        """Return one decision a view, asked for one after the other.
 
         Raises:
             PlayerLeft: the person typed ``quit``, or there is no more input.
 
         """
-        return [self._decide(prompt) for prompt in prompts]
+        return [self._decide(view) for view in views]
 
-    def _decide(self, prompt: Prompt) -> Decision:
-        menu = prompt.menu
-        if menu is None:
-            raise InvalidInput("a policy was given a reflector's prompt; expected one with a menu.")
-        self.desk.show_prompt(prompt.head, prompt.text)
+    def _decide(self, view: MenuView) -> Decision:
+        menu, prompt = view.menu, view.prompt
+        self.console.show_prompt(prompt.head, prompt.text)
         while True:
-            answer = self.desk.line()
+            answer = self.console.line()
             found = _named(answer, menu)
             if not found and answer.casefold() == QUIT:
                 raise _left()
             found = found or _begun(answer, menu)
             if len(found) == 1:
-                return Decision(found[0], menu.actions[found[0]], logprob=0.0, entropy=0.0)
-            self.desk.show(f"{_complaint(answer, found, menu)} Or type {QUIT}.\n")
+                return Decision(menu.actions[found[0]], 0.0, 0.0, Choice(found[0]))
+            self.console.show(f"{_complaint(answer, found, menu)} Or type {QUIT}.\n")
 
 
-class HumanReflector:
+class HumanReflector(ReadsHints):
     """Asks the person of ``policy`` for a reflection in each state; the expert's, where there is one, is suggested."""
 
-    wants_hints = True
-    hit_rate = 0.0
-
     def __init__(self, policy: HumanPolicy) -> None:
-        self._desk = policy.desk
+        self._console = policy.console
 
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
-        """One line a prompt, asked for one after the other.
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - a person writes
+        """Return one line a view, asked for one after the other.
 
         Raises:
             PlayerLeft: the person typed ``quit``, or there is no more input.
 
         """
-        return [Utterance(self._reflect(prompt)) for prompt in prompts]
+        return [Utterance(self._reflect(view)) for view in views]
 
-    def _reflect(self, prompt: Prompt) -> str:
-        advice = prompt.hints.reflection if prompt.hints else None
-        self._desk.show_prompt(prompt.head, prompt.text.removesuffix(REFLECTION_CUE), goes_on=True)
-        self._desk.show(f"Your reflection, or Enter for: {advice}\n" if advice else "Your reflection:\n")
+    def _reflect(self, view: View) -> str:
+        prompt, advice = view.prompt, view.hints.reflection if view.hints else None
+        self._console.show_prompt(prompt.head, prompt.text.removesuffix(REFLECTION_CUE), goes_on=True)
+        self._console.show(f"Your reflection, or Enter for: {advice}\n" if advice else "Your reflection:\n")
         while True:
-            said = self._desk.line() or advice
+            said = self._console.line() or advice
             if said:
                 break
-            self._desk.show(f"Nothing was typed. Type how things stand, in one line. Or type {QUIT}.\n")
+            self._console.show(f"Nothing was typed. Type how things stand, in one line. Or type {QUIT}.\n")
         if said.casefold() == QUIT:
             raise _left()
         return said

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from reflectrl.core import Decision, InvalidInput, Utterance
+from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.endpoint.account import Account
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
-from reflectrl.players.cache import CachedReflector
-from reflectrl.prompts import Menu, Prompt
+from reflectrl.players.cache import CachedPlayer
+from reflectrl.prompts import Prompt
 from reflectrl.prompts.chat import policy_chat, read_label, read_reflection, reflector_chat
+from reflectrl.prompts.views import MenuView
 
 
-class RemoteReflector(CachedReflector):
+class RemoteReflector(CachedPlayer):
     """A frozen chat model that reflects. At temperature 0 equal prompts are asked once and remembered.
 
     A prompt that the model gives no usable reply to gets an empty reflection; ``endpoint.max_rejected`` bounds them.
@@ -35,7 +36,7 @@ class RemoteReflector(CachedReflector):
         self.client = ChatClient(endpoint, journal, account)
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """One utterance a prompt.
+        """Return one utterance a prompt.
 
         Raises:
             WorkFailed: the endpoint failed, or too many prompts were left without a usable reply.
@@ -51,30 +52,21 @@ class RemoteReflector(CachedReflector):
 class RemotePolicy:
     """A chat model that plays by naming labels. Its probabilities are unknown, so they stay out of the record."""
 
-    wants_hints = False
-
     def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
         """Speak through ``endpoint``."""
         self.client = ChatClient(endpoint, journal, account)
 
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt.
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view.
 
         Raises:
             WorkFailed: the endpoint gave no usable reply, or no label however often it was asked.
 
         """
-        menus = [_menu(prompt) for prompt in prompts]
-        reads = [partial(read_label, menu=menu) for menu in menus]
-        chats = [policy_chat(prompt) for prompt in prompts]
+        reads = [partial(read_label, menu=view.menu) for view in views]
+        chats = [policy_chat(view.prompt) for view in views]
         replies = self.client.ask_many(chats, reads, [repr(draw) for draw in draws])
         return [
-            Decision(reply.value, menu.actions[reply.value], logprob=0.0, entropy=0.0)
-            for reply, menu in zip(replies, menus, strict=True)
+            Decision(view.menu.actions[reply.value], 0.0, 0.0, Choice(reply.value))
+            for reply, view in zip(replies, views, strict=True)
         ]
-
-
-def _menu(prompt: Prompt) -> Menu:
-    if prompt.menu is None:
-        raise InvalidInput("a policy was given a reflector's prompt; expected one with a menu.")
-    return prompt.menu

@@ -1,57 +1,61 @@
-"""Players without a model: the random policy, and reflectors whose words are a function of the prompt."""
+"""Players without a model: the random policy, given actions, and reflectors whose words follow a rule."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from reflectrl.core import Decision, InvalidInput, Utterance
-from reflectrl.prompts import Prompt
+from reflectrl.core import Choice, Decision, InvalidInput, Utterance
+from reflectrl.prompts.views import MenuView, View
 
 
 class RandomPolicy:
     """Uniform over the menu: the floor of every table."""
 
-    wants_hints = False
-
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One uniformly drawn action a prompt."""
-        return [self._decide(prompt, draw) for prompt, draw in zip(prompts, draws, strict=True)]
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one uniformly drawn action a view."""
+        return [self._decide(view.menu.actions, draw) for view, draw in zip(views, draws, strict=True)]
 
     @staticmethod
-    def _decide(prompt: Prompt, draw: float) -> Decision:
-        if prompt.menu is None:
-            raise InvalidInput("a policy was given a reflector's prompt; expected one with a menu.")
-        n = len(prompt.menu.actions)
+    def _decide(actions: Sequence[str], draw: float) -> Decision:
+        n = len(actions)
         index = int(draw * n)
-        return Decision(index, prompt.menu.actions[index], -math.log(n), math.log(n), (1 / n,) * n)
+        return Decision(actions[index], -math.log(n), math.log(n), Choice(index, (1 / n,) * n))
+
+
+class GivenActions:
+    """Plays actions that were decided elsewhere, one a view."""
+
+    def __init__(self, actions: Sequence[str]) -> None:
+        self._actions = actions
+
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - nothing is drawn
+        """Return the given actions, in order; each must be on its menu."""
+        return [
+            Decision(action, 0.0, 0.0, Choice(view.menu.actions.index(action)))
+            for view, action in zip(views, self._actions, strict=True)
+        ]
 
 
 class ScriptedReflector:
-    """Says ``words(prompt.text)``: a blank or shuffled reflection as a control, or a rule of one's own."""
-
-    wants_hints = False
-    hit_rate = 0.0
+    """Says ``words(prompt.text)``: a blank reflection as a control, or a rule of one's own."""
 
     def __init__(self, words: Callable[[str], str]) -> None:
         self._words = words
 
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
-        """The script's words for each prompt."""
-        return [Utterance(self._words(prompt.text)) for prompt in prompts]
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - nothing is drawn
+        """Return the script's words for each prompt."""
+        return [Utterance(self._words(view.prompt.text)) for view in views]
 
 
 class ShuffledReflector:
-    """Says words that were meant for other states: the control that tells whether a policy reads its reflections."""
-
-    wants_hints = False
-    hit_rate = 0.0
+    """Says words that were meant for other states: the control that shows whether a policy reads its reflections."""
 
     def __init__(self, pool: Sequence[str]) -> None:
         if not pool:
             raise InvalidInput("ShuffledReflector was given no reflections; expected those of at least one episode.")
         self._pool = list(pool)
 
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """For each prompt the pool's entry at its draw, whatever the prompt says."""
-        return [Utterance(self._pool[int(draw * len(self._pool))]) for _, draw in zip(prompts, draws, strict=True)]
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return for each view the pool's entry at its draw, whatever the prompt says."""
+        return [Utterance(self._pool[int(draw * len(self._pool))]) for _, draw in zip(views, draws, strict=True)]

@@ -7,17 +7,19 @@ menu), and the policy's prompt begins with the reflector's whole prompt, so key-
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from reflectrl.core import Hints, Observation
+from reflectrl.core import InvalidInput, Observation
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import Prompt
 
 REFLECTION_CUE = "Reflection:"
+CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE}
+"""First words of the line on which a prompt shows what a role said."""
 ACTION_CUE = "Action:\n"
 """Ends with a newline so that the label is a token of its own, as it is at the start of its line in the menu."""
 
@@ -41,33 +43,34 @@ class PromptFormat(PromptLayout):
     instructions: str = ""
     """Text before everything else; empty for none."""
 
-    def menu(self, observation: Observation, rng: random.Random) -> Menu:
-        """The state's legal actions, labelled; consumes ``rng`` only when shuffling."""
-        return make_menu(observation.actions, self.labels, rng if self.shuffle else None)
+    def menu(self, observation: Observation, order: random.Random | None = None) -> Menu:
+        """Return the state's legal actions, labelled; where the format shuffles, in an order drawn from ``order``."""
+        return make_menu(observation.actions, self.labels, order if self.shuffle else None)
 
-    def reflector(self, observation: Observation, past: Sequence[str], hints: Hints | None = None) -> Prompt:
-        """``p(s)`` and the cue to analyse; the reflector never sees the menu."""
-        state = f"{observation.text}\n"
-        return Prompt(self._head(observation), self._history(past), REFLECTION_CUE, hints=hints, state=state)
-
-    def policy(
-        self,
-        observation: Observation,
-        past: Sequence[str],
-        reflection: str | None,
-        menu: Menu,
-        hints: Hints | None = None,
+    def prompt(
+        self, observation: Observation, past: Sequence[str], said: Mapping[str, str], menu: Menu | None = None
     ) -> Prompt:
-        """``p(s)``, the reflection, the menu and the action cue; without a reflection its line is absent."""
-        said = "" if reflection is None else f"{REFLECTION_CUE}{self.reflection_completion(reflection)}\n"
-        head, history, tail = self._head(observation), self._history(past), f"{menu.text}{ACTION_CUE}"
-        return Prompt(head, history, tail, menu, hints, state=f"{observation.text}\n", said=said)
+        """``p(s)``, one line of words a role of ``said``, then the menu and the action cue, or the cue to reflect.
+
+        Raises:
+            InvalidInput: only an image shows the state, and this is text.
+
+        """
+        if observation.images and not observation.text.strip():
+            raise InvalidInput(
+                "a state was shown as an image without text, but these players read text; expected words in "
+                "Observation.text: describe the state, or play it with players that see images."
+            )
+        tail = REFLECTION_CUE if menu is None else f"{menu.text}{ACTION_CUE}"
+        lines = "".join(f"{CUES[role]}{self.completion(words)}\n" for role, words in said.items())
+        state = f"{observation.text}\n"
+        return Prompt(self._head(observation), self._history(past), tail, menu, state=state, said=lines)
 
     @staticmethod
-    def reflection_completion(reflection: str) -> str:
-        """What follows the reflector's cue, on one line; an empty reflection adds nothing."""
-        words = " ".join(reflection.split())
-        return f" {words}" if words else ""
+    def completion(words: str) -> str:
+        """A player's words as they follow its cue, on one line; no words add nothing."""
+        line = " ".join(words.split())
+        return f" {line}" if line else ""
 
     def _head(self, observation: Observation) -> str:
         return "".join(f"{part}\n" for part in (self.instructions, observation.task) if part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from reflectrl.core import Hints, InvalidInput
+from reflectrl.core import InvalidInput
 from reflectrl.prompts.menu import Menu
 
 CUT = "[...]"
@@ -14,7 +14,7 @@ CUT = "[...]"
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one player reads at one step. Equal prompts are equal records, so a prompt is its own cache key."""
+    """Text of one player at one step. Equal prompts are equal records, so a prompt is its own cache key."""
 
     head: str
     """Instructions and task; never cut."""
@@ -24,12 +24,10 @@ class Prompt:
     """Menu and cue; the ends of actions are cut last, labels never."""
     menu: Menu | None = None
     """The policy's menu; ``None`` for a reflector, which does not see one."""
-    hints: Hints | None = None
-    """Only for players that declare ``wants_hints``; never part of the text."""
     state: str = ""
     """What the observation says, between history and tail; its middle is cut second."""
     said: str = ""
-    """The line of the reflection, between state and tail; its end is cut third."""
+    """What other players said, one line a role, between state and tail; the ends of the lines are cut third."""
 
     @property
     def text(self) -> str:
@@ -78,14 +76,12 @@ class Prompt:
 
     def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
         """Without history, and with so many characters of the other parts."""
-        cue, space, words = self.said.partition(" ")
         menu, tail = self.menu, self.tail
         if menu is not None and tail.startswith(menu.text):
             actions = tuple(_end_cut(each, action) for each in menu.actions)
             tail = replace(menu, actions=actions).text + tail.removeprefix(menu.text)
-        return replace(
-            self, history=(), state=_middle_cut(self.state, state), said=cue + space + _end_cut(words, said), tail=tail
-        )
+        lines = "".join(_words_cut(line, said) for line in self.said.splitlines(keepends=True))
+        return replace(self, history=(), state=_middle_cut(self.state, state), said=lines, tail=tail)
 
 
 def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int], limit: int) -> Prompt:
@@ -103,6 +99,11 @@ def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int
 def _middle_cut(text: str, kept: int) -> str:
     """``kept`` characters of a text, half of them from its end; its last line still ends."""
     return _with_mark(text, (kept + 1) // 2, kept // 2)
+
+
+def _words_cut(line: str, kept: int) -> str:
+    cue, space, words = line.partition(" ")
+    return cue + space + _end_cut(words, kept)
 
 
 def _end_cut(text: str, kept: int) -> str:

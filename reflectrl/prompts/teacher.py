@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reflectrl.core import Hints, Observation
+from reflectrl.core import Hints
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.text import holds
 from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import claims, leaks, repeats
-from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu
+from reflectrl.prompts.views import View
 
 TEACHER_ROLE = (
     "You think aloud for a player who acts step by step. When asked to reflect, write one short paragraph: what the "
@@ -46,39 +46,25 @@ class TeacherPrompts:
 
     instructions: str
     """The environment's rules; a teacher always reads them, even where the local players' prompts leave them out."""
-    layout: PromptFormat
-    """How the local players see the past."""
 
-    def reflect(
-        self,
-        observation: Observation,
-        past: Sequence[str],
-        *,
-        spoiler: str | None = None,
-        mistaken: bool | None = False,
-    ) -> Messages:
+    def reflect(self, seen: View, *, spoiler: str | None = None, mistaken: bool | None = False) -> Messages:
         """Ask for a reflection.
 
         Args:
-            observation: the state.
-            past: all actions so far; as many are shown as the layout says.
-            spoiler: privileged facts for a reflection on an expert's episode; the model is told to keep them private.
+            seen: the local reflector's view; the teacher reads the same state and the same past actions.
+            spoiler: privileged facts for a reflection on an expert's episode; the model is asked to keep them private.
             mistaken: whether the last action was worse than another one; ``None`` where it may have been.
 
         """
         role = TEACHER_ROLE + (DISCRETION if spoiler else "")
-        task = f"{observation.task}\n" if observation.task else ""
-        history = "".join(self.layout.reflector(observation, past).history)
+        task = f"{seen.observation.task}\n" if seen.observation.task else ""
+        history = "".join(seen.prompt.history)
         note = f"{NOTE}: {spoiler}\n" if spoiler else ""
         request = PERHAPS_MISTAKEN if mistaken is None else MISTAKEN if mistaken else REFLECT
         return [
             {"role": "system", "content": f"{role}\n\n{self.instructions}".rstrip()},
-            {"role": "user", "content": f"{task}{history}{observation.text}\n\n{note}{request}"},
+            {"role": "user", "content": f"{task}{history}{seen.observation.text}\n\n{note}{request}"},
         ]
-
-    def shown(self, observation: Observation, past: Sequence[str]) -> str:
-        """The text that a local player reads before it reflects; a teacher's words are to rest on it."""
-        return self.layout.reflector(observation, past).text
 
     @staticmethod
     def choose(chat: Messages, reflection: str, menu: Menu) -> Messages:

@@ -91,7 +91,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         texts.text(seen.text if seen.task == goal else seen.full_text),
         texts.menu(tuple(turn.menu[at] for at in kept)),
         -1 if turn.reflection is None else texts.text(turn.reflection),
-        kept.index(decision.index) if decision.index in kept else -1,
+        kept.index(decision.choice.index) if decision.choice.index in kept else -1,
         _rounded(turn.reward),
         int(turn.illegal),
         _rounded(decision.value),
@@ -104,7 +104,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
 
 def _shown(turn: Turn) -> tuple[list[int], list[int], int]:
     """Places of the shown actions in the menu, their probabilities if they are known, and that of all others."""
-    chosen, odds = turn.decision.index, turn.decision.probabilities
+    chosen, odds = turn.decision.choice.index, turn.decision.choice.probabilities
     odds = odds if len(odds) == len(turn.menu) else ()
     if len(turn.menu) <= MAX_ACTIONS:
         return list(range(len(turn.menu))), [_ten_thousandths(part) for part in odds], 0

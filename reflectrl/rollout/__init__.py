@@ -2,5 +2,15 @@
 
 from reflectrl.rollout.loop import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_interval
+from reflectrl.rollout.turn import Move, play_turn
 
-__all__ = ["Episode", "EpisodeMetrics", "begin_ahead", "episode_metrics", "rollout", "wilson_interval"]
+__all__ = [
+    "Episode",
+    "EpisodeMetrics",
+    "Move",
+    "begin_ahead",
+    "episode_metrics",
+    "play_turn",
+    "rollout",
+    "wilson_interval",
+]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.seeds import derive_seed
-from reflectrl.players import Policy, Reflector
+from reflectrl.players import Policy, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 
@@ -45,7 +45,7 @@ def evaluate(
     episodes: Sequence[Episode],
     *,
     policy: Policy,
-    reflector: Reflector | None,
+    seats: Sequence[Seat],
     layout: PromptFormat,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
@@ -55,7 +55,7 @@ def evaluate(
         WorkFailed: an episode was dropped, so the results would not be comparable.
 
     """
-    played = rollout(envs, episodes, policy=policy, reflector=reflector, layout=layout, on_episode=on_episode)
+    played = rollout(envs, episodes, policy=policy, seats=seats, layout=layout, on_episode=on_episode)
     if len(played) < len(episodes):
         finished = {(trajectory.task.id, trajectory.seed) for trajectory in played}
         dropped = [episode.task.id for episode in episodes if (episode.task.id, episode.seed) not in finished]

@@ -1,16 +1,17 @@
-"""The one episode loop: any policy, any reflector, many episodes side by side."""
+"""The one episode loop: any policy, any seats, many episodes side by side."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from reflectrl.core import Decision, EpisodeFailed, Hints, NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.core import EpisodeFailed, Hints, NatLangEnv, Task, Trajectory, Turn
 from reflectrl.core.profile import part
-from reflectrl.players import Policy, Reflector
-from reflectrl.prompts import Menu, PromptFormat
+from reflectrl.players import Policy, Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State
+from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
 from reflectrl.workers.pool import ask_ahead, send_ahead
 from reflectrl.workers.protocol import AskHints, Reset, Step
 
@@ -42,26 +43,30 @@ class _Slot:
 
     def begin(self) -> None:
         """Begin the episode."""
-        self.rng = random.Random(self.episode.seed)
         self.turns: list[Turn] = []
+        self.carried: dict[str, str] = {}  # words of episode_start, in view until the end
         self.hints: Hints | None = None
         self.trajectory: Trajectory | None = None
         self.env.reset(seed=self.episode.seed, options={"task": self.episode.task})
         self.free = False
 
     @property
-    def past(self) -> tuple[str, ...]:
-        return tuple(turn.decision.action for turn in self.turns)
+    def state(self) -> State:
+        past = tuple(turn.decision.action for turn in self.turns)
+        return State(self.env.observation, past, self.episode.seed, self.carried, self.hints)
 
     def ask(self) -> None:
         """Ask the expert about the present state."""
         self.hints = self.env.hints()
 
-    def play(self, menu: Menu, reflection: str | None, decision: Decision) -> None:
-        """Play one decision; there is a trajectory once it was the last."""
-        observation: Observation = self.env.observation
-        _, reward, terminated, truncated, info = self.env.step(decision.action)
-        self.turns.append(Turn(observation, menu.actions, reflection, decision, reward, info["illegal"]))
+    def play(self, move: Move, starting: Sequence[str]) -> None:
+        """Play one move; there is a trajectory once it was the last. Words of the roles ``starting`` are carried."""
+        observation = self.env.observation
+        _, reward, terminated, truncated, info = self.env.step(move.decision.action)
+        self.carried = {**self.carried, **{role: move.said[role].text for role in starting if role in move.said}}
+        self.turns.append(
+            Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
+        )
         if terminated or truncated:
             task, seed, turns = self.episode.task, self.episode.seed, tuple(self.turns)
             self.trajectory = Trajectory(task, seed, turns, terminated, truncated, info["success"])
@@ -72,28 +77,29 @@ def rollout(
     episodes: Sequence[Episode],
     *,
     policy: Policy,
-    reflector: Reflector | None,
+    seats: Sequence[Seat],
     layout: PromptFormat,
+    bootstrap: bool = False,
     on_episode: Callable[[Trajectory], None] | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Trajectory]:
     """Play ``episodes`` over ``envs``; a slot whose episode ends takes the next one.
 
-    Environments in worker processes begin it while the others think. Wherever they live, a slot sits out exactly one
-    step of the others for it, so who plays side by side does not depend on how long anything takes: the others wait
-    only for what is left of a reset that takes longer than their step.
+    Environments in worker processes begin it while the others think. Wherever they live, a slot pauses for exactly one
+    step of the others meanwhile, so which episodes are played side by side does not depend on how long anything takes.
 
-    Every episode draws from its own generator, in a fixed order (reflection, action, menu order), so the result does
-    not depend on how many episodes are played side by side.
+    What is drawn depends on an episode's seed, the step and the role, so the result does not depend on how many
+    episodes are played side by side.
 
     Args:
         envs: environments of one kind; their number is the batch size.
         episodes: what to play.
-        policy: who acts.
-        reflector: who reflects; ``None`` leaves reflections out of the prompts.
+        policy: chooses the actions.
+        seats: the frozen players; without a reflector among them, prompts have no reflection.
         layout: how prompts are written.
-        on_episode: told of each finished episode, in order of finishing.
-        on_turn: told of each step once it is played, not whose it is: to watch a single episode.
+        bootstrap: estimate the value of the state in which an episode was truncated (``Trajectory.last_value``).
+        on_episode: called with each finished episode, in order of finishing.
+        on_turn: called with each step once it is played, without its episode: to watch a single one.
 
     Returns:
         One trajectory an episode, in the order given, less those that were dropped (``EpisodeFailed``).
@@ -105,15 +111,19 @@ def rollout(
     while queue or not all(slot.free for slot in slots):
         playing = [slot for slot in slots if not slot.free]
         joining = [slot.take(queue.pop()) for slot in slots if slot.free and queue]
-        for slot in _step(playing, joining, policy, reflector, layout):
-            if on_turn is not None:
+        played = _step(playing, joining, policy, seats, layout)
+        if on_turn is not None:
+            for slot in played:
                 on_turn(slot.turns[-1])
-            if slot.trajectory is None:
-                continue
+        ended = [slot for slot in played if slot.trajectory is not None]
+        if bootstrap:
+            _estimate_last_values(ended, policy, seats, layout)
+        finished = rated([slot.trajectory for slot in ended if slot.trajectory is not None], seats, layout)
+        for slot, trajectory in zip(ended, finished, strict=True):
             slot.free = True
-            done[slot.number] = slot.trajectory
+            done[slot.number] = trajectory
             if on_episode is not None:
-                on_episode(slot.trajectory)
+                on_episode(trajectory)
         _each(_Slot.begin, joining, [slot.episode.reset for slot in joining])
     return [done[number] for number in sorted(done)]
 
@@ -152,27 +162,30 @@ def _step(
     slots: Sequence[_Slot],
     joining: Sequence[_Slot],
     policy: Policy,
-    reflector: Reflector | None,
+    seats: Sequence[Seat],
     layout: PromptFormat,
 ) -> list[_Slot]:
-    """One step of every slot: reflect, act, play; returns those that played. Meanwhile others come to join them."""
-    if policy.wants_hints or (reflector is not None and reflector.wants_hints):
+    """One step of every slot; returns those that played it. Meanwhile others come to join them."""
+    if reads_hints(policy, seats):
         slots = _each(_Slot.ask, slots, [AskHints()] * len(slots))
     begin_ahead([slot.env for slot in joining], [slot.episode for slot in joining])  # hints would have waited for it
     if not slots:
         return []
-    draws = [(slot.rng.random(), slot.rng.random()) for slot in slots]
-    reflections: list[str | None] = [None] * len(slots)
-    if reflector is not None:
-        asked = [layout.reflector(s.env.observation, s.past, s.hints if reflector.wants_hints else None) for s in slots]
-        with part("reflector"):
-            reflections = [said.text for said in reflector.reflect(asked, [draw for draw, _ in draws])]
-    menus = [layout.menu(slot.env.observation, slot.rng) for slot in slots]
-    prompts = [
-        layout.policy(s.env.observation, s.past, reflection, menu, s.hints if policy.wants_hints else None)
-        for s, reflection, menu in zip(slots, reflections, menus, strict=True)
-    ]
-    with part("policy: act"):
-        decisions = policy.act(prompts, [draw for _, draw in draws])
-    steps = [Step(decision.action) for decision in decisions]
-    return _each(_Slot.play, slots, steps, menus, reflections, decisions)
+    moves = play_turn([slot.state for slot in slots], policy=policy, seats=seats, layout=layout)
+    starting = [seat.role for seat in seats if seat.when == "episode_start"]
+    steps = [Step(move.decision.action) for move in moves]
+    return _each(_Slot.play, slots, steps, moves, [starting] * len(slots))
+
+
+def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> None:
+    """Have the policy look at the states in which episodes ran out of time; one without legal actions is worth 0."""
+    cut = [slot for slot in slots if slot.trajectory and slot.trajectory.truncated and slot.env.observation.actions]
+    if not cut:
+        return
+    if reads_hints(policy, seats):
+        for slot in cut:
+            slot.ask()
+    moves = play_turn([slot.state for slot in cut], policy=policy, seats=seats, layout=layout)
+    for slot, move in zip(cut, moves, strict=True):
+        if slot.trajectory is not None:
+            slot.trajectory = replace(slot.trajectory, last_value=move.decision.value)

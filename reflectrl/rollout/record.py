@@ -5,17 +5,20 @@ The header holds the prompt format, so a file by itself re-creates every prompt 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.files import in_one_move
 from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, encode, read_jsonl, write_jsonl
-from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
+from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-trajectories"
-VERSION = 2
+VERSION = 3
 
 T = TypeVar("T")
 
@@ -55,6 +58,12 @@ def read_records(path: Path, form: str, kind: type[T]) -> tuple[Header, list[T]]
         InvalidInput: another format or version, or a bad line; names file and line.
 
     """
+    header, records = _read(path, form)
+    return header, [decode(kind, value, at) for at, value in records]
+
+
+def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
+    """The header of a file, and its other lines with the place of each."""
     lines = list(read_jsonl(path))
     if not lines:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
@@ -64,40 +73,81 @@ def read_records(path: Path, form: str, kind: type[T]) -> tuple[Header, list[T]]
     if found[0] != form:
         raise InvalidInput(f"{where} names the format {found[0]!r}; expected {form!r}: is this the right file?")
     if found[1] != VERSION:
-        raise InvalidInput(f"{where} names version {found[1]!r} of {form!r}; expected {VERSION}: write the file anew.")
-    return decode(Header, given, where), [decode(kind, value, at) for at, value in lines[1:]]
+        raise InvalidInput(
+            f"{where} names version {found[1]!r} of {form!r}, which another version of reflectrl wrote; this one reads "
+            f"version {VERSION}: use that version, or make the run again in a new folder."
+        )
+    return decode(Header, given, where), lines[1:]
 
 
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
-    """Write a file of trajectories, all of it or nothing."""
-    write_records(path, FORMAT, header, trajectories)
+    """Write a file of trajectories, all of it or nothing; their images stand in ``images/`` beside it, by hash."""
+    write_records(path, FORMAT, header, (_without_images(each, path) for each in trajectories))
 
 
 def append_trajectories(path: Path, header: Header, trajectories: Sequence[Trajectory]) -> None:
     """Add trajectories to a file, which is begun with ``header`` where there is none yet."""
-    append_records(path, FORMAT, header, trajectories)
+    append_records(path, FORMAT, header, [_without_images(each, path) for each in trajectories])
 
 
 def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
     """Read a file of trajectories.
 
     Raises:
-        InvalidInput: another format or version, or a bad line; names file and line.
+        InvalidInput: another format or version, a bad line, or an image that is missing or damaged; names the file.
 
     """
-    return read_records(path, FORMAT, Trajectory)
+    header, records = _read(path, FORMAT)
+    return header, [decode(Trajectory, _with_images(record, path, at), at) for at, record in records]
 
 
-def prompts_of(trajectory: Trajectory, layout: PromptFormat) -> list[tuple[Prompt, Prompt]]:
-    """The (reflector, policy) prompts of each turn, as they were shown, without hints."""
-    pairs: list[tuple[Prompt, Prompt]] = []
-    for step, turn in enumerate(trajectory.turns):
-        past = trajectory.actions[:step]
-        menu = Menu(labels(layout.labels, len(turn.menu)), turn.menu)
-        pairs.append(
-            (
-                layout.reflector(turn.observation, past),
-                layout.policy(turn.observation, past, turn.reflection, menu),
-            )
-        )
-    return pairs
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+
+def _images_of(record: Any) -> Iterator[dict[str, Any]]:
+    """The images of an encoded trajectory, as the objects that stand in it."""
+    turns = record.get("turns") if isinstance(record, dict) else None
+    for turn in turns if isinstance(turns, list) else ():
+        observation = turn.get("observation") if isinstance(turn, dict) else None
+        images = observation.get("images") if isinstance(observation, dict) else None
+        yield from (image for image in images or () if isinstance(image, dict))
+
+
+def _image_file(path: Path, sha256: str) -> Path:
+    return path.parent / "images" / f"{sha256}.png"
+
+
+def _without_images(trajectory: Trajectory, path: Path) -> Any:
+    """Write a trajectory's images beside ``path``; returns the record that names them by hash."""
+    images = {image.sha256: image for turn in trajectory.turns for image in turn.observation.images}
+    if not images:
+        return trajectory
+    for sha256, image in images.items():
+        file = _image_file(path, sha256)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with in_one_move(file) as fresh:
+                fresh.write_bytes(image.data)
+    record = encode(trajectory)
+    shown = (image for turn in trajectory.turns for image in turn.observation.images)
+    for stored, image in zip(_images_of(record), shown, strict=True):
+        stored.clear()
+        stored["sha256"] = image.sha256
+    return record
+
+
+def _with_images(record: Any, path: Path, where: str) -> Any:
+    """Put the images that an encoded trajectory names by hash back into it."""
+    for stored in _images_of(record):
+        file = _image_file(path, str(stored.pop("sha256", "")))
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise InvalidInput(
+                f"{where} names the image {file}, which cannot be read ({error.strerror}); copy the folder "
+                f"{file.parent.name}/ along with the trajectories."
+            ) from error
+        if hashlib.sha256(data).hexdigest() != file.stem:
+            raise InvalidInput(f"image {file} is not the one that {where} names by its hash; restore it from a copy.")
+        stored["data"] = base64.b64encode(data).decode()
+    return record

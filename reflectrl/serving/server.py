@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import math
-import random
+import secrets
 import signal
 import socket
 import time
@@ -25,12 +25,13 @@ from starlette.exceptions import HTTPException
 
 from reflectrl import __version__
 from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
-from reflectrl.core.promises import wrong_observation
+from reflectrl.core.seeds import draw
 from reflectrl.core.stop import tell_user
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.views import View
+from reflectrl.serving.batcher import Batcher, Busy, Chat
 from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
 from reflectrl.serving.service import MeasuredText, ServedAgent, load_served_agent
-from reflectrl.serving.together import Busy, ToAct, Together, ToReflect
 from reflectrl.serving.wire import (
     MAX_NAME_CHARS,
     REFLECTOR,
@@ -145,7 +146,7 @@ def make_app(
     ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Return the application, see ``serve``; ``ready`` is called when it begins to answer."""
-    players = Together(service.agent, bounds.max_waiting)
+    players = Batcher(service.agent, bounds.max_waiting)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -176,7 +177,7 @@ def make_app(
 class Handlers:
     """Request handlers: they pass requests to the players, and turn the results into replies."""
 
-    def __init__(self, service: ServedAgent, players: Together, timeout_s: float) -> None:
+    def __init__(self, service: ServedAgent, players: Batcher, timeout_s: float) -> None:
         self._service = service
         self._players = players
         self._timeout_s = timeout_s
@@ -199,22 +200,19 @@ class Handlers:
     async def act(self, request: ActRequest) -> ActReply:
         """Reflect on a state and choose an action."""
         observation = Observation(request.observation, tuple(request.actions), request.task)
-        wrong = wrong_observation(observation, self._service.agent.max_actions, ended=False)
-        if wrong is not None:
-            raise Refused(422, f"the state cannot be played: it {wrong}.")
-        rng = random.Random(request.seed)
-        for _ in request.history:  # as in an episode of this seed, where each step has drawn twice
-            rng.random(), rng.random()
-        draws = rng.random(), rng.random()
-        move = await self._players.ask(
-            ToAct(observation, tuple(request.history), request.reflection, draws), self._timeout_s
-        )
+        try:
+            state = self._service.agent.state(
+                observation, request.history, reflection=request.reflection, seed=_seed(request.seed)
+            )
+        except InvalidInput as error:
+            raise Refused(422, str(error)) from error
+        move = await self._players.ask(state, self._timeout_s)
         chosen = move.decision
         return ActReply(
             reflection=move.reflection,
             action=chosen.action,
-            index=chosen.index,
-            probabilities=list(chosen.probabilities),
+            index=chosen.choice.index,
+            probabilities=list(chosen.choice.probabilities),
             logprob=chosen.logprob,
             entropy=chosen.entropy,
         )
@@ -248,9 +246,13 @@ class Handlers:
         prompt = next((message.text for message in reversed(chat.messages) if message.role == "user"), "")
         if not prompt:
             raise Refused(400, "messages has no text of a user; expected the reflector's prompt in the last one.")
-        question = ToReflect(Prompt("", (), prompt), random.Random(chat.seed).random())
-        words = await self._players.ask(question, self._timeout_s)
+        view = View(Prompt(prompt, (), ""), Observation(prompt, ()), (), {})
+        words = await self._players.ask(Chat(view, draw(_seed(chat.seed), 0, "reflector")), self._timeout_s)
         return _completion(reflector.measure(prompt, words.text, limit))
+
+
+def _seed(given: int | None) -> int:
+    return secrets.randbelow(2**31) if given is None else given
 
 
 def _completion(said: MeasuredText) -> ChatReply:

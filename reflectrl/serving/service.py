@@ -14,6 +14,7 @@ from reflectrl.core.layout import POLICIES
 from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import last_policy, read_recipe
+from reflectrl.players import reflecting
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,14 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
         )
     name = policy or last_policy(recipe, run)
     agent = load_agent(run, policy=name, greedy=greedy)
+    # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
+    agent = replace(agent, layout=replace(agent.layout, shuffle=False))
     if recipe.players.reflector == "remote":
         from reflectrl.players.remote import RemoteReflector
 
         # without a journal: requests are never written to disk
         reflector = RemoteReflector(recipe.players.endpoint, cache_size=recipe.players.cache_size)
-        agent = replace(agent, reflector=reflector)
+        agent = replace(agent, seats=reflecting(reflector))
     who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"
     return ServedAgent(who, name, greedy, agent, _reflector_info(recipe, run, name))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,11 @@ from pathlib import Path
 from reflectrl.core.files import write_text
 from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
 from reflectrl.pipeline.cast import Cast
-from reflectrl.prompts import Prompt
+from reflectrl.prompts.views import MenuView, State, menu_view
 from reflectrl.rollout.evaluate import fixed_episodes
-from reflectrl.rollout.record import prompts_of, read_trajectories
+from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file, read_results
+from reflectrl.rollout.turn import menu_of, policy_views
 from reflectrl.sharing.scrub import Scrubber
 
 _PROGRAM = '''\
@@ -43,29 +43,28 @@ def write_example(folder: Path, cast: Cast, policy: str, scrubber: Scrubber, *, 
         InvalidInput: the run's trajectories are damaged, or its environment cannot be made.
 
     """
-    prompt = _own_prompt(cast, policy) or _first_prompt(cast)
-    labels, actions = ((), ()) if prompt.menu is None else (prompt.menu.labels, prompt.menu.actions)
+    seen = _own_view(cast, policy) or _first_view(cast)
     state = {
-        "prompt": scrubber.text(prompt.text),
-        "labels": list(labels),
-        "actions": [scrubber.text(action) for action in actions],
+        "prompt": scrubber.text(seen.prompt.text),
+        "labels": list(seen.menu.labels),
+        "actions": [scrubber.text(action) for action in seen.menu.actions],
     }
     write_text(folder / "example.json", json.dumps(state, indent=1) + "\n")
     model = "AutoPeftModelForCausalLM" if adapter else "AutoModelForCausalLM"
     write_text(folder / "example.py", _PROGRAM.format(imports=_ADAPTER if adapter else _WEIGHTS, model=model))
 
 
-def _own_prompt(cast: Cast, policy: str) -> Prompt | None:
-    """Return the first prompt of an episode of the policy, preferably one with several actions."""
+def _own_view(cast: Cast, policy: str) -> MenuView | None:
+    """Return the first view of an episode of the policy, preferably one with several actions."""
     first = None
     for path in _episodes(cast, policy):
         cast.run.verified(path.relative_to(cast.run.path).as_posix(), "eval")
         header, trajectories = read_trajectories(path)
         for trajectory in (played for played in trajectories if played.turns):
-            _, prompt = prompts_of(replace(trajectory, turns=trajectory.turns[:1]), header.prompt)[0]
-            first = first or prompt
-            if prompt.menu is not None and len(prompt.menu.actions) > 1:
-                return prompt
+            [seen] = policy_views(replace(trajectory, turns=trajectory.turns[:1]), header.prompt)
+            first = first or seen
+            if len(seen.menu.actions) > 1:
+                return seen
     return first
 
 
@@ -83,8 +82,8 @@ def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
         yield from (cast.run / training_episodes_file(last) for last in recorded_iterations(cast.run.path)[-1:])
 
 
-def _first_prompt(cast: Cast) -> Prompt:
-    """Return the prompt for the first state of the evaluation, with the expert's reflection."""
+def _first_view(cast: Cast) -> MenuView:
+    """Return the policy's view of the first state of the evaluation, with the expert's reflection."""
     section = cast.recipe.eval
     env = cast.env(section.env)
     try:
@@ -94,4 +93,5 @@ def _first_prompt(cast: Cast) -> Prompt:
         observation = env.observation
     finally:
         env.close()
-    return cast.layout.policy(observation, (), said, cast.layout.menu(observation, random.Random(episode.seed)))
+    state = State(observation, seed=episode.seed, said={} if said is None else {"reflector": said})
+    return menu_view("policy", cast.layout, state, menu_of(state, cast.layout))

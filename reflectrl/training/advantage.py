@@ -20,6 +20,31 @@ def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
     return torch.tensor(returns[::-1])
 
 
+def generalized_advantages(
+    rewards: Sequence[float], values: Sequence[float], last_value: float, *, gamma: float, gae_lambda: float
+) -> Tensor:
+    """GAE(lambda): ``A_h = sum_{t>=h} (gamma lambda)^(t-h) (r_t + gamma V_{t+1} - V_t)`` (Schulman et al., 2016).
+
+    Args:
+        rewards: (T,) of one episode.
+        values: (T,) estimates of the return from each of its states.
+        last_value: estimate for the state after the last action: 0 where the episode terminated, and where it was
+            truncated the return that was cut off.
+        gamma: discount.
+        gae_lambda: 1 for ``Q_h - V_h`` (least bias), 0 for the one-step error (least variance).
+
+    Returns:
+        (T,) advantages; added to ``values`` they are the targets of the value head.
+
+    """
+    advantages, total = [], 0.0
+    following = [*values[1:], last_value]
+    for reward, value, next_value in reversed(list(zip(rewards, values, following, strict=True))):
+        total = reward + gamma * next_value - value + gamma * gae_lambda * total
+        advantages.append(total)
+    return torch.tensor(advantages[::-1])
+
+
 def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
     """Baseline of each step: the mean return of OTHER episodes in its state, of all their steps where none came there.
 

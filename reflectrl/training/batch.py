@@ -1,9 +1,9 @@
-"""From episodes to the samples of an update: (prompt, one token, advantage)."""
+"""From episodes to the samples of an update: (view, decision, advantage)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,63 +11,106 @@ from torch import Tensor
 
 from reflectrl.core import Decision, Trajectory
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.rollout.record import prompts_of
-from reflectrl.training.advantage import leave_one_out, normalized, rewards_to_go
+from reflectrl.prompts.views import MenuView
+from reflectrl.rollout.turn import policy_views
+from reflectrl.training.advantage import generalized_advantages, leave_one_out, normalized, rewards_to_go
 
 
 @dataclass(frozen=True)
 class StepSample:
     """One step of an episode, as the update sees it."""
 
-    prompt: Prompt
-    index: int
-    """Position of the action in the menu."""
-    old_logprob: float
-    """When it was sampled."""
+    view: MenuView
+    """What the policy saw, as it is stored with the turn."""
+    decision: Decision
+    """What it decided, and how probable that was then."""
     advantage: float
-    returned: float
-    """Reward-to-go."""
+    target: float
+    """The return that the value head learns: the reward-to-go, or with GAE advantage + value."""
 
 
-def step_samples(
-    trajectories: Sequence[Trajectory],
-    layout: PromptFormat,
-    *,
-    gamma: float,
-    baseline: str,
-    normalize: bool,
-) -> list[StepSample]:
-    """All steps of ``trajectories`` with their advantages."""
-    prompts = [policy for trajectory in trajectories for _, policy in prompts_of(trajectory, layout)]
-    returns = torch.cat([rewards_to_go(trajectory.rewards, gamma) for trajectory in trajectories])
+@dataclass(frozen=True)
+class Estimator:
+    """How advantages follow from rewards."""
+
+    gamma: float
+    """Discount."""
+    baseline: str
+    """Subtracted from the return: ``none``, ``batch`` (mean), ``leave_one_out`` (state) or ``value`` (head)."""
+    gae_lambda: float
+    """GAE's lambda, with the value baseline."""
+    normalize: bool
+    """Divide by the standard deviation of the batch."""
+    rewards: Mapping[str, float]
+    """Weight of each source of rewards."""
+
+
+def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
+    """Return whether every source rewarded some step of the episode: a failed rating is not a rating of 0."""
+    return all(any(source in turn.rewards for turn in trajectory.turns) for source in weights)
+
+
+def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
+    """(T,) weighted sums of the rewards of each step, over the sources that rewarded it."""
+    return [
+        sum(weight * turn.rewards[source] for source, weight in weights.items() if source in turn.rewards)
+        for turn in trajectory.turns
+    ]
+
+
+def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, estimator: Estimator) -> list[StepSample]:
+    """Return all steps of ``trajectories``, in order, with their advantages."""
+    views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
-    episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
-    advantages = returns - _baseline(baseline, returns, prompts, decisions, episodes)
-    if normalize:
+    if estimator.baseline == "value":
+        advantages = torch.cat([_with_value_head(trajectory, estimator) for trajectory in trajectories])
+        targets = advantages + torch.tensor([decision.value for decision in decisions])
+    else:
+        targets = torch.cat(
+            [rewards_to_go(weighted_rewards(each, estimator.rewards), estimator.gamma) for each in trajectories]
+        )
+        episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
+        advantages = targets - _baseline(estimator.baseline, targets, [view.prompt for view in views], episodes)
+    if estimator.normalize:
         advantages = normalized(advantages)
     return [
-        StepSample(prompt, decision.index, decision.logprob, advantage, returned)
-        for prompt, decision, advantage, returned in zip(
-            prompts, decisions, advantages.tolist(), returns.tolist(), strict=True
+        StepSample(view, decision, advantage, target)
+        for view, decision, advantage, target in zip(
+            views, decisions, advantages.tolist(), targets.tolist(), strict=True
         )
     ]
 
 
-def advantages_by_episode(samples: Sequence[StepSample], trajectories: Sequence[Trajectory]) -> list[list[float]]:
-    """The advantages of each step of ``trajectories``, of which ``samples`` are the first ``step_samples``."""
+def advantages_by_episode(
+    samples: Sequence[StepSample], learned: Sequence[Trajectory], played: Sequence[Trajectory]
+) -> list[list[float]]:
+    """Return the advantages of each step of ``played``; none for the episodes that are not ``learned`` from.
+
+    ``samples`` begin with the steps of ``learned``, in order.
+    """
     following = iter(samples)
-    return [[next(following).advantage for _ in trajectory.turns] for trajectory in trajectories]
+    learned_from = set(map(id, learned))
+    return [
+        [next(following).advantage for _ in trajectory.turns] if id(trajectory) in learned_from else []
+        for trajectory in played
+    ]
 
 
-def _baseline(
-    kind: str, returns: Tensor, prompts: Sequence[Prompt], decisions: Sequence[Decision], episodes: Tensor
-) -> Tensor:
+def _with_value_head(trajectory: Trajectory, estimator: Estimator) -> Tensor:
+    return generalized_advantages(
+        weighted_rewards(trajectory, estimator.rewards),
+        [turn.decision.value for turn in trajectory.turns],
+        trajectory.last_value,
+        gamma=estimator.gamma,
+        gae_lambda=estimator.gae_lambda,
+    )
+
+
+def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], episodes: Tensor) -> Tensor:
     if kind == "none":
         return torch.zeros_like(returns)
     if kind == "batch":
         return returns.mean().expand_as(returns)
-    if kind == "value":
-        return torch.tensor([decision.value for decision in decisions])
     groups: dict[Prompt, int] = {}
     visited = torch.tensor([groups.setdefault(prompt, len(groups)) for prompt in prompts])
     return leave_one_out(returns, visited, episodes)
@@ -76,9 +119,9 @@ def _baseline(
 def minibatches(
     samples: Sequence[StepSample], *, passes: int, parts: int, rng: random.Random
 ) -> list[list[StepSample]]:
-    """``passes * parts`` minibatches; each pass is a new permutation cut into ``parts`` of nearly equal size.
+    """Return ``passes * parts`` minibatches; each pass is a new permutation cut into ``parts`` of nearly equal size.
 
-    With fewer samples than ``parts``, what would be empty is the whole permutation.
+    With fewer samples than ``parts``, the whole permutation stands in for a minibatch that would be empty.
     """
     batches = []
     for _ in range(passes):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,14 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import slots_for
-from reflectrl.engine.sequences import Inputs, read, split, square_of
-from reflectrl.models.encode import PromptEncoder, action_distribution
-from reflectrl.models.policy import LMPolicy
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Reflector
+from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.training.batch import StepSample, advantages_by_episode, minibatches, step_samples
+from reflectrl.training.batch import Estimator, StepSample, advantages_by_episode, minibatches, scored, step_samples
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum
@@ -51,30 +50,30 @@ STATE_NAME = "reflectrl_state_{rank}.json"
 VALUE_HEAD_NAME = "value_head.safetensors"
 
 
-class _AfterStep(TrainerCallback):
-    """Has the trainer finish its iterations, once the optimizer has made their last step."""
+class _OptimizerStepped(TrainerCallback):
+    """Goes on with the iteration once the optimizer has stepped: Trainer has no method that is called there."""
 
     def __init__(self, trainer: ReflectRLTrainer) -> None:
         self._trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self._trainer.after_step(control)
+        self._trainer.optimizer_stepped(control)
 
 
 class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
-    """Trains the policy; the reflector is frozen.
+    """Trains the policy; the other players are frozen.
 
     Args:
         model: a causal language model of transformers, or a ``PeftModel`` around one.
-        args: what to do.
+        args: settings of the run.
         processing_class: its tokenizer.
         encoder: prompts to tokens, with the ids of the labels.
         env_factory: makes so many environments from the options of a stage; they are closed when the stage ends.
         layout: how prompts are written.
-        reflector: who reflects; ``None`` for nobody. An ``LMReflector`` around ``model`` itself is the single player.
-        on_iteration: told of each iteration and its fresh episodes; called on the main process only.
-        stop: training ends with a checkpoint after the iteration in which it is wanted, on whichever process.
-        failures: the folder for a batch whose loss is no number; beside the checkpoints without it.
+        seats: the frozen players. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
+        on_iteration: called with each iteration and its fresh episodes, on the main process only.
+        stop: training ends with a checkpoint after the iteration in which it is requested, on whichever process.
+        failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
     """
 
@@ -91,14 +90,17 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         encoder: PromptEncoder,
         env_factory: Callable[[Mapping[str, Any], int], Sequence[NatLangEnv]],
         layout: PromptFormat,
-        reflector: Reflector | None,
+        seats: Sequence[Seat],
         on_iteration: Callable[[Iteration, Sequence[Trajectory]], None] | None = None,
         stop: Stop | None = None,
         failures: Path | None = None,
     ) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         add_choice_head(base, value_head=args.baseline == "value")
-        self._dtype = base.dtype
+        slots = None
+        if args.prefix_reuse:
+            slots = slots_for(base, encoder.max_length, "policy", args.micro_batch_tokens)
+        self.policy = LMPolicy(model, encoder, slots=slots)
         self.curriculum = Curriculum(args.stages)
         self.replay = ReplayBuffer(args.replay_size)
         self.iteration = 0
@@ -106,39 +108,74 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.advantages: list[list[float]] = []
         """Of each step of the fresh episodes of this iteration, as its updates use them."""
         self._value_head: nn.Module | None = getattr(base, "value_head", None)
-        self._encoder = encoder
+        self._estimator = Estimator(args.gamma, args.baseline, 1.0, args.normalize_advantages, {"env": 1.0})
         self._layout = layout
-        self._reflector = reflector
+        self._seats = seats
         self._env_factory = env_factory
         self._envs: Sequence[NatLangEnv] = ()
         self._on_iteration = on_iteration
         self._stop = stop or Stop()
         self._failures = failures or Path(args.output_dir) / "failures"
-        self._queue: list[list[StepSample]] = []
+        self._schedule = self._iterations()
         self._minibatch: list[StepSample] = []
-        self._fresh: list[Trajectory] = []
-        self._replayed: list[Trajectory] = []
-        self._losses: list[tuple[float, float, float]] = []
+        self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
         self._reported: dict[str, float] = {}
         super().__init__(
             model=model,
             args=args,
+            # Trainer counts optimizer steps by the rows of a dataset: one row a step, which nobody reads
             train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
             data_collator=lambda rows: rows,
             processing_class=processing_class,
-            callbacks=[_AfterStep(self)],
+            callbacks=[_OptimizerStepped(self)],
         )
         self.remove_callback(PrinterCallback)
-        slots = None
-        if args.prefix_reuse:
-            slots = slots_for(base, encoder.max_length, "policy", args.micro_batch_tokens)
-        self._square = None if slots is None else square_of(base)
-        self.policy = LMPolicy(model, encoder, slots=slots)
 
-    # ---- rollout ----------------------------------------------------------------------------------------------
+    # ---- an iteration, top to bottom ---------------------------------------------------------------------------
+
+    def _iterations(self) -> Iterator[list[StepSample] | Iteration]:
+        """Play, learn and report, over and over (Algorithm 1, lines 23-36).
+
+        Yields each minibatch, after which the optimizer steps, and at the end of an iteration its metrics, after which
+        Trainer logs and saves a checkpoint.
+
+        Raises:
+            WorkFailed: the environment, or a rating, failed in all episodes of an iteration.
+
+        """
+        while not self.curriculum.finished:
+            if profile := active_profile():
+                profile.begin_iteration()
+            stage, args = self.curriculum.stage, self.args
+            rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
+
+            fresh = self._play(stage)  # line 25: B episodes with the frozen players and the present policy
+            replayed = self.replay.sample(args.replay_episodes, rng)
+            self.replay.extend(episode for episode in fresh if stage.worth_replaying(episode))
+
+            with part("advantages"):  # line 29
+                learned = [episode for episode in fresh if scored(episode, self._estimator.rewards)]
+                if not learned:
+                    raise WorkFailed(
+                        f"no episode of iteration {self.iteration} was rewarded by all of "
+                        f"{', '.join(self._estimator.rewards)}, so there is nothing to learn from: fix the rater, then "
+                        "continue from the last checkpoint (the same command)."
+                    )
+                samples = step_samples([*learned, *replayed], self._layout, self._estimator)
+                self.advantages = advantages_by_episode(samples, learned, fresh)
+
+            self._losses = []
+            yield from minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng)
+
+            done = self._measure(fresh, len(replayed))
+            self._advance(done.success)
+            if self._on_iteration is not None and self.is_world_process_zero():
+                self._on_iteration(done, fresh)
+            self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
+            yield done
 
     def _play(self, stage: Stage) -> list[Trajectory]:
-        """One batch of fresh episodes of ``stage``.
+        """Play one batch of fresh episodes of ``stage``.
 
         Raises:
             WorkFailed: the environment failed in all of them.
@@ -149,19 +186,29 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             self._envs = self._env_factory(stage.env, side_by_side)
         episodes = self._episodes(stage, self.iteration)
         self.policy.forget()
+        for seat in self._seats:
+            if isinstance(seat.player, LMReflector) and seat.player.speaks_with(self.model):
+                seat.player.clear()  # single player: its words change with its weights
         with part("rollout"):
-            played = rollout(self._envs, episodes, policy=self.policy, reflector=self._reflector, layout=self._layout)
+            played = rollout(
+                self._envs,
+                episodes,
+                policy=self.policy,
+                seats=self._seats,
+                layout=self._layout,
+                bootstrap=self._value_head is not None,
+            )
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
-                "nothing to learn from: mend the environment, then go on from the last checkpoint (the same command)."
+                "nothing to learn from: fix the environment, then continue from the last checkpoint (the same command)."
             )
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
             begin_ahead(self._envs, self._episodes(stage, self.iteration + 1))  # they are reset during the update
         return played
 
     def _episodes(self, stage: Stage, iteration: int) -> list[Episode]:
-        """The fresh episodes of an iteration of ``stage``; seed, iteration and rank alone decide."""
+        """Return the fresh episodes of an iteration of ``stage``; seed, iteration and rank alone decide."""
         rank = self.args.process_index
         rng = random.Random(derive_seed(self.args.seed, "tasks", iteration, rank))
         choices = stage.choose(self._envs[0])
@@ -172,47 +219,61 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             for number, task in enumerate(tasks)
         ]
 
-    def _collect(self) -> list[list[StepSample]]:
-        """Play, and turn the episodes into the minibatches of this iteration."""
-        if profile := active_profile():
-            profile.begin_iteration()
-        if isinstance(self._reflector, LMReflector) and self._reflector.speaks_with(self.model):
-            self._reflector.clear()  # single player: its words change with its weights
-        rng = random.Random(derive_seed(self.args.seed, "updates", self.iteration, self.args.process_index))
-        self._fresh = self._play(self.curriculum.stage)
-        self._replayed = self.replay.sample(self.args.replay_episodes, rng)
-        self.replay.extend(t for t in self._fresh if self.curriculum.stage.worth_replaying(t))
-        with part("advantages"):
-            samples = step_samples(
-                [*self._fresh, *self._replayed],
-                self._layout,
-                gamma=self.args.gamma,
-                baseline=self.args.baseline,
-                normalize=self.args.normalize_advantages,
-            )
-        self.advantages = advantages_by_episode(samples, self._fresh)
-        return minibatches(samples, passes=self.args.num_iterations, parts=self.args.num_minibatches, rng=rng)
+    def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
+        """Return the metrics of an iteration, means over all processes."""
+        loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
+        local = {**episode_metrics(fresh).means, "loss": loss, "kl": kl, "clipped": clipped}
+        env_steps = sum(len(trajectory.turns) for trajectory in fresh)
+        *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
+        self.env_steps += int(sum(steps))
+        self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
+        return Iteration(
+            iteration=self.iteration,
+            stage=self.curriculum.stage.name,
+            replayed=replayed,
+            env_steps=self.env_steps,
+            **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
+        )
 
-    # ---- update -----------------------------------------------------------------------------------------------
+    def _advance(self, success: float) -> None:
+        """Count the iteration, and end the stage if it has reached its threshold or its length."""
+        if self.curriculum.advance(success):
+            if not self.curriculum.finished:
+                self.replay.clear()  # in the next stage its episodes would be samples of another task
+            for env in self._envs:
+                env.close()
+            self._envs = ()
+        self.iteration += 1
+
+    # ---- one optimizer step, between the yields of an iteration --------------------------------------------------
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
-        """One minibatch, forward and backward; returns its mean loss."""
-        if self.curriculum.finished:  # resumed from a checkpoint of the end: a step without gradients changes nothing
-            return torch.zeros((), device=self.args.device)
+        """Compute loss and gradient of one minibatch; returns the mean loss.
+
+        Overridden because the batch comes from the rollout, not from ``inputs``, and is divided by tokens.
+        """
+        if not self._minibatch:
+            upcoming = next(self._schedule, None)
+            if not isinstance(
+                upcoming, list
+            ):  # resumed from a checkpoint of the end: without gradients nothing changes
+                return torch.zeros((), device=self.args.device)
+            self._minibatch = upcoming
         # as when sampling (appendix A): dropout, and the kernels of 8-bit layers, would differ in training mode
         model.eval()
-        if not self._queue:
-            self._queue = self._collect()
-        samples = self._minibatch = self._queue.pop(0)
-        rows = self._encoder.rows([sample.prompt for sample in samples])
+        samples = self._minibatch
         with part("update: divide"):
-            batches = list(split(rows, tokens=self.args.micro_batch_tokens, square=self._square))
+            parts = self.policy.divide(
+                [sample.view for sample in samples],
+                [sample.decision for sample in samples],
+                max_tokens=self.args.micro_batch_tokens,
+            )
         total = clipped = kl = 0.0
-        for batch in batches:
-            with contextlib.nullcontext() if batch is batches[-1] else self.accelerator.no_sync(model):
+        for forward in parts:
+            with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
                 with part("update: forward"), self.compute_loss_context_manager():
-                    inputs = read(rows, batch, self.args.device, self._dtype)
-                    loss = self._loss(model, [samples[index] for tree in batch for index in tree], inputs)
+                    scores = self.policy.score(forward, model)
+                    loss = self._loss([samples[index] for index in forward.indices], scores)
                 with part("update: backward"):
                     self.accelerator.backward(loss.total / len(samples))
             total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
@@ -220,37 +281,13 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self._losses.append((mean, kl / len(samples), clipped / len(samples)))
         return torch.tensor(mean, device=self.args.device)
 
-    def step_loss(self) -> Tensor:
-        """Of the minibatch."""
-        return torch.tensor(self._losses[-1][0] if self._losses else 0.0, device=self.args.device)
-
-    def broken_step(self) -> BrokenStep:
-        """The minibatch."""
-        rows = [
-            {
-                "prompt": sample.prompt.text,
-                "menu": dict(zip(menu.labels, menu.actions, strict=True)),
-                "action": menu.actions[sample.index],
-                "advantage": sample.advantage,
-                "return": sample.returned,
-                "old_logprob": sample.old_logprob,
-            }
-            for sample in self._minibatch
-            if (menu := sample.prompt.menu)  # a policy's prompt has one
-        ]
-        name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
-        return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
-
-    def _loss(self, model: Any, samples: Sequence[StepSample], inputs: Inputs) -> Loss:
-        """Of ``samples``, in which ``inputs`` end."""
-        device = self.args.device
-        batch = self._encoder.with_menus([sample.prompt for sample in samples], inputs)
-        distribution, values = action_distribution(model, batch)
+    def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
+        """Return the loss of ``samples``, which the policy gives ``scores`` now."""
         progress = self.state.global_step / self.args.max_steps
         fade = 1 - (1 - self.args.entropy_coef_end) * progress
 
-        def column(name: str) -> Tensor:
-            return torch.tensor([getattr(sample, name) for sample in samples], device=device)
+        def column(values: Iterable[float]) -> Tensor:
+            return torch.tensor(list(values), device=self.args.device)
 
         return step_losses(
             Objective(
@@ -258,55 +295,46 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                 self.args.entropy_coef * fade,
                 self.args.value_coef if self._value_head is not None else 0.0,
             ),
-            logprobs=distribution.log_prob(column("index")),
-            old_logprobs=column("old_logprob"),
-            advantages=column("advantage"),
-            entropies=distribution.entropy(),
-            values=values,
-            returns=column("returned"),
+            logprobs=scores.logprobs,
+            old_logprobs=column(sample.decision.logprob for sample in samples),
+            advantages=column(sample.advantage for sample in samples),
+            entropies=scores.entropies,
+            values=scores.values,
+            returns=column(sample.target for sample in samples),
         )
 
-    def after_step(self, control: Any) -> None:
-        """End the iteration with its last minibatch, and training with the last stage or when it is to stop."""
-        if not self._queue and self._losses and self._finish_iteration():
+    def optimizer_stepped(self, control: Any) -> None:
+        """Go on with the iteration; end training when it is to stop, or with the last stage."""
+        upcoming = next(self._schedule, None)
+        self._minibatch = upcoming if isinstance(upcoming, list) else []
+        if isinstance(upcoming, Iteration) and self._stop.signal:
             control.should_save = control.should_training_stop = True
         if self.curriculum.finished:  # which thresholds may bring about before max_steps
             control.should_training_stop = True
 
-    def _finish_iteration(self) -> bool:
-        """Measure, advance the curriculum, report; returns whether to stop, the same on all processes."""
-        metrics = episode_metrics(self._fresh)
-        loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
-        local = {**metrics.means, "loss": loss, "kl": kl, "clipped": clipped}
-        env_steps = sum(len(t.turns) for t in self._fresh)
-        *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
-        means = {name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}
-        self.env_steps += int(sum(steps))
-        if asked := int(max(stops)):
-            self._stop.signal = asked  # all stop with the one that was asked
-        done = Iteration(
-            iteration=self.iteration,
-            stage=self.curriculum.stage.name,
-            replayed=len(self._replayed),
-            env_steps=self.env_steps,
-            **means,
-        )
-        if self.curriculum.advance(done.success):
-            if not self.curriculum.finished:
-                self.replay.clear()  # in the next stage its episodes would be samples of another task
-            for env in self._envs:
-                env.close()
-            self._envs = ()
-        self.iteration += 1
-        self._losses = []
-        if self._on_iteration is not None and self.is_world_process_zero():
-            self._on_iteration(done, self._fresh)
-        self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
-        return asked > 0
+    def step_loss(self) -> Tensor:
+        """Return the mean loss of the present minibatch on this process."""
+        return torch.tensor(self._losses[-1][0] if self._losses else 0.0, device=self.args.device)
+
+    def broken_step(self) -> BrokenStep:
+        """Describe the present minibatch for the report of a loss that is not finite."""
+        rows = [
+            {
+                "prompt": sample.view.prompt.text,
+                "menu": dict(zip(sample.view.menu.labels, sample.view.menu.actions, strict=True)),
+                "action": sample.decision.action,
+                "advantage": sample.advantage,
+                "return": sample.target,
+                "old_logprob": sample.decision.logprob,
+            }
+            for sample in self._minibatch
+        ]
+        name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
+        return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
 
     def _gather(self, *numbers: float) -> list[list[float]]:
-        """The numbers of each process, to the bit."""
-        if self.args.world_size == 1:  # on a device, perhaps, that has no such floats
+        """Return the numbers of each process, to the bit."""
+        if self.args.world_size == 1:  # a device may lack 64-bit floats
             return [list(numbers)]
         rows = torch.tensor([numbers], dtype=torch.float64, device=self.args.device)
         gathered: list[list[float]] = self.accelerator.gather(rows).tolist()
@@ -317,12 +345,12 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         super().log({**logs, **self._reported}, start_time)
 
     def _send_telemetry(self) -> None:
-        """Training here tells nobody."""
+        """Disable TRL's telemetry."""
 
     # ---- optimizer and checkpoints ----------------------------------------------------------------------------
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """A learning rate that falls linearly to ``learning_rate_end`` of its start."""
+        """Let the learning rate fall linearly to ``learning_rate_end`` of its start."""
         end = self.args.learning_rate_end
         self.lr_scheduler = LambdaLR(
             optimizer or self.optimizer, lambda step: 1 - (1 - end) * min(1.0, step / num_training_steps)
@@ -330,7 +358,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         return self.lr_scheduler
 
     def write_state(self, folder: Path) -> None:
-        """Iteration, curriculum and replay buffer of this process; the value head, which is the same on all."""
+        """Save iteration, curriculum and replay buffer of this process, and the value head of all."""
         if self._value_head is not None and self.is_world_process_zero():
             save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
         state = {
@@ -343,7 +371,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         (folder / STATE_NAME.format(rank=self.args.process_index)).write_text(json.dumps(state), encoding="utf-8")
 
     def read_state(self, folder: Path) -> None:
-        """Take up what ``write_state`` wrote."""
+        """Restore what ``write_state`` saved."""
         if self._value_head is not None:
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
         path = folder / STATE_NAME.format(rank=self.args.process_index)
@@ -354,5 +382,5 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
 
 
 def checkpoint_iteration(checkpoint: Path) -> int:
-    """How many iterations were done when ``checkpoint`` was written."""
+    """Return the number of iterations that were done when ``checkpoint`` was written."""
     return int(json.loads((checkpoint / STATE_NAME.format(rank=0)).read_text())["iteration"])

@@ -17,9 +17,10 @@ from auto_explore import (
     company,
     packages,
 )
+from records import chose, turn_of
 
 from reflectrl.config import dump_recipe, load_recipe
-from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
+from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.data_gen import generate
 from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder
@@ -39,9 +40,7 @@ ROWS = (
 
 
 def episode(depth: int, actions: Sequence[str], *, success: bool) -> Trajectory:
-    turns = tuple(
-        Turn(Observation("", (action,)), (action,), None, Decision(0, action, 0.0, 0.0), 0.0) for action in actions
-    )
+    turns = tuple(turn_of(Observation("", (action,)), (action,), None, chose(0, action), 0.0) for action in actions)
     return Trajectory(Task(f"d{depth}/shop/a#1"), 0, turns, success, not success, success)
 
 

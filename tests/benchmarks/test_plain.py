@@ -14,10 +14,12 @@ from plain import (
     padded_update,
     plain_update,
 )
+from records import shown
 
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.players import reflecting
 from reflectrl.rollout import rollout
 from reflectrl.training.objective import Objective
 
@@ -57,7 +59,7 @@ def gradients(reader, update, *arguments, **options):
 def test_all_updates_have_the_same_gradients(played):
     _, episodes, reader = played
     prompts = policies(episodes)
-    old = iter(LMPolicy(reader.model, reader.encoder).act(prompts, draws(prompts)))
+    old = iter(LMPolicy(reader.model, reader.encoder).act(shown(prompts), draws(prompts)))
     each = [[replace(step.sample, old_logprob=next(old).logprob) for step in episode] for episode in episodes]
     samples = [sample for episode in each for sample in episode]
     assert any(sample.advantage > 0.1 for sample in samples)
@@ -85,14 +87,16 @@ def test_plain_players_play_the_episodes_that_players_of_the_library_play(played
         envs[:1],
         episodes,
         policy=PlainPolicy(reader.model, reader.encoder, reader.label_ids),
-        reflector=PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, **spoken),
+        seats=reflecting(PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, **spoken)),
         layout=scene.layout,
     )
     wanted = rollout(
         envs,
         episodes,
         policy=LMPolicy(reader.model, reader.encoder),
-        reflector=LMReflector(reader.model, reader.tokenizer, max_length=reader.model.config.n_positions, **spoken),
+        seats=reflecting(
+            LMReflector(reader.model, reader.tokenizer, max_length=reader.model.config.n_positions, **spoken)
+        ),
         layout=scene.layout,
     )
     assert [whole.actions for whole in found] == [whole.actions for whole in wanted]

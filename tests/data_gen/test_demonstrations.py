@@ -16,7 +16,7 @@ from reflectrl.core import InvalidInput, Trajectory, WorkFailed, make_env
 from reflectrl.data_gen import DataSummary, generate, read_rows
 from reflectrl.data_gen.demonstrations import check_place, save_episode
 from reflectrl.data_gen.samples import read_samples
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ScriptedReflector
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ScriptedReflector, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories
@@ -30,7 +30,7 @@ def played(count: int, split: str = "train") -> list[Trajectory]:
     """Episodes of the expert, who says something of its own that no teacher would."""
     episodes = [Episode(task, seed) for seed, task in enumerate(ENV.tasks(split)[:count])]
     words = ScriptedReflector(lambda text: f"I see  {text.splitlines()[-2][:9]},\nso I go.")
-    return rollout([ENV], episodes, policy=ExpertPolicy(), reflector=words, layout=HEADER.prompt)
+    return rollout([ENV], episodes, policy=ExpertPolicy(), seats=reflecting(words), layout=HEADER.prompt)
 
 
 def saved(path: Path, count: int = 12, split: str = "train") -> int:
@@ -75,7 +75,7 @@ def test_an_episode_is_kept_as_samples_and_more_can_be_added(tmp_path: Path) -> 
 
 def test_an_episode_that_failed_is_not_kept(tmp_path: Path) -> None:
     episodes = [Episode(ENV.tasks("train")[0], seed) for seed in range(8)]
-    tried = rollout([ENV], episodes, policy=RandomPolicy(), reflector=ExpertReflector(), layout=HEADER.prompt)
+    tried = rollout([ENV], episodes, policy=RandomPolicy(), seats=reflecting(ExpertReflector()), layout=HEADER.prompt)
     failed = next(trajectory for trajectory in tried if not trajectory.success)
     assert save_episode(tmp_path / "shown.jsonl", HEADER, failed) == 0
     assert not (tmp_path / "shown.jsonl").exists()

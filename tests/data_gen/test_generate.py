@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import prompts_of
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe
@@ -17,7 +18,7 @@ from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.generate import Spending
 from reflectrl.data_gen.samples import Sample, read_samples
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.rollout.record import prompts_of, read_trajectories
+from reflectrl.rollout.record import read_trajectories
 
 
 def recipe(data: dict[str, object], **sections: object) -> Recipe:

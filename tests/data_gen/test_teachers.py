@@ -9,13 +9,20 @@ import pytest
 from reflectrl.config import Recipe
 from reflectrl.core import Hints, InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env
 from reflectrl.data_gen import generate
-from reflectrl.data_gen.teachers import ExpertTeacher, Situation
+from reflectrl.data_gen.teachers import ExpertTeacher, Request
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State, view
 
+LAYOUT = PromptFormat()
 HERE = Observation("A hall.", ("go east", "go west"))
 
 
 def advise(hints: Hints) -> object:
-    return asyncio.run(ExpertTeacher().advise(Situation(HERE, (), HERE.actions, hints, mistaken=False)))
+    return asyncio.run(
+        ExpertTeacher().advise(
+            Request(view("reflector", LAYOUT, State(HERE, hints=hints), hints=True), LAYOUT.menu(HERE), mistaken=False)
+        )
+    )
 
 
 def test_an_environment_without_an_expert_is_refused() -> None:

@@ -13,8 +13,20 @@ import pytest
 from damage import damaged_json, damaged_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import chose, turn_of
 
-from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn, WorkFailed
+from reflectrl.core import (
+    Choice,
+    Decision,
+    InvalidInput,
+    Observation,
+    Task,
+    Tokens,
+    Trajectory,
+    Turn,
+    Utterance,
+    WorkFailed,
+)
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.rows import Row, read_rows, write_rows
 from reflectrl.data_gen.samples import Sample, read_samples, write_samples
@@ -34,8 +46,17 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | NUMBER | TEXT, l
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 TASKS = st.builds(Task, TEXT, st.dictionaries(TEXT, JSON, max_size=3))
 OBSERVATIONS = st.builds(Observation, TEXT, TEXTS, TEXT)
-DECISIONS = st.builds(Decision, st.integers(), TEXT, NUMBER, NUMBER, st.lists(NUMBER, max_size=3).map(tuple), NUMBER)
-TURNS = st.builds(Turn, OBSERVATIONS, TEXTS, st.none() | TEXT, DECISIONS, NUMBER, st.booleans())
+NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+OUTPUTS = st.builds(Choice, INTEGERS, NUMBERS) | st.builds(
+    Tokens, st.lists(INTEGERS, max_size=3).map(tuple), st.lists(st.tuples(INTEGERS, INTEGERS)).map(tuple), NUMBERS
+)
+DECISIONS = st.builds(Decision, TEXT, NUMBER, NUMBER, OUTPUTS, NUMBER)
+SAID = st.dictionaries(
+    TEXT, st.builds(Utterance, TEXT, INTEGERS, st.lists(st.none() | NUMBER, max_size=3).map(tuple)), max_size=2
+)
+REWARDS = st.dictionaries(TEXT, NUMBER, max_size=2)
+TURNS = st.builds(Turn, OBSERVATIONS, TEXTS, SAID, DECISIONS, REWARDS, st.booleans())
 TRAJECTORIES = st.builds(
     Trajectory,
     TASKS,
@@ -46,16 +67,20 @@ TRAJECTORIES = st.builds(
     st.booleans(),
 )
 SAMPLES = st.builds(Sample, TASKS, st.integers(), TEXTS, OBSERVATIONS, TEXTS, TEXT, TEXT, st.booleans())
-ROWS = st.builds(Row, TEXT, TEXT, TEXT, st.integers(), st.booleans())
+PROMPTS = st.builds(Prompt, TEXT, TEXTS, TEXT, st.none(), TEXT, TEXT)
+ROWS = st.builds(Row, st.just("reflector"), PROMPTS, TEXT, TEXT, INTEGERS, st.booleans())
 HEADERS = st.builds(
-    Header, TEXT, st.dictionaries(TEXT, JSON, max_size=3), st.builds(PromptFormat, TEXT, st.integers(0, 99))
+    Header,
+    TEXT,
+    st.dictionaries(TEXT, JSON, max_size=3),
+    st.builds(PromptFormat, instructions=TEXT, history=st.integers(0, 99)),
 )
 
-TURN = Turn(
+TURN = turn_of(
     Observation("Cell 3.", ("go on", "turn"), "Be quick."),
     ("turn", "go on"),
     "Good.",
-    Decision(1, "go on", -0.5, 0.7, (0.4, 0.6), 0.1),
+    chose(1, "go on", -0.5, 0.7, (0.4, 0.6), 0.1),
     -0.05,
 )
 EPISODE = Trajectory(Task("a-to-b", {"start": [1, {"x": None}]}), 3, (TURN, TURN), True, False, True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from records import policy_prompt_of
 from tiny import LABELS, LAYOUT, encoder, history, language_model, policy_prompt, reflector_prompt, tokenizer
 
 from reflectrl.core import InvalidInput, Observation
@@ -148,7 +149,7 @@ def test_a_menu_that_does_not_fit_is_refused():
 @pytest.mark.parametrize("missing", [1, 5, 20])
 def test_a_state_that_does_not_fit_is_cut_to_the_length_in_the_middle(missing):
     observation = Observation("Number 1. " + "The path so far: 1, 2, 3. " * 3 + "Target 7.", ("add one", "wait"))
-    prompt = LAYOUT.policy(observation, history(3), "Higher.", LAYOUT.menu(observation, random.Random(0)))
+    prompt = policy_prompt_of(LAYOUT, observation, history(3), "Higher.", LAYOUT.menu(observation, random.Random(0)))
     limit = len(encoder(4096).tokens(bare(prompt))) - missing
     kept = encoder(limit).tokens(prompt)
     assert limit - 3 <= len(kept) <= limit

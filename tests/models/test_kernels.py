@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from records import shown
 from tiny import encoder, language_model, policy_prompt
 from transformers import GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
@@ -77,9 +78,9 @@ def test_a_compiled_model_says_the_same_and_plays_over_slots():
     for name, weight in plain.named_parameters():
         torch.testing.assert_close(dict(compiled.named_parameters())[name].grad, weight.grad, rtol=1e-4, atol=1e-5)
     draws = [0.5] * len(PROMPTS)
-    slots = LMPolicy(compiled, encoder(), slots=Slots(compiled.device, compiled.dtype)).act(PROMPTS, draws)
-    assert [decision.index for decision in slots] == [
-        decision.index for decision in LMPolicy(copy.deepcopy(plain), encoder()).act(PROMPTS, draws)
+    slots = LMPolicy(compiled, encoder(), slots=Slots(compiled.device, compiled.dtype)).act(shown(PROMPTS), draws)
+    assert [decision.choice.index for decision in slots] == [
+        decision.choice.index for decision in LMPolicy(copy.deepcopy(plain), encoder()).act(shown(PROMPTS), draws)
     ]
 
 

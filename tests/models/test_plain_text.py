@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from records import policy_prompt_of
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -95,7 +96,7 @@ def prompt(
 ):
     layout = PromptFormat("Rules: read files.", history=3, labels="added")
     observation = Observation(text, menu or ("cat a.md", "cd docs", "cat b.md"), task)
-    return layout.policy(observation, past, said, layout.menu(observation, random.Random(0)))
+    return policy_prompt_of(layout, observation, past, said, layout.menu(observation, random.Random(0)))
 
 
 def special(tokenizer, ids):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from records import reflector_prompt_of, shown
 from tiny import ACTIONS, LAYOUT, MAX_LENGTH, encoder, gpt2, history, language_model, reflector_prompt, tokenizer
 
 from reflectrl.config.schema import LoraSection
@@ -53,22 +54,22 @@ def text_of(ids):
 
 
 def test_greedy_says_what_generate_says_one_by_one(model):
-    said = reflector(model).reflect(PROMPTS, ZEROS)
+    said = reflector(model).say(shown(PROMPTS), ZEROS)
     assert [words.text for words in said] == [text_of(generated(model, prompt)) for prompt in PROMPTS]
     assert len({words.text for words in said}) > 1
 
 
 def test_words_do_not_depend_on_the_batch(model):
-    together = reflector(model).reflect(PROMPTS, ZEROS)
-    assert reflector(model, batch_size=3).reflect(PROMPTS, ZEROS) == together
-    assert [reflector(model).reflect([prompt], [0.0])[0] for prompt in PROMPTS] == together
+    together = reflector(model).say(shown(PROMPTS), ZEROS)
+    assert reflector(model, batch_size=3).say(shown(PROMPTS), ZEROS) == together
+    assert [reflector(model).say(shown([prompt]), [0.0])[0] for prompt in PROMPTS] == together
 
 
 def test_a_models_own_repetition_penalty_does_not_make_words_depend_on_the_batch():
     model = language_model("gpt2")
-    expected = reflector(model).reflect(PROMPTS, ZEROS)
+    expected = reflector(model).say(shown(PROMPTS), ZEROS)
     model.generation_config.repetition_penalty = 5.0
-    assert reflector(model).reflect(PROMPTS, ZEROS) == expected
+    assert reflector(model).say(shown(PROMPTS), ZEROS) == expected
 
 
 def test_a_reflection_ends_at_the_end_of_text_token(talker):
@@ -77,25 +78,25 @@ def test_a_reflection_ends_at_the_end_of_text_token(talker):
     stop = next(n for n in range(1, len(ids)) if ids[n] not in ids[:n])
     short = copy.deepcopy(tokenizer())
     short.eos_token = short.convert_ids_to_tokens(ids[stop])
-    (words,) = reflector(talker, tokenizer=short).reflect([prompt], [0.0])
+    (words,) = reflector(talker, tokenizer=short).say(shown([prompt]), [0.0])
     assert words.text == text_of(ids[:stop])
     assert words.tokens == stop
 
 
 def test_a_row_that_ends_early_does_not_disturb_the_others(talker):
-    expected = reflector(talker).reflect(PROMPTS, ZEROS)
+    expected = reflector(talker).say(shown(PROMPTS), ZEROS)
     ids = generated(talker, PROMPTS[0])
     stop = next(n for n in range(1, len(ids)) if ids[n] not in ids[:n])
     short = copy.deepcopy(tokenizer())
     short.eos_token = short.convert_ids_to_tokens(ids[stop])
-    alone = [reflector(talker, tokenizer=short).reflect([prompt], [0.0])[0] for prompt in PROMPTS]
-    assert reflector(talker, tokenizer=short).reflect(PROMPTS, ZEROS) == alone
+    alone = [reflector(talker, tokenizer=short).say(shown([prompt]), [0.0])[0] for prompt in PROMPTS]
+    assert reflector(talker, tokenizer=short).say(shown(PROMPTS), ZEROS) == alone
     assert alone != expected
     assert len({words.tokens for words in alone}) > 1
 
 
 def test_a_reflection_is_at_most_max_new_tokens_long(model):
-    said = reflector(model, max_new_tokens=5).reflect(PROMPTS, ZEROS)
+    said = reflector(model, max_new_tokens=5).say(shown(PROMPTS), ZEROS)
     assert max(words.tokens for words in said) == 5
     assert [words.text for words in said] == [text_of(generated(model, prompt, tokens=5)) for prompt in PROMPTS]
 
@@ -107,10 +108,10 @@ def test_a_reflection_is_one_line():
         model.lm_head.weight.zero_()
         hidden = model.base_model(input_ids=torch.tensor([encoder().tokens(PROMPTS[0])])).last_hidden_state[0, -1]
         model.lm_head.weight[newline] = hidden
-    (words,) = reflector(model, max_new_tokens=1).reflect(PROMPTS[:1], [0.0])
+    (words,) = reflector(model, max_new_tokens=1).say(shown(PROMPTS[:1]), [0.0])
     assert (words.text, words.tokens) == ("", 1)
     model = language_model("llama")
-    said = reflector(model, max_new_tokens=60).reflect(PROMPTS, ZEROS)
+    said = reflector(model, max_new_tokens=60).say(shown(PROMPTS), ZEROS)
     raw = [tokenizer().decode(generated(model, prompt, tokens=60)) for prompt in PROMPTS]
     assert any("\n" in text.strip() for text in raw)
     assert not any("\n" in words.text or "  " in words.text for words in said)
@@ -121,9 +122,9 @@ def test_a_prompt_leaves_room_for_its_reflection(talker):
     full = len(encoder().tokens(prompt))
     tight = LMReflector(talker, tokenizer(), max_length=full + 11, max_new_tokens=12)
     shorter = replace(prompt, history=prompt.history[1:])
-    assert tight.reflect([prompt], [0.0])[0].text == text_of(generated(talker, shorter))
+    assert tight.say(shown([prompt]), [0.0])[0].text == text_of(generated(talker, shorter))
     with pytest.raises(InvalidInput, match="a prompt has .* without anything that may be cut, but the model takes 3"):
-        LMReflector(talker, tokenizer(), max_length=15, max_new_tokens=12).reflect([prompt], [0.0])
+        LMReflector(talker, tokenizer(), max_length=15, max_new_tokens=12).say(shown([prompt]), [0.0])
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------
@@ -132,9 +133,9 @@ def test_a_prompt_leaves_room_for_its_reflection(talker):
 def test_what_was_said_once_is_not_written_again(talker):
     player = reflector(talker)
     assert player.hit_rate == 0.0
-    first = player.reflect(PROMPTS, ZEROS)
+    first = player.say(shown(PROMPTS), ZEROS)
     assert (player.asked, player.written, player.hit_rate) == (8, 8, 0.0)
-    second = player.reflect(PROMPTS, ZEROS)
+    second = player.say(shown(PROMPTS), ZEROS)
     assert (player.asked, player.written, player.hit_rate) == (16, 8, 0.5)
     assert [words.text for words in second] == [words.text for words in first]
     assert [words.cached for words in first + second] == [False] * 8 + [True] * 8
@@ -143,7 +144,7 @@ def test_what_was_said_once_is_not_written_again(talker):
 
 def test_a_prompt_repeated_within_a_batch_is_written_once(talker):
     player = reflector(talker)
-    said = player.reflect([PROMPTS[0], PROMPTS[1], PROMPTS[0]], [0.0, 0.5, 0.9])
+    said = player.say(shown([PROMPTS[0], PROMPTS[1], PROMPTS[0]]), [0.0, 0.5, 0.9])
     assert (player.asked, player.written) == (3, 2)
     assert [words.cached for words in said] == [False, False, True]
     assert said[2].text == said[0].text
@@ -151,27 +152,27 @@ def test_a_prompt_repeated_within_a_batch_is_written_once(talker):
 
 def test_the_cache_is_exact(talker):
     player = reflector(talker)
-    player.reflect(PROMPTS[:5], ZEROS[:5])
-    fresh = reflector(talker).reflect(PROMPTS, ZEROS)
-    assert [words.text for words in player.reflect(PROMPTS, ZEROS)] == [words.text for words in fresh]
+    player.say(shown(PROMPTS[:5]), ZEROS[:5])
+    fresh = reflector(talker).say(shown(PROMPTS), ZEROS)
+    assert [words.text for words in player.say(shown(PROMPTS), ZEROS)] == [words.text for words in fresh]
 
 
 def test_the_cache_drops_what_was_used_least_recently(talker):
     one, two, three = PROMPTS[:3]
     player = reflector(talker, cache_size=2)
     for prompt in (one, two, one, three):  # three pushes two out
-        player.reflect([prompt], [0.0])
+        player.say(shown([prompt]), [0.0])
     assert player.written == 3
-    assert [player.reflect([prompt], [0.0])[0].cached for prompt in (one, three, two)] == [True, True, False]
-    assert not player.reflect([one], [0.0])[0].cached  # two pushed it out
+    assert [player.say(shown([prompt]), [0.0])[0].cached for prompt in (one, three, two)] == [True, True, False]
+    assert not player.say(shown([one]), [0.0])[0].cached  # two pushed it out
 
 
 def test_within_a_batch_too_the_last_used_are_kept(talker):
     one, two, three, four = PROMPTS[:4]
     player = reflector(talker, cache_size=3)
-    player.reflect([one, two], [0.0] * 2)
-    player.reflect([two, three, four, one], [0.0] * 4)  # two is the oldest of four
-    assert [player.reflect([prompt], [0.0])[0].cached for prompt in (three, four, one, two)] == [
+    player.say(shown([one, two]), [0.0] * 2)
+    player.say(shown([two, three, four, one]), [0.0] * 4)  # two is the oldest of four
+    assert [player.say(shown([prompt]), [0.0])[0].cached for prompt in (three, four, one, two)] == [
         True,
         True,
         True,
@@ -181,19 +182,19 @@ def test_within_a_batch_too_the_last_used_are_kept(talker):
 
 def test_a_cache_smaller_than_a_batch_still_answers_the_whole_batch(talker):
     player = reflector(talker, cache_size=3)
-    expected = reflector(talker).reflect(PROMPTS, ZEROS)
+    expected = reflector(talker).say(shown(PROMPTS), ZEROS)
     for _ in range(2):
-        assert [words.text for words in player.reflect(PROMPTS, ZEROS)] == [words.text for words in expected]
+        assert [words.text for words in player.say(shown(PROMPTS), ZEROS)] == [words.text for words in expected]
     assert player.written > 8
     last = player.written
-    assert all(words.cached for words in player.reflect(PROMPTS[-3:], ZEROS[-3:]))
+    assert all(words.cached for words in player.say(shown(PROMPTS[-3:]), ZEROS[-3:]))
     assert player.written == last
 
 
 def test_without_a_cache_every_reflection_is_written(talker):
     player = reflector(talker, cache_size=0)
     for _ in range(2):
-        assert not any(words.cached for words in player.reflect(PROMPTS, ZEROS))
+        assert not any(words.cached for words in player.say(shown(PROMPTS), ZEROS))
     assert (player.asked, player.written, player.hit_rate) == (16, 16, 0.0)
 
 
@@ -202,11 +203,11 @@ def test_a_cleared_cache_follows_the_new_weights():
     player = reflector(model)
     assert player.speaks_with(model)
     assert not player.speaks_with(gpt2(0))
-    player.reflect(PROMPTS, ZEROS)
+    player.say(shown(PROMPTS), ZEROS)
     model.load_state_dict(gpt2(1, spread=0.2).state_dict())
     player.clear()
-    said = [words.text for words in player.reflect(PROMPTS, ZEROS)]
-    assert said == [words.text for words in reflector(model).reflect(PROMPTS, ZEROS)]
+    said = [words.text for words in player.say(shown(PROMPTS), ZEROS)]
+    assert said == [words.text for words in reflector(model).say(shown(PROMPTS), ZEROS)]
 
 
 # ---- sampling --------------------------------------------------------------------------------------------------------
@@ -219,17 +220,17 @@ def draws(count, seed=0):
 
 def test_sampled_reflections_are_a_function_of_prompt_and_draw(model):
     given = draws(len(PROMPTS))
-    together = reflector(model, temperature=1.0).reflect(PROMPTS, given)
-    assert reflector(model, temperature=1.0).reflect(PROMPTS, given) == together
-    assert reflector(model, temperature=1.0, batch_size=3).reflect(PROMPTS, given) == together
-    assert reflector(model, temperature=1.0).reflect(PROMPTS[::-1], given[::-1]) == together[::-1]
-    alone = [reflector(model, temperature=1.0).reflect([p], [d])[0] for p, d in zip(PROMPTS, given, strict=True)]
+    together = reflector(model, temperature=1.0).say(shown(PROMPTS), given)
+    assert reflector(model, temperature=1.0).say(shown(PROMPTS), given) == together
+    assert reflector(model, temperature=1.0, batch_size=3).say(shown(PROMPTS), given) == together
+    assert reflector(model, temperature=1.0).say(shown(PROMPTS[::-1]), given[::-1]) == together[::-1]
+    alone = [reflector(model, temperature=1.0).say(shown([p]), [d])[0] for p, d in zip(PROMPTS, given, strict=True)]
     assert alone == together
 
 
 def test_other_draws_say_other_words_and_nothing_is_cached(talker):
     player = reflector(talker, temperature=1.0)
-    said = player.reflect([PROMPTS[0]] * 8, draws(8))
+    said = player.say(shown([PROMPTS[0]] * 8), draws(8))
     assert len({words.text for words in said}) > 4
     assert (player.asked, player.written, player.hit_rate) == (8, 8, 0.0)
     assert not any(words.cached for words in said)
@@ -242,7 +243,7 @@ def test_sampled_tokens_follow_the_softmax_at_the_temperature(talker, temperatur
     with torch.no_grad():
         expected = (talker(input_ids=ids).logits[0, -1] / temperature).softmax(-1)
     player = reflector(talker, temperature=temperature, max_new_tokens=1)
-    found = Counter(words.text for words in player.reflect([prompt] * count, draws(count)))
+    found = Counter(words.text for words in player.say(shown([prompt] * count), draws(count)))
     shares: Counter[str] = Counter()
     for token, share in enumerate(expected.tolist()):
         shares[text_of([token])] += share
@@ -254,8 +255,8 @@ def test_sampled_tokens_follow_the_softmax_at_the_temperature(talker, temperatur
 
 
 def test_a_low_temperature_is_nearly_greedy(model):
-    greedy = [words.text for words in reflector(model).reflect(PROMPTS, ZEROS)]
-    cold = [words.text for words in reflector(model, temperature=1e-4).reflect(PROMPTS, draws(8))]
+    greedy = [words.text for words in reflector(model).say(shown(PROMPTS), ZEROS)]
+    cold = [words.text for words in reflector(model, temperature=1e-4).say(shown(PROMPTS), draws(8))]
     assert cold == greedy
 
 
@@ -265,9 +266,9 @@ def test_a_low_temperature_is_nearly_greedy(model):
 def test_reflecting_leaves_weights_mode_and_gradients_alone():
     model = gpt2(spread=0.2, resid_pdrop=0.5).train()
     before = copy.deepcopy(model.state_dict())
-    said = reflector(model).reflect(PROMPTS, ZEROS)
+    said = reflector(model).say(shown(PROMPTS), ZEROS)
     assert model.training
-    assert said == reflector(model).reflect(PROMPTS, ZEROS)  # no dropout
+    assert said == reflector(model).say(shown(PROMPTS), ZEROS)  # no dropout
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
 
@@ -284,7 +285,7 @@ def steps_of_episodes():
     long = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
     for step in range(4):
         seen = [Observation(f"Number {(number + step) % 10}, target {number}.", ACTIONS[:2]) for number in range(6)]
-        yield [long.reflector(each, history(step)) for each in seen], draws(6, seed=step)
+        yield [reflector_prompt_of(long, each, history(step)) for each in seen], draws(6, seed=step)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -298,8 +299,8 @@ def test_with_slots_the_same_words_are_said(architecture, temperature):
     )
     texts = set()
     for prompts, given in steps_of_episodes():
-        said = reusing.reflect(prompts, given)
-        assert said == plain.reflect(prompts, given)
+        said = reusing.say(shown(prompts), given)
+        assert said == plain.say(shown(prompts), given)
         texts |= {words.text for words in said}
     assert len(texts) > 3
     assert held.computed < 0.8 * held.given
@@ -313,9 +314,9 @@ def test_with_slots_equal_prompts_and_an_end_of_text_are_no_different(talker, te
     short.eos_token = short.convert_ids_to_tokens(ids[stop])
     options = {"tokenizer": short, "temperature": temperature, "cache_size": 0}
     prompts = [PROMPTS[index] for index in (0, 0, 3, 0, 3, 5, 6, 7)] * 5
-    expected = reflector(talker, **options).reflect(prompts, draws(40))
-    assert reflector(talker, **options, slots=slots()).reflect(prompts, draws(40)) == expected
-    assert reflector(talker, **options, slots=slots(limit=3)).reflect(prompts, draws(40)) == expected
+    expected = reflector(talker, **options).say(shown(prompts), draws(40))
+    assert reflector(talker, **options, slots=slots()).say(shown(prompts), draws(40)) == expected
+    assert reflector(talker, **options, slots=slots(limit=3)).say(shown(prompts), draws(40)) == expected
     assert len({words.tokens for words in expected}) > 1
 
 
@@ -323,16 +324,16 @@ def test_with_slots_a_single_player_with_adapters_says_the_same():
     base = language_model("llama")
     model = add_lora(base, LoraSection(r=4), [40, 41])
     add_choice_head(base, value_head=True)
-    bare = reflector(model).reflect(PROMPTS, ZEROS)
+    bare = reflector(model).say(shown(PROMPTS), ZEROS)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name or "trainable_tokens_delta" in name:
                 weight.normal_(0, 0.3, generator=generator)
     model.train()
-    said = reflector(model, slots=slots()).reflect(PROMPTS, ZEROS)
+    said = reflector(model, slots=slots()).say(shown(PROMPTS), ZEROS)
     assert model.training
-    assert said == reflector(model).reflect(PROMPTS, ZEROS)
+    assert said == reflector(model).say(shown(PROMPTS), ZEROS)
     assert said != bare
 
 
@@ -340,15 +341,15 @@ def test_clearing_forgets_the_states_of_the_old_weights_too():
     model = gpt2(0, spread=0.2)
     held = slots()
     player = reflector(model, slots=held)
-    player.reflect(PROMPTS, ZEROS)
+    player.say(shown(PROMPTS), ZEROS)
     model.load_state_dict(gpt2(1, spread=0.2).state_dict())
     assert held.count > 0
     player.clear()
     assert held.count == 0
-    fresh = [words.text for words in reflector(model).reflect(PROMPTS, ZEROS)]
-    assert [words.text for words in player.reflect(PROMPTS, ZEROS)] == fresh
+    fresh = [words.text for words in reflector(model).say(shown(PROMPTS), ZEROS)]
+    assert [words.text for words in player.say(shown(PROMPTS), ZEROS)] == fresh
 
 
 def test_with_slots_nobody_to_reflect_for_is_no_work(talker):
-    assert reflector(talker, slots=slots(), temperature=1.0).reflect([], []) == []
-    assert reflector(talker, temperature=1.0).reflect([], []) == []
+    assert reflector(talker, slots=slots(), temperature=1.0).say(shown([]), []) == []
+    assert reflector(talker, temperature=1.0).say(shown([]), []) == []

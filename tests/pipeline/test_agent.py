@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 
@@ -32,16 +31,16 @@ def agent(run: Path) -> Agent:
 def by_rollout(agent: Agent, seed: int) -> Trajectory:
     env = NumberLine()
     episodes = [Episode(env.tasks("test")[0], seed)]
-    return rollout([env], episodes, policy=agent.policy, reflector=agent.reflector, layout=agent.layout)[0]
+    return rollout([env], episodes, policy=agent.policy, seats=agent.seats, layout=agent.layout)[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_step_by_step_it_plays_what_a_rollout_plays_with_the_same_seed(agent: Agent, seed: int) -> None:
     played = by_rollout(agent, seed)
-    env, rng = NumberLine(), random.Random(seed)
+    env = NumberLine()
     env.reset(seed=seed, options={"task": env.tasks("test")[0]})
     for step, turn in enumerate(played.turns):
-        move = agent.act(env.observation, played.actions[:step], rng=rng)
+        move = agent.act(env.observation, played.actions[:step], seed=seed)
         assert (move.reflection, move.menu.actions, move.decision) == (turn.reflection, turn.menu, turn.decision)
         env.step(move.decision.action)
 
@@ -49,7 +48,7 @@ def test_step_by_step_it_plays_what_a_rollout_plays_with_the_same_seed(agent: Ag
 def test_words_that_are_given_are_not_asked_for(agent: Agent) -> None:
     move = agent.act(STATE, reflection="Add one.")
     assert move.reflection == "Add one."
-    assert move.decision.probabilities != agent.act(STATE, reflection="Go down.").decision.probabilities
+    assert move.decision.choice.probabilities != agent.act(STATE, reflection="Go down.").decision.choice.probabilities
 
 
 def test_the_last_policy_plays_unless_another_is_named(run: Path, tmp_path: Path) -> None:

@@ -79,8 +79,11 @@ def test_a_run_plays_with_the_prompts_and_options_that_it_was_trained_with(run: 
 def test_both_players_of_a_run_play_anywhere_although_its_dataset_is_gone(run: Path, repository: Path) -> None:
     turns = watch(repository, run)
     assert all(turn.reflection is not None for turn in turns)
-    assert all(sum(turn.decision.probabilities) == pytest.approx(1, abs=1e-5) for turn in turns)
-    assert all(turn.decision.probabilities[turn.decision.index] == max(turn.decision.probabilities) for turn in turns)
+    assert all(sum(turn.decision.choice.probabilities) == pytest.approx(1, abs=1e-5) for turn in turns)
+    assert all(
+        turn.decision.choice.probabilities[turn.decision.choice.index] == max(turn.decision.choice.probabilities)
+        for turn in turns
+    )
     assert watch(repository, run) == turns
     assert len(turns) == 9 or turns[-1].decision.action.startswith("id ")
 

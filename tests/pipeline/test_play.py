@@ -76,7 +76,7 @@ def test_a_run_plays_its_own_environment_with_the_prompts_that_it_was_trained_wi
     assert game.env.horizon == 8
     trajectory = played(game)
     assert all(turn.reflection is not None for turn in trajectory.turns)
-    assert all(sum(turn.decision.probabilities) == pytest.approx(1, abs=1e-5) for turn in trajectory.turns)
+    assert all(sum(turn.decision.choice.probabilities) == pytest.approx(1, abs=1e-5) for turn in trajectory.turns)
     assert played(trained(run, "number_line", {})) == trajectory
 
 

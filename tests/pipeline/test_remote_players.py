@@ -56,7 +56,7 @@ def test_a_remote_reflector_advises_rlft_and_a_remote_policy_stands_in_the_table
     _, played = read_trajectories(run / "trajectories" / "eval-rlft-remote-sampled.jsonl")
     assert all("characters." in (turn.reflection or "") for trajectory in played for turn in trajectory.turns)
     _, remote = read_trajectories(run / "trajectories" / "eval-remote-none-sampled.jsonl")
-    assert {turn.decision.index for trajectory in remote for turn in trajectory.turns} == {0}
+    assert {turn.decision.choice.index for trajectory in remote for turn in trajectory.turns} == {0}
     asked = [request.chat[1]["content"] for request in endpoint.requests if "menu" not in request.chat[0]["content"]]
     assert asked
     assert not (run / "reflector").exists()  # nobody trained one

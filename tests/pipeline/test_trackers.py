@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import chose, turn_of
 from tracked_runs import killed_after_three, train, train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
-from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.pipeline import STAGES
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.trackers import NAMES, check_tracker, transcript
@@ -192,7 +193,7 @@ def test_trackers_that_are_installed_pass(tracker: str) -> None:
 
 
 def episode(text: str = "You are at 3.", reflection: str | None = "Go up.") -> Trajectory:
-    turn = Turn(Observation(text, ("up", "down")), ("up", "down"), reflection, Decision(0, "up", -0.5, 0.5), 1.0, True)
+    turn = turn_of(Observation(text, ("up", "down")), ("up", "down"), reflection, chose(0, "up", -0.5, 0.5), 1.0, True)
     return Trajectory(Task("t"), 0, (turn,), True, False, False)
 
 

@@ -5,10 +5,12 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from records import policy_prompt_of, reflector_prompt_of, shown
 
-from reflectrl.core import Hints, InvalidInput, Observation, ReflectRLError
+from reflectrl.core import Hints, Observation, ReflectRLError
 from reflectrl.players.human import HumanPolicy, HumanReflector, PlayerLeft
 from reflectrl.prompts import Prompt, PromptFormat
 
@@ -21,7 +23,7 @@ def prompt(
 ) -> Prompt:
     layout = PromptFormat(instructions="Leave the house.", labels=labels)
     here = Observation(text, actions or HALL.actions)
-    return layout.policy(here, [], reflection, layout.menu(here, random.Random(0)))
+    return policy_prompt_of(layout, here, [], reflection, layout.menu(here, random.Random(0)))
 
 
 def typing(*lines: str) -> Callable[[], str]:
@@ -37,34 +39,39 @@ def typing(*lines: str) -> Callable[[], str]:
     return read
 
 
-def play(shown: Prompt, *lines: str) -> tuple[str, str]:
+def play(asked: Prompt, *lines: str) -> tuple[str, str]:
     out = io.StringIO()
-    [decision] = HumanPolicy(typing(*lines), out).act([shown], [0.5])
-    assert shown.menu is not None
-    assert shown.menu.actions[decision.index] == decision.action
+    [decision] = HumanPolicy(typing(*lines), out).act(shown([asked]), [0.5])
+    assert asked.menu is not None
+    assert asked.menu.actions[decision.choice.index] == decision.action
     return decision.action, out.getvalue()
 
 
 def test_a_person_reads_what_a_model_would_read() -> None:
-    shown = prompt()
-    assert play(shown, "A")[1] == shown.text
+    asked = prompt()
+    assert play(asked, "A")[1] == asked.text
     for part in ("Leave the house.", "A hall.", "Reflection: East is bright.", "B. go west"):
-        assert part in shown.text
+        assert part in asked.text
 
 
 def test_the_rules_are_shown_once_and_again_when_they_change() -> None:
     out = io.StringIO()
     policy = HumanPolicy(typing(*"AAA"), out)
-    policy.act([prompt(), prompt()], [0.1, 0.2])
+    policy.act(shown([prompt(), prompt()]), [0.1, 0.2])
     assert out.getvalue().count("Leave the house.") == 1
     assert out.getvalue().count("A hall.") == 2
-    policy.act([PromptFormat(instructions="Sit.").policy(HALL, [], None, prompt().menu)], [0.3])  # type: ignore[arg-type]
+    policy.act(shown([policy_prompt_of(PromptFormat(instructions="Sit."), HALL, [], None, prompt().menu)]), [0.3])  # type: ignore[arg-type]
     assert "Sit." in out.getvalue()
 
 
 def test_a_decision_claims_no_probabilities() -> None:
-    [decision] = HumanPolicy(typing("B"), io.StringIO()).act([prompt()], [0.9])
-    assert (decision.index, decision.logprob, decision.entropy, decision.probabilities) == (1, 0.0, 0.0, ())
+    [decision] = HumanPolicy(typing("B"), io.StringIO()).act(shown([prompt()]), [0.9])
+    assert (decision.choice.index, decision.logprob, decision.entropy, decision.choice.probabilities) == (
+        1,
+        0.0,
+        0.0,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +121,7 @@ def test_several_prompts_are_asked_one_after_the_other() -> None:
         seen.append(out.getvalue())
         return read()
 
-    decisions = HumanPolicy(watched, out).act([prompt(text="Room one."), prompt(text="Room two.")], [0.0, 0.0])
+    decisions = HumanPolicy(watched, out).act(shown([prompt(text="Room one."), prompt(text="Room two.")]), [0.0, 0.0])
     assert [decision.action for decision in decisions] == ["go east", "go west"]
     assert ["Room two." in text for text in seen] == [False, True]
 
@@ -140,23 +147,21 @@ def test_a_state_cannot_command_the_terminal() -> None:
     assert "a\u241b[2Jb\u240dc\té\n" in play(prompt(text="a\x1b[2Jb\rc\té"), "A")[1]
 
 
-def test_a_reflectors_prompt_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="expected one with a menu"):
-        HumanPolicy(typing("A"), io.StringIO()).act([LAYOUT.reflector(HALL, [])], [0.0])
-
-
-def test_a_person_is_given_no_hints() -> None:
-    assert HumanPolicy(typing(), io.StringIO()).wants_hints is False
-
-
 def test_standard_input_and_output_are_used_by_themselves() -> None:
     code = (
-        "from reflectrl.players.human import HumanPolicy; from reflectrl.prompts import Menu, Prompt;"
-        "shown = Prompt('', (), 'A hall.\\n', Menu(('0', '1'), ('go', 'wait')));"
-        "print('played', HumanPolicy().act([shown], [0.0])[0].action);"
-        "HumanPolicy().act([shown], [0.0])"
+        "from records import shown; from reflectrl.players.human import HumanPolicy;"
+        "from reflectrl.prompts import Menu, Prompt;"
+        "views = shown([Prompt('', (), 'A hall.\\n', Menu(('0', '1'), ('go', 'wait')))]);"
+        "print('played', HumanPolicy().act(views, [0.0])[0].action);"
+        "HumanPolicy().act(views, [0.0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], input="what\nwait\n", capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input="what\nwait\n",
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
     assert done.stdout.startswith("A hall.\n'what' is no label")
     assert "played wait\nA hall.\n" in done.stdout
     assert "PlayerLeft: the input ended" in done.stderr
@@ -167,8 +172,8 @@ def reflect(*lines: str, advice: str | None = "East is bright.", text: str = "A 
     out = io.StringIO()
     policy = HumanPolicy(typing(*lines, "A"), out)
     here = Observation(text, HALL.actions)
-    [said] = HumanReflector(policy).reflect([LAYOUT.reflector(here, [], Hints(reflection=advice))], [0.5])
-    policy.act([LAYOUT.policy(here, [], said.text, LAYOUT.menu(here, random.Random(0)))], [0.5])
+    [said] = HumanReflector(policy).say(shown([reflector_prompt_of(LAYOUT, here)], Hints(reflection=advice)), [0.5])
+    policy.act(shown([policy_prompt_of(LAYOUT, here, [], said.text, LAYOUT.menu(here, random.Random(0)))]), [0.5])
     return said.text, out.getvalue()
 
 
@@ -209,7 +214,7 @@ def test_quit_leaves_a_reflection_too(lines: tuple[str, ...]) -> None:
 def test_the_end_of_the_input_leaves_a_reflection_too() -> None:
     reflector = HumanReflector(HumanPolicy(typing(), io.StringIO()))
     with pytest.raises(PlayerLeft, match="the input ended"):
-        reflector.reflect([LAYOUT.reflector(HALL, [])], [0.5])
+        reflector.say(shown([reflector_prompt_of(LAYOUT, HALL, [])]), [0.5])
 
 
 def test_the_same_state_is_shown_again_in_the_next_step() -> None:
@@ -217,7 +222,7 @@ def test_the_same_state_is_shown_again_in_the_next_step() -> None:
     policy = HumanPolicy(typing("Dark.", "A", "Dark.", "A"), out)
     reflector = HumanReflector(policy)
     for _ in range(2):
-        reflector.reflect([LAYOUT.reflector(HALL, [])], [0.5])
-        policy.act([LAYOUT.policy(HALL, [], "Dark.", LAYOUT.menu(HALL, random.Random(0)))], [0.5])
+        reflector.say(shown([reflector_prompt_of(LAYOUT, HALL, [])]), [0.5])
+        policy.act(shown([policy_prompt_of(LAYOUT, HALL, [], "Dark.", LAYOUT.menu(HALL, random.Random(0)))]), [0.5])
     assert out.getvalue().count("A hall.") == 2
     assert out.getvalue().count("Leave the house.") == 1

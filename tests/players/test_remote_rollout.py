@@ -14,7 +14,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from reflectrl.core import Trajectory, WorkFailed
 from reflectrl.endpoint.chat import ChatClient, Endpoint
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import RandomPolicy
+from reflectrl.players import RandomPolicy, reflecting
 from reflectrl.players.remote import RemoteReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -33,7 +33,7 @@ def play(reflector: RemoteReflector) -> list[Trajectory]:
     envs = [NumberLine(size=8) for _ in range(EPISODES)]
     tasks = envs[0].tasks("train")
     episodes = [Episode(tasks[number % len(tasks)], number) for number in range(EPISODES)]
-    return rollout(envs, episodes, policy=RandomPolicy(), reflector=reflector, layout=LAYOUT)
+    return rollout(envs, episodes, policy=RandomPolicy(), seats=reflecting(reflector), layout=LAYOUT)
 
 
 def steps(played: Sequence[Trajectory]) -> int:

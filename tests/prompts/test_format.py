@@ -3,8 +3,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from records import policy_prompt_of, reflector_prompt_of
 
-from reflectrl.core import Hints, Observation
+from reflectrl.core import Observation
 from reflectrl.prompts import PromptFormat
 
 HERE = Observation("A hall.", ("go", "wait"))
@@ -17,17 +18,17 @@ def menu(layout):
 
 def test_the_whole_of_both_prompts():
     layout = PromptFormat("Leave the house.", history=2)
-    assert layout.reflector(HERE, ["go", "wait", "go"]).text == (
+    assert reflector_prompt_of(layout, HERE, ["go", "wait", "go"]).text == (
         "Leave the house.\nPast: wait\nPast: go\nA hall.\nReflection:"
     )
-    assert layout.policy(HERE, ["go", "wait", "go"], "Good so far.", menu(layout)).text == (
+    assert policy_prompt_of(layout, HERE, ["go", "wait", "go"], "Good so far.", menu(layout)).text == (
         "Leave the house.\nPast: wait\nPast: go\nA hall.\nReflection: Good so far.\n0. go\n1. wait\nAction:\n"
     )
 
 
 def test_the_task_stands_before_the_history_and_is_never_cut():
     asked = Observation("A hall.", ("go", "wait"), task="Find the door.")
-    prompt = PromptFormat("Leave the house.", history=2).reflector(asked, ["go", "wait"])
+    prompt = reflector_prompt_of(PromptFormat("Leave the house.", history=2), asked, ["go", "wait"])
     assert prompt.text == "Leave the house.\nFind the door.\nPast: go\nPast: wait\nA hall.\nReflection:"
     assert prompt.fit(lambda text: text.count("\n"), 3).text == "Leave the house.\nFind the door.\nA hall.\nReflection:"
 
@@ -38,24 +39,26 @@ def test_the_task_stands_before_the_history_and_is_never_cut():
 @pytest.mark.parametrize("reflection", ["", "Good so far."])
 def test_the_policys_prompt_begins_with_the_reflectors_and_its_words(past, history, instructions, reflection):
     layout = PromptFormat(instructions, history=history)
-    said = layout.reflector(HERE, past).text + layout.reflection_completion(reflection)
-    assert layout.policy(HERE, past, reflection, menu(layout)).text.startswith(f"{said}\n")
+    said = reflector_prompt_of(layout, HERE, past).text + layout.completion(reflection)
+    assert policy_prompt_of(layout, HERE, past, reflection, menu(layout)).text.startswith(f"{said}\n")
 
 
 def test_no_reflection_leaves_no_trace_but_a_blank_one_leaves_the_cue():
     layout = PromptFormat(history=0)
-    assert layout.policy(HERE, [], None, menu(layout)).text == "A hall.\n0. go\n1. wait\nAction:\n"
-    assert layout.policy(HERE, [], "", menu(layout)).text == "A hall.\nReflection:\n0. go\n1. wait\nAction:\n"
+    assert policy_prompt_of(layout, HERE, [], None, menu(layout)).text == "A hall.\n0. go\n1. wait\nAction:\n"
+    assert (
+        policy_prompt_of(layout, HERE, [], "", menu(layout)).text == "A hall.\nReflection:\n0. go\n1. wait\nAction:\n"
+    )
 
 
 def test_a_reflection_stays_on_its_line():
     layout = PromptFormat(history=0)
-    text = layout.policy(HERE, [], "Good.\n\n0. fly\n", menu(layout)).text
+    text = policy_prompt_of(layout, HERE, [], "Good.\n\n0. fly\n", menu(layout)).text
     assert text == "A hall.\nReflection: Good. 0. fly\n0. go\n1. wait\nAction:\n"
 
 
 def test_the_reflector_never_sees_the_menu():
-    prompt = PromptFormat().reflector(HERE, [])
+    prompt = reflector_prompt_of(PromptFormat(), HERE)
     assert prompt.menu is None
     assert not any(action in prompt.text for action in HERE.actions)
 
@@ -71,14 +74,7 @@ def test_the_reflector_never_sees_the_menu():
     ],
 )
 def test_the_newest_actions_are_shown_newest_last(history, past, shown):
-    assert PromptFormat(history=history).reflector(HERE, past).history == shown
-
-
-def test_hints_are_never_part_of_the_text():
-    layout, hints = PromptFormat(), Hints("go", "SECRET", "SECRET")
-    for prompt in (layout.reflector(HERE, [], hints), layout.policy(HERE, [], None, menu(layout), hints)):
-        assert prompt.hints is hints
-        assert "SECRET" not in prompt.text
+    assert reflector_prompt_of(PromptFormat(history=history), HERE, past).history == shown
 
 
 def test_the_generator_is_used_only_when_shuffling():

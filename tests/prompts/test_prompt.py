@@ -3,8 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from records import policy_prompt_of
 
-from reflectrl.core import Hints, InvalidInput, Observation
+from reflectrl.core import InvalidInput, Observation
 from reflectrl.prompts import Menu, Prompt, PromptFormat
 
 MENU = Menu(("0", "1"), ("go", "wait"))
@@ -32,7 +33,8 @@ def test_the_count_of_the_caller_decides():
     assert words.history == PROMPT.history[1:]
 
 
-LONG = PromptFormat("Rules.", history=2).policy(
+LONG = policy_prompt_of(
+    PromptFormat("Rules.", history=2),
     Observation("The path so far: " + "north, " * 20 + "here.", MENU.actions, task="Find it."),
     ["go", "wait"],
     "Good. The path is " + "very " * 10 + "long.",
@@ -81,7 +83,7 @@ def test_a_text_without_parts_is_never_cut():
 
 @pytest.mark.parametrize("limit", range(len(SHORTEST), 250, 7))
 def test_what_is_cut_is_decided_by_the_prompt_alone(limit):
-    again = replace(LONG, hints=Hints(action="go"))
+    again = replace(LONG)
     assert again.fit(len, limit).text == fitted(limit)
 
 

@@ -6,10 +6,18 @@ from reflectrl.core import Hints, Observation
 from reflectrl.core.chat import BadReply
 from reflectrl.prompts import Menu, PromptFormat, TeacherPrompts
 from reflectrl.prompts.teacher import read_discreet, read_honest
+from reflectrl.prompts.views import State, view
 
 HERE = Observation("A hall.", ("go east", "go west"))
 MENU = Menu(("0", "1"), HERE.actions)
-PROMPTS = TeacherPrompts("Find the exit.", PromptFormat(history=1))
+LAYOUT = PromptFormat(history=1)
+
+
+def seen(observation, past=()):
+    return view("reflector", LAYOUT, State(observation, tuple(past)))
+
+
+PROMPTS = TeacherPrompts("Find the exit.")
 SHOWN = f"Past: none\n{HERE.text}\nReflection:"
 HINTS = Hints("go east", "Good. The exit is near.", "The best next action is: go east. The exit is near.")
 
@@ -19,7 +27,7 @@ def said(chat: list[dict[str, str]], role: str) -> str:
 
 
 def test_a_reflection_is_asked_without_the_menu() -> None:
-    chat = PROMPTS.reflect(HERE, ("go north", "go south"))
+    chat = PROMPTS.reflect(seen(HERE, ("go north", "go south")))
     assert [message["role"] for message in chat] == ["system", "user"]
     assert said(chat, "system").endswith("Find the exit.")
     assert said(chat, "user").startswith("Past: go south\nA hall.\n")
@@ -28,17 +36,17 @@ def test_a_reflection_is_asked_without_the_menu() -> None:
 
 
 def test_the_teacher_sees_as_much_of_the_past_as_the_players() -> None:
-    assert "go north" not in said(PROMPTS.reflect(HERE, ("go north", "go south")), "user")
+    assert "go north" not in said(PROMPTS.reflect(seen(HERE, ("go north", "go south"))), "user")
 
 
 def test_the_teacher_reads_the_task_before_the_past() -> None:
     asked = Observation("A hall.", ("go",), task="Find the door.")
-    chat = TeacherPrompts("", PromptFormat(history=1)).reflect(asked, ["go"])
+    chat = TeacherPrompts("").reflect(seen(asked, ["go"]))
     assert chat[1]["content"].startswith("Find the door.\nPast: go\nA hall.\n")
 
 
 def test_the_choice_is_a_second_turn_of_the_same_chat() -> None:
-    first = PROMPTS.reflect(HERE, ())
+    first = PROMPTS.reflect(seen(HERE, ()))
     chat = PROMPTS.choose(first, "East looks bright.", MENU)
     assert chat[:2] == first
     assert chat[2] == {"role": "assistant", "content": "East looks bright."}
@@ -46,14 +54,16 @@ def test_the_choice_is_a_second_turn_of_the_same_chat() -> None:
 
 
 def test_a_spoiler_comes_with_the_order_to_keep_it() -> None:
-    plain, told = PROMPTS.reflect(HERE, ()), PROMPTS.reflect(HERE, (), spoiler="The key is in the vase.")
+    plain, told = PROMPTS.reflect(seen(HERE, ())), PROMPTS.reflect(seen(HERE, ()), spoiler="The key is in the vase.")
     assert "private" not in said(plain, "system")
     assert "never quote the note" in said(told, "system")
     assert "Private note: The key is in the vase." in said(told, "user")
 
 
 def test_only_a_known_mistake_is_called_one() -> None:
-    asked = {known: said(PROMPTS.reflect(HERE, ("go west",), mistaken=known), "user") for known in (True, None, False)}
+    asked = {
+        known: said(PROMPTS.reflect(seen(HERE, ("go west",)), mistaken=known), "user") for known in (True, None, False)
+    }
     assert "The last action was a mistake. " in asked[True]
     assert "The last action may have been a mistake. " in asked[None]
     assert all("recover" in asked[known] for known in (True, None))
@@ -115,7 +125,7 @@ def test_a_word_that_is_shown_is_not_hidden(reply: str) -> None:
 
 
 def test_a_teacher_without_a_note_is_not_to_claim_knowledge_either() -> None:
-    assert "never call an action optimal or the best" in said(PROMPTS.reflect(HERE, ()), "system")
+    assert "never call an action optimal or the best" in said(PROMPTS.reflect(seen(HERE, ())), "system")
     assert read_honest("I should\ngo east.", SHOWN) == "I should go east."
     with pytest.raises(BadReply, match="Do not say 'best move', which is more"):
         read_honest("East is the best move.", SHOWN)

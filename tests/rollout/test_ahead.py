@@ -11,7 +11,7 @@ import faulty
 import pytest
 
 from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
-from reflectrl.players import ExpertReflector, RandomPolicy
+from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.workers.limits import WorkerLimits
@@ -52,10 +52,10 @@ class Noting(RandomPolicy):
         self.batches = []
         self.thinks = thinks
 
-    def act(self, prompts, draws):
-        self.batches.append([prompt.text for prompt in prompts])
+    def act(self, views, draws):
+        self.batches.append([view.prompt.text for view in views])
         self.thinks(len(self.batches))
-        return super().act(prompts, draws)
+        return super().act(views, draws)
 
     @property
     def sizes(self):
@@ -71,8 +71,8 @@ def episodes(*lengths, note=""):
 STAGGERED = episodes(1, 3, 2, 6, 1, 1, 4, 2, 5, 3, 1, 2)
 
 
-def play(envs, to_play=STAGGERED, policy=None, reflector=None):
-    return rollout(envs, to_play, policy=policy or RandomPolicy(), reflector=reflector, layout=PromptFormat())
+def play(envs, to_play=STAGGERED, policy=None, seats=()):
+    return rollout(envs, to_play, policy=policy or RandomPolicy(), seats=seats, layout=PromptFormat())
 
 
 def here(to_play=STAGGERED, **players):
@@ -141,7 +141,9 @@ def test_a_slow_reset_and_the_thinking_of_the_others_go_on_side_by_side(workers,
     policy = Noting(think)
     with WorkerPool(workers) as pool:
         envs = pool.make("faulty", {"fault": "wait", **met}, 2)
-        assert play(envs, THIRD_IN_THE_MIDDLE, policy, reflector) == here(THIRD_IN_THE_MIDDLE, reflector=reflector)
+        assert play(envs, THIRD_IN_THE_MIDDLE, policy, reflecting(reflector)) == here(
+            THIRD_IN_THE_MIDDLE, seats=reflecting(reflector)
+        )
     assert policy.sizes == [2, 1, 2, 1]
     assert pool.failures == 0
 

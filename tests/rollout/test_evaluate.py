@@ -39,7 +39,7 @@ def test_the_numbers_do_not_depend_on_the_batch_size(batch_size):
             [make_env("dangerous_taxi") for _ in range(size)],
             episodes,
             policy=RandomPolicy(),
-            reflector=None,
+            seats=(),
             layout=PromptFormat(),
         )
 
@@ -57,4 +57,4 @@ def test_an_evaluation_with_dropped_episodes_is_refused_and_names_their_tasks():
             super().start(task)
 
     with pytest.raises(WorkFailed, match=lost):
-        evaluate([Breaking()], episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())
+        evaluate([Breaking()], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())

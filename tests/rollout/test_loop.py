@@ -6,8 +6,9 @@ import pytest
 
 from reflectrl.core import EpisodeFailed, Utterance, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 
 LAYOUT = PromptFormat(history=1, shuffle=True)
@@ -16,14 +17,11 @@ LAYOUT = PromptFormat(history=1, shuffle=True)
 class Recording:
     """A reflector that keeps what it was shown and says the draw it was given."""
 
-    wants_hints = False
-    hit_rate = 0.0
-
     def __init__(self):
-        self.prompts = []
+        self.views = []
 
-    def reflect(self, prompts, draws):
-        self.prompts += prompts
+    def say(self, views, draws):
+        self.views += views
         return [Utterance(f"draw {draw:.6f}") for draw in draws]
 
 
@@ -32,13 +30,13 @@ def episodes(count: int, stage: str = "pickup") -> list[Episode]:
     return [Episode(tasks[i % len(tasks)], seed=i) for i in range(count)]
 
 
-def play(batch: int, count: int = 23, reflector=None, policy=None):
+def play(batch: int, count: int = 23, seats=(), policy=None):
     envs = [make_env("dangerous_taxi") for _ in range(batch)]
-    return rollout(envs, episodes(count), policy=policy or RandomPolicy(), reflector=reflector, layout=LAYOUT)
+    return rollout(envs, episodes(count), policy=policy or RandomPolicy(), seats=seats, layout=LAYOUT)
 
 
 def test_results_do_not_depend_on_how_many_episodes_are_played_side_by_side():
-    one, seven, many = (play(batch, reflector=Recording()) for batch in (1, 7, 64))
+    one, seven, many = (play(batch, seats=reflecting(Recording())) for batch in (1, 7, 64))
     assert one == seven == many
 
 
@@ -49,14 +47,12 @@ def test_trajectories_come_in_the_order_of_the_episodes():
 def test_other_seeds_give_other_actions():
     envs = [make_env("dangerous_taxi")]
     task = envs[0].tasks("train")[0]
-    played = rollout(
-        envs, [Episode(task, seed) for seed in range(10)], policy=RandomPolicy(), reflector=None, layout=LAYOUT
-    )
+    played = rollout(envs, [Episode(task, seed) for seed in range(10)], policy=RandomPolicy(), seats=(), layout=LAYOUT)
     assert len({trajectory.actions for trajectory in played}) > 5
 
 
 def test_the_expert_solves_every_episode_and_its_reflection_is_recorded():
-    played = play(4, reflector=ExpertReflector(), policy=ExpertPolicy())
+    played = play(4, seats=reflecting(ExpertReflector()), policy=ExpertPolicy())
     assert all(trajectory.success and trajectory.terminated for trajectory in played)
     assert all(turn.reflection for trajectory in played for turn in trajectory.turns)
 
@@ -64,20 +60,20 @@ def test_the_expert_solves_every_episode_and_its_reflection_is_recorded():
 def test_a_shuffled_menu_is_recorded_as_shown_and_the_index_points_into_it():
     turns = [turn for trajectory in play(8) for turn in trajectory.turns]
     assert any(turn.menu != turn.observation.actions for turn in turns)
-    assert all(turn.menu[turn.decision.index] == turn.decision.action for turn in turns)
+    assert all(turn.menu[turn.decision.choice.index] == turn.decision.action for turn in turns)
 
 
 def test_players_that_want_no_hints_get_none_and_never_see_the_menu_as_reflectors():
     reflector = Recording()
-    play(3, count=3, reflector=reflector, policy=ExpertPolicy())
-    assert reflector.prompts
-    assert all(prompt.hints is None and prompt.menu is None for prompt in reflector.prompts)
+    play(3, count=3, seats=reflecting(reflector), policy=ExpertPolicy())
+    assert reflector.views
+    assert all(view.hints is None and not isinstance(view, MenuView) for view in reflector.views)
 
 
 def test_every_finished_episode_is_announced():
     seen = []
     envs = [make_env("dangerous_taxi") for _ in range(3)]
-    played = rollout(envs, episodes(9), policy=RandomPolicy(), reflector=None, layout=LAYOUT, on_episode=seen.append)
+    played = rollout(envs, episodes(9), policy=RandomPolicy(), seats=(), layout=LAYOUT, on_episode=seen.append)
     assert sorted(seen, key=lambda t: t.seed) == played
 
 
@@ -88,7 +84,7 @@ def test_every_step_is_announced_as_it_is_played():
         [env],
         episodes(2),
         policy=RandomPolicy(),
-        reflector=Recording(),
+        seats=reflecting(Recording()),
         layout=LAYOUT,
         on_turn=lambda turn: told.append((turn, env.last_action, env.steps)),
         on_episode=lambda trajectory: told.append(trajectory.turns),
@@ -105,10 +101,10 @@ def test_running_out_of_time_is_truncation_not_termination():
     far = max(env.tasks("train"), key=lambda task: len(task.id))
 
     class Undecided(RandomPolicy):
-        def act(self, prompts, draws):  # noqa: ARG002 - walks to and fro
-            return super().act(prompts, [random.Random(prompt.text).random() for prompt in prompts])
+        def act(self, views, draws):  # noqa: ARG002 - walks to and fro
+            return super().act(views, [random.Random(view.prompt.text).random() for view in views])
 
-    played = rollout([env], [Episode(far, s) for s in range(20)], policy=Undecided(), reflector=None, layout=LAYOUT)
+    played = rollout([env], [Episode(far, s) for s in range(20)], policy=Undecided(), seats=(), layout=LAYOUT)
     cut = [trajectory for trajectory in played if trajectory.truncated]
     assert all(not trajectory.terminated and not trajectory.success for trajectory in cut)
     assert all(len(trajectory.turns) == env.horizon for trajectory in cut)
@@ -120,7 +116,7 @@ def test_a_reflector_without_an_expert_in_the_environment_is_a_sentence(corridor
             [corridor_without_expert],
             [Episode(corridor_without_expert.tasks("train")[0], 0)],
             policy=RandomPolicy(),
-            reflector=ExpertReflector(),
+            seats=reflecting(ExpertReflector()),
             layout=LAYOUT,
         )
 
@@ -159,7 +155,7 @@ class Breaking(DangerousTaxi):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_an_episode_that_cannot_be_played_on_is_left_out_and_the_others_are_as_ever(where, batch):
     envs, finished = [Breaking(where) for _ in range(batch)], []
-    options = {"policy": RandomPolicy(), "reflector": ExpertReflector(), "layout": LAYOUT}
+    options = {"policy": RandomPolicy(), "seats": reflecting(ExpertReflector()), "layout": LAYOUT}
     played = rollout(envs, episodes(23), **options, on_episode=finished.append)
     whole = rollout([make_env("dangerous_taxi")], episodes(23), **options)
     assert played == [trajectory for trajectory in whole if trajectory.seed % 5 != 2]
@@ -168,6 +164,6 @@ def test_an_episode_that_cannot_be_played_on_is_left_out_and_the_others_are_as_e
 
 @pytest.mark.parametrize("where", ["start", "act", "hints"])
 def test_nothing_comes_back_when_every_episode_breaks(where):
-    options = {"policy": RandomPolicy(), "reflector": ExpertReflector(), "layout": LAYOUT}
+    options = {"policy": RandomPolicy(), "seats": reflecting(ExpertReflector()), "layout": LAYOUT}
     broken = [Episode(episode.task, 2) for episode in episodes(4)]
     assert rollout([Breaking(where) for _ in range(2)], broken, **options) == []

@@ -4,14 +4,15 @@ import random
 from dataclasses import replace
 
 import pytest
+from records import chose, turn_of
 
-from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
+from reflectrl.core import Observation, Task, Trajectory, Turn
 from reflectrl.rollout import episode_metrics, wilson_interval
 from reflectrl.rollout.metrics import independent_trials
 
 
 def turn(reward: float, entropy: float = 0.5, illegal: bool = False) -> Turn:
-    return Turn(Observation("s", ("a",)), ("a",), None, Decision(0, "a", 0.0, entropy), reward, illegal)
+    return turn_of(Observation("s", ("a",)), ("a",), None, chose(0, "a", 0.0, entropy), reward, illegal)
 
 
 def episode(success: bool, *turns: Turn) -> Trajectory:

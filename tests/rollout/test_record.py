@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from records import chose, prompts_of, turn_of
 
 from reflectrl.core import (
     Decision,
@@ -13,34 +14,34 @@ from reflectrl.core import (
     Observation,
     Task,
     Trajectory,
-    Turn,
+    Utterance,
     WorkFailed,
     make_env,
 )
-from reflectrl.players import ExpertReflector, Policy, RandomPolicy
+from reflectrl.players import ExpertReflector, Policy, RandomPolicy, reflecting
 from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import (
     Header,
     append_trajectories,
-    prompts_of,
     read_trajectories,
     write_trajectories,
 )
 
 LAYOUT = PromptFormat(instructions="Walk.", history=2, labels="letters", shuffle=True)
 HEADER = Header("number_line", {"size": 10}, LAYOUT)
-TURN = Turn(
+TURN = turn_of(
     observation=Observation("Number 3 → 5", ("add one", "subtract one")),
     menu=("subtract one", "add one"),
     reflection=None,
-    decision=Decision(1, "add one", -0.1 - 0.2, 1 / 3, (1 / 3, 2 / 3)),
+    decision=chose(1, "add one", -0.1 - 0.2, 1 / 3, (1 / 3, 2 / 3)),
     reward=-0.05,
 )
 TRAJECTORY = Trajectory(
     task=Task("3-to-5", {"start": 3, "nested": {"deep": [1, None, "ä\n"]}}),
     seed=2**40,
-    turns=(TURN, replace(TURN, reflection='Go "on"\u2028.', reward=1.0, illegal=True)),
+    turns=(TURN, replace(TURN, said={"reflector": Utterance('Go "on"\u2028.', 5)}, rewards={"env": 1.0}, illegal=True)),
     terminated=True,
     truncated=False,
     success=True,
@@ -55,15 +56,13 @@ def file(tmp_path: Path) -> Path:
 class Remembering:
     """A policy that keeps the prompts it was shown."""
 
-    wants_hints = False
-
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
         self.prompts: list[Prompt] = []
 
-    def act(self, prompts: list[Prompt], draws: list[float]) -> list[Decision]:
-        self.prompts.extend(prompts)
-        return self.inner.act(prompts, draws)
+    def act(self, views: list[MenuView], draws: list[float]) -> list[Decision]:
+        self.prompts.extend(view.prompt for view in views)
+        return self.inner.act(views, draws)
 
 
 def test_what_is_read_equals_what_was_written(file: Path) -> None:
@@ -75,7 +74,7 @@ def test_a_file_re_creates_every_prompt_to_the_byte(file: Path) -> None:
     env = make_env("number_line", size=10)
     policy = Remembering(RandomPolicy())
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:4])]
-    played = rollout([env], episodes, policy=policy, reflector=ExpertReflector(), layout=LAYOUT)
+    played = rollout([env], episodes, policy=policy, seats=reflecting(ExpertReflector()), layout=LAYOUT)
     write_trajectories(file, HEADER, played)
     header, trajectories = read_trajectories(file)
     pairs = [pair for trajectory in trajectories for pair in prompts_of(trajectory, header.prompt)]
@@ -98,7 +97,7 @@ def test_a_line_cut_by_a_killed_run_is_taken_off_before_appending(file: Path) ->
 
 def test_a_failed_write_leaves_the_old_file(file: Path) -> None:
     write_trajectories(file, HEADER, [TRAJECTORY])
-    bad = replace(TRAJECTORY, turns=(replace(TURN, reward=math.nan),))
+    bad = replace(TRAJECTORY, turns=(replace(TURN, rewards={"env": math.nan}),))
     with pytest.raises(WorkFailed, match="JSON cannot hold"):
         write_trajectories(file, HEADER, [TRAJECTORY, bad])
     assert read_trajectories(file) == (HEADER, [TRAJECTORY])
@@ -116,7 +115,7 @@ def damage(file: Path, line: int, change: str | dict[str, object]) -> None:
     ("line", "change", "sentence"),
     [
         (1, {"format": "other"}, "line 1 names the format 'other'; expected 'reflectrl-trajectories'"),
-        (1, {"version": 3}, "line 1 names version 3 of .*; expected 2"),
+        (1, {"version": 2}, "line 1 names version 2 of .* reads version 3"),
         (1, {"prompt": {}}, "line 1, prompt lacks field 'history'"),
         (1, "[]", "line 1 names the format None"),
         (2, "{cut", "line 2 is not JSON"),

@@ -17,7 +17,7 @@ def written(tmp_path):
     """The row of an evaluation that lies in the test's folder."""
     env = make_env("number_line")
     episodes = [Episode(task, 0) for task in env.tasks("test")[:2] * 2]
-    played = rollout([env], episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())
+    played = rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())
     row = summarise("random", "none", "sampled", "test", played)
     write_results(tmp_path / "eval.jsonl", [row])
     return row

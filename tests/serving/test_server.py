@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from records import chose, reflector_prompt_of, shown
 from run_folders import forget_digests
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns
@@ -27,8 +28,10 @@ from warm_processes import WarmProcess, command_line
 from reflectrl.core import Decision, InvalidInput, Trajectory, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import load_agent
+from reflectrl.players import reflecting
 from reflectrl.players.remote import Endpoint, RemoteReflector
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.gate import Bounds
 from reflectrl.serving.server import listen, make_app, serve
@@ -143,7 +146,7 @@ def play(ask: Callable[[dict[str, Any]], dict[str, Any]], task_number: int, seed
 def play_here(run: Path, task_number: int, seed: int, *, greedy: bool) -> Trajectory:
     agent, env = load_agent(run, greedy=greedy), NumberLine(size=8)
     episode = Episode(env.tasks("test")[task_number], seed)
-    (played,) = rollout([env], [episode], policy=agent.policy, reflector=agent.reflector, layout=agent.layout)
+    (played,) = rollout([env], [episode], policy=agent.policy, seats=agent.seats, layout=agent.layout)
     return played
 
 
@@ -151,8 +154,8 @@ def assert_same(replies: Sequence[dict[str, Any]], played: Trajectory) -> None:
     assert [reply["action"] for reply in replies] == list(played.actions)
     for reply, turn in zip(replies, played.turns, strict=True):
         assert reply["reflection"] == turn.reflection
-        assert reply["index"] == turn.decision.index
-        assert reply["probabilities"] == pytest.approx(turn.decision.probabilities, abs=1e-5)
+        assert reply["index"] == turn.decision.choice.index
+        assert reply["probabilities"] == pytest.approx(turn.decision.choice.probabilities, abs=1e-5)
         assert reply["logprob"] == pytest.approx(turn.decision.logprob, abs=1e-4)
         assert reply["entropy"] == pytest.approx(turn.decision.entropy, abs=1e-4)
 
@@ -185,7 +188,7 @@ def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> No
     assert (lower["reflection"], higher["reflection"]) == said
     assert lower["probabilities"] != higher["probabilities"]
     own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"reflection": None})]
-    assert own[0] | {"probabilities": []} == own[1] | {"probabilities": []}
+    assert (own[0]["reflection"], own[0]["action"]) == (own[1]["reflection"], own[1]["action"])
     # the second is read with what was kept of the first: as another batch, it may be rounded differently
     assert own[0]["probabilities"] == pytest.approx(own[1]["probabilities"], abs=1e-5)
 
@@ -215,13 +218,13 @@ def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: Se
 def prompt_of(service: ServedAgent, number: int = 2) -> Prompt:
     env = NumberLine(size=8)
     env.reset(seed=0, options={"task": env.tasks("test")[number]})
-    return service.agent.layout.reflector(env.observation, [])
+    return reflector_prompt_of(service.agent.layout, env.observation)
 
 
 def test_the_client_of_openai_talks_to_the_reflector(service: ServedAgent, server: Server) -> None:
     prompt = prompt_of(service)
     assert service.agent.reflector is not None
-    (said,) = service.agent.reflector.reflect([prompt], [0.0])
+    (said,) = service.agent.reflector.say(shown([prompt]), [0.0])
     with openai_client(server, "wrong") as api, pytest.raises(openai.AuthenticationError):
         api.models.list()
     with openai_client(server) as api:
@@ -248,7 +251,7 @@ def test_another_run_reflects_through_it(run: Path, server: Server, monkeypatch:
     episodes = [Episode(task, 0) for task in env.tasks("test")[:3]]
     envs = [NumberLine(size=8) for _ in episodes]
     local, through = (
-        rollout(envs, episodes, policy=agent.policy, reflector=reflector, layout=agent.layout)
+        rollout(envs, episodes, policy=agent.policy, seats=reflecting(reflector), layout=agent.layout)
         for reflector in (agent.reflector, remote)
     )
     assert [[turn.reflection for turn in played.turns] for played in through] == [
@@ -256,7 +259,9 @@ def test_another_run_reflects_through_it(run: Path, server: Server, monkeypatch:
     ]
     assert [played.actions for played in through] == [played.actions for played in local]
     before = remote.client.usage.calls
-    assert remote.reflect([Prompt("", (), "1 2 " * 300)], [0.0])[0].text == ""  # too long: rejected, and not repeated
+    assert (
+        remote.say(shown([Prompt("", (), "1 2 " * 300)]), [0.0])[0].text == ""
+    )  # too long: rejected, and not repeated
     assert remote.client.usage.calls == before + 1
 
 
@@ -424,32 +429,29 @@ def test_without_the_key_nothing_is_told(given: str, server: Server) -> None:
 class SlowPolicy:
     """Acts when it is told to; remembers how many it played together."""
 
-    wants_hints = False
-
     def __init__(self) -> None:
         self.go = threading.Event()
         self.busy = threading.Event()
         self.batches: list[int] = []
         self.error: Exception | None = None
 
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         self.busy.set()
         self.go.wait(10)
-        self.batches.append(len(prompts))
+        self.batches.append(len(views))
         if self.error is not None:
             raise self.error
-        if any("long" in prompt.text for prompt in prompts):
+        if any("long" in view.prompt.text for view in views):
             raise InvalidInput("one of them is too long.")
         return [
-            Decision(int(draw > 2), prompt.menu.actions[0], 0.0, 0.0, (1.0, 0.0))
-            for prompt, draw in zip(prompts, draws, strict=True)
-            if prompt.menu
+            chose(int(draw > 2), view.menu.actions[0], 0.0, 0.0, (1.0, 0.0))
+            for view, draw in zip(views, draws, strict=True)
         ]
 
 
 def slow(service: ServedAgent, policy: SlowPolicy) -> ServedAgent:
     """An agent without a reflector."""
-    return replace(service, agent=replace(service.agent, policy=policy, reflector=None), reflector=None)
+    return replace(service, agent=replace(service.agent, policy=policy, seats=()), reflector=None)
 
 
 def test_who_comes_when_too_many_wait_is_told_to_come_again(service: ServedAgent) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from hub_server import TOKEN, HubServer
+from records import policy_prompt_of
 from run_folders import forget_digests
 from trained_runs import TrainedRuns
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -66,13 +67,13 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     folder = export_run(run, tmp_path / "out", tell=said.append)
     agent = load_agent(run)
     ours, theirs = agent.act(STATE), load_agent(folder).act(STATE)
-    prompt = agent.layout.policy(STATE, (), ours.reflection, ours.menu).text
-    assert abs(ours.decision.probabilities[0] - 0.5) > 1e-3  # it is no coin
+    prompt = policy_prompt_of(agent.layout, STATE, (), ours.reflection, ours.menu).text
+    assert abs(ours.decision.choice.probabilities[0] - 0.5) > 1e-3  # it is no coin
     found = chances(folder / "policy", prompt, ours.menu.labels)
-    assert found == pytest.approx(ours.decision.probabilities, abs=1e-5)
+    assert found == pytest.approx(ours.decision.choice.probabilities, abs=1e-5)
     assert (theirs.reflection, theirs.menu) == (ours.reflection, ours.menu)
     assert theirs.decision.action == ours.decision.action
-    assert theirs.decision.probabilities == pytest.approx(ours.decision.probabilities, abs=1e-5)
+    assert theirs.decision.choice.probabilities == pytest.approx(ours.decision.choice.probabilities, abs=1e-5)
     assert contents(export_run(run, tmp_path / "again")) == contents(folder)  # to the byte
     merged = "merged into its base" in (folder / "README.md").read_text()
     assert merged == (kind == "adapted") == any("builtin/nano" in line for line in said)
@@ -332,6 +333,8 @@ from peft import AutoPeftModelForCausalLM
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.sharing.export import export_run
+from records import policy_prompt_of
+from records import policy_prompt_of
 from test_export import ADAPTED, STATE, chances
 
 place = Path(sys.argv[1])
@@ -340,7 +343,7 @@ play_stages(recipe, place / "run", *STAGES[:3])
 folder, merged = export_run(place / "run", place / "adapter"), export_run(place / "run", place / "merged", merge=True)
 agent = load_agent(place / "run")
 move = agent.act(STATE)
-prompt = agent.layout.policy(STATE, (), None, move.menu).text
+prompt = policy_prompt_of(agent.layout, STATE, (), None, move.menu).text
 tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
 model = AutoPeftModelForCausalLM.from_pretrained(folder / "policy").eval()
 labels = [tokenizer(prompt + label)["input_ids"][-1] for label in move.menu.labels]
@@ -349,10 +352,10 @@ with torch.no_grad():
 with redirect_stdout(io.StringIO()) as said:
     runpy.run_path(str(folder / "example.py"))
 print(json.dumps({
-    "ours": move.decision.probabilities,
+    "ours": move.decision.choice.probabilities,
     "adapter": logits[labels].softmax(-1).tolist(),
     "merged": chances(merged / "policy", prompt, move.menu.labels),
-    "loaded": [load_agent(each).act(STATE).decision.probabilities for each in (folder, merged)],
+    "loaded": [load_agent(each).act(STATE).decision.choice.probabilities for each in (folder, merged)],
     "example": said.getvalue(),
 }))
 """

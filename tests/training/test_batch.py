@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 
 import pytest
+from records import chose, prompts_of, turn_of
 from tiny import LAYOUT
 
-from reflectrl.core import Decision, Observation, Task, Trajectory, Turn
-from reflectrl.rollout.record import prompts_of
-from reflectrl.training.batch import advantages_by_episode, minibatches, step_samples
+from reflectrl.core import Observation, Task, Trajectory
+from reflectrl.training.batch import Estimator, advantages_by_episode, minibatches, step_samples
 
 
 def episode(*steps, reflection="Go on."):
@@ -18,8 +18,8 @@ def episode(*steps, reflection="Go on."):
     turns = []
     for number, (text, index, reward) in enumerate(steps):
         menu = ("go", "wait")
-        decision = Decision(index, menu[index], logprob=-0.5 - number, entropy=0.6, value=number + 0.5)
-        turns.append(Turn(Observation(text, menu), menu, reflection, decision, reward))
+        decision = chose(index, menu[index], logprob=-0.5 - number, entropy=0.6, value=number + 0.5)
+        turns.append(turn_of(Observation(text, menu), menu, reflection, decision, reward))
     return Trajectory(Task("t"), 0, tuple(turns), terminated=True, truncated=False, success=True)
 
 
@@ -27,21 +27,21 @@ SHORT = episode(("Hall.", 0, 1.0))
 LONG = episode(("Hall.", 1, -1.0), ("Attic.", 0, 3.0))
 
 
-def samples(*episodes, gamma=1.0, baseline="none", normalize=False):
-    return step_samples(episodes, LAYOUT, gamma=gamma, baseline=baseline, normalize=normalize)
+def samples(*episodes, layout=LAYOUT, gamma=1.0, baseline="none", gae_lambda=1.0, normalize=False, rewards=None):
+    return step_samples(episodes, layout, Estimator(gamma, baseline, gae_lambda, normalize, rewards or {"env": 1.0}))
 
 
 def test_every_step_is_a_sample_with_its_prompt_action_and_old_probability():
     found = samples(SHORT, LONG)
     shown = [policy for trajectory in (SHORT, LONG) for _, policy in prompts_of(trajectory, LAYOUT)]
-    assert [sample.prompt for sample in found] == shown
-    assert [sample.index for sample in found] == [0, 1, 0]
-    assert [sample.old_logprob for sample in found] == [-0.5, -0.5, -1.5]
+    assert [sample.view.prompt for sample in found] == shown
+    assert [sample.decision.choice.index for sample in found] == [0, 1, 0]
+    assert [sample.decision.logprob for sample in found] == [-0.5, -0.5, -1.5]
 
 
 def test_returns_never_cross_the_border_of_an_episode():
-    assert [sample.returned for sample in samples(SHORT, LONG)] == [1.0, 2.0, 3.0]
-    assert [sample.returned for sample in samples(SHORT, LONG, gamma=0.5)] == [1.0, 0.5, 3.0]
+    assert [sample.target for sample in samples(SHORT, LONG)] == [1.0, 2.0, 3.0]
+    assert [sample.target for sample in samples(SHORT, LONG, gamma=0.5)] == [1.0, 0.5, 3.0]
 
 
 def test_without_a_baseline_the_advantage_is_the_return():
@@ -103,7 +103,7 @@ def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(basel
     }
     expected = dict.fromkeys(GO, 0.0)
     for (one, p), (other, q) in itertools.product(played, repeat=2):
-        found = step_samples([episode(*one), episode(*other)], layout, gamma=1.0, baseline=baseline, normalize=False)
+        found = samples(episode(*one), episode(*other), layout=layout, baseline=baseline)
         for (state, index, _), sample in zip([*one, *other], found, strict=True):
             expected[state] += p * q * sample.advantage * score(state, index) / 2
     assert expected == pytest.approx(gradient, abs=1e-6)
@@ -112,20 +112,20 @@ def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(basel
 def test_the_value_baseline_is_what_the_value_head_said_when_the_action_was_sampled():
     found = samples(SHORT, LONG, baseline="value")
     assert [sample.advantage for sample in found] == [0.5, 1.5, 1.5]
-    assert [sample.returned for sample in found] == [1.0, 2.0, 3.0]
+    assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
 
 
 def test_normalisation_changes_advantages_and_not_returns():
     found = samples(SHORT, LONG, baseline="batch", normalize=True)
     deviation = (2 / 3) ** 0.5
     assert [sample.advantage for sample in found] == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
-    assert [sample.returned for sample in found] == [1.0, 2.0, 3.0]
+    assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
 
 
 def test_advantages_are_told_by_episode_and_those_of_replayed_ones_are_left_out():
     found = samples(SHORT, LONG, baseline="batch")
-    assert advantages_by_episode(found, [SHORT]) == [[-1.0]]
-    assert advantages_by_episode(found, [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
+    assert advantages_by_episode(found, [SHORT], [SHORT]) == [[-1.0]]
+    assert advantages_by_episode(found, [SHORT, LONG], [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
 
 
 # ---- minibatches -----------------------------------------------------------------------------------------------------

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from records import chose, turn_of
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import Decision, InvalidInput, Observation, Task, Trajectory, Turn
+from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.training.curriculum import Curriculum
 
 
 def episode(*rewards, success=False):
-    decision = Decision(0, "wait", 0.0, 0.0)
-    turns = tuple(Turn(Observation("Here.", ("wait",)), ("wait",), None, decision, reward) for reward in rewards)
+    decision = chose(0, "wait")
+    turns = tuple(turn_of(Observation("Here.", ("wait",)), ("wait",), None, decision, reward) for reward in rewards)
     return Trajectory(Task("t"), 0, turns, terminated=True, truncated=False, success=success)
 
 

@@ -188,7 +188,9 @@ def test_labels_are_shuffled_at_each_step(tmp_path):
     menus = {turn.menu for episodes in done.episodes for t in episodes for turn in t.turns if len(turn.menu) == 2}
     assert len(menus) == 2
     assert all(set(turn.menu) == set(turn.observation.actions) for t in done.episodes[0] for turn in t.turns)
-    assert all(turn.menu[turn.decision.index] == turn.decision.action for t in done.episodes[0] for turn in t.turns)
+    assert all(
+        turn.menu[turn.decision.choice.index] == turn.decision.action for t in done.episodes[0] for turn in t.turns
+    )
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------

@@ -59,10 +59,10 @@ def pool(_table):
         assert (shared.failures, shared.recycled) == (0, 0)
 
 
-def play(envs, reflector=None, tasks=None):
+def play(envs, seats=(), tasks=None):
     task_list = tasks or envs[0].tasks("train")[:6]
     episodes = [Episode(task, seed) for seed in range(2) for task in task_list]
-    return rollout(envs, episodes, policy=RandomPolicy(), reflector=reflector, layout=PromptFormat(shuffle=True))
+    return rollout(envs, episodes, policy=RandomPolicy(), seats=seats, layout=PromptFormat(shuffle=True))
 
 
 @functools.cache

@@ -1,0 +1,116 @@
+"""``view``: the one place that decides who may see what, and writes a step's prompts.
+
+    role        when            state  past  menu  words of others               besides
+    planner     episode_start   yes    yes   no    none
+    memory      before_act      yes    yes   no    planner
+    reflector   before_act      yes    yes   no    planner, memory
+    policy      the act         yes    yes   yes   planner, memory, reflector
+    corrector   after_act       yes    yes   yes   planner, memory, reflector    the chosen action
+    rater       episode_end     last   all   no    none                          every state of the episode
+
+Nobody sees a reward, whether an episode succeeded, or the options of a task. Hints go to players that declare
+``ReadsHints`` (the environment's own expert), and never into a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reflectrl.core import Hints, InvalidInput, Observation, nearest
+from reflectrl.prompts.format import PromptFormat
+from reflectrl.prompts.menu import Menu
+from reflectrl.prompts.prompt import Prompt
+
+SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
+    "planner": (),
+    "memory": ("planner",),
+    "reflector": ("planner", "memory"),
+    "policy": ("planner", "memory", "reflector"),
+    "corrector": ("planner", "memory", "reflector"),
+    "rater": (),
+}
+"""Roles whose words a role reads, in the order in which its prompt shows them."""
+FROZEN_ROLES = tuple(role for role in SEEN_WORDS if role != "policy")
+
+
+@dataclass(frozen=True)
+class State:
+    """One episode where a step begins."""
+
+    observation: Observation
+    past: tuple[str, ...] = ()
+    """(t,) actions played so far, oldest first."""
+    seed: int = 0
+    """Seed of the episode; with the step and a role it decides every draw."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """Words that are in view already, by role; a role in here is not asked again."""
+    hints: Hints | None = None
+    """The expert's, where a player reads them."""
+    visited: tuple[Observation, ...] = ()
+    """(t,) states before this one; read by raters only."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that one player may see at one moment."""
+
+    prompt: Prompt
+    """The text for language models; equal prompts are equal records, so a prompt is its own cache key."""
+    observation: Observation
+    past: tuple[str, ...]
+    """(t,) actions played so far, oldest first."""
+    said: Mapping[str, str]
+    """Words of other players, by role."""
+    hints: Hints | None = None
+    action: str | None = None
+    """The action just chosen; for a corrector."""
+    visited: tuple[Observation, ...] = ()
+    """(t,) states in which the actions of ``past`` were chosen; for a rater."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MenuView(View):
+    """View of a player that chooses from, or speaks about, the legal actions."""
+
+    menu: Menu
+
+
+def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:
+    """What a frozen player in ``role`` sees of ``state``; the expert's hints only where ``hints`` says so.
+
+    Raises:
+        InvalidInput: an unknown role, or a state that only an image shows.
+
+    """
+    if role not in FROZEN_ROLES:
+        raise InvalidInput(f"role {role!r} is unknown; {nearest(role, FROZEN_ROLES)}")
+    said = _seen(role, state)
+    return View(
+        layout.prompt(state.observation, state.past, said),
+        state.observation,
+        state.past,
+        said,
+        state.hints if hints else None,
+        visited=state.visited if role == "rater" else (),
+    )
+
+
+def menu_view(
+    role: str, layout: PromptFormat, state: State, menu: Menu, *, action: str | None = None, hints: bool = False
+) -> MenuView:
+    """What the policy, or the corrector of its ``action``, sees of ``state``; raises as ``view`` does."""
+    said = _seen(role, state)
+    return MenuView(
+        layout.prompt(state.observation, state.past, said, menu),
+        state.observation,
+        state.past,
+        said,
+        state.hints if hints else None,
+        action,
+        menu=menu,
+    )
+
+
+def _seen(role: str, state: State) -> dict[str, str]:
+    return {other: state.said[other] for other in SEEN_WORDS[role] if other in state.said}

@@ -1,0 +1,158 @@
+"""``play_turn``: the one place where a step is played: frozen players speak, the menu is shown, the policy acts.
+
+The rollout, a loaded agent, the server and the teacher's episodes all come through here. What is drawn depends on the
+episode's seed, the step and the role alone, so any of them plays the same step the same way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from reflectrl.core import Decision, Trajectory, Utterance, WorkFailed
+from reflectrl.core.profile import part
+from reflectrl.core.seeds import derive_seed, draw
+from reflectrl.players import Policy, ReadsHints, Seat
+from reflectrl.prompts import Menu, PromptFormat, labels
+from reflectrl.prompts.views import MenuView, State, View, menu_view, view
+
+
+@dataclass(frozen=True)
+class Move:
+    """What one turn came to, before the environment answers."""
+
+    menu: Menu
+    said: dict[str, Utterance]
+    """New words of this turn, by role."""
+    decision: Decision
+    reflection: str | None
+    """The reflection that the policy read, new or given; ``None`` where nobody reflected."""
+
+
+def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> list[Move]:
+    """Play one step in each of ``states``: speak, show the menu, act, and let the correctors speak.
+
+    A role whose words are in ``State.said`` already is not asked.
+
+    Args:
+        states: where the episodes stand; none of them has ended.
+        policy: chooses the actions.
+        seats: frozen players, asked in this order.
+        layout: how prompts are written.
+
+    Raises:
+        InvalidInput: a state that a player cannot be shown, or that is too long for its model.
+        WorkFailed: a chat endpoint failed.
+
+    """
+    if not states:
+        return []
+    said: list[dict[str, Utterance]] = [{} for _ in states]
+    now = list(states)
+    for seat in seats:
+        if seat.when in ("episode_start", "before_act"):
+            _speak(seat, now, said, layout)
+    menus = [menu_of(state, layout) for state in now]
+    privileged = isinstance(policy, ReadsHints)
+    views = [menu_view("policy", layout, state, menu, hints=privileged) for state, menu in zip(now, menus, strict=True)]
+    with part("policy: act"):
+        decisions = policy.act(views, _draws(now, "policy"))
+    for seat in seats:
+        if seat.when == "after_act":
+            _speak(seat, now, said, layout, menus, decisions)
+    return [
+        Move(menu, words, decision, state.said.get("reflector"))
+        for menu, words, decision, state in zip(menus, said, decisions, now, strict=True)
+    ]
+
+
+def menu_of(state: State, layout: PromptFormat) -> Menu:
+    """Return the menu that this step shows."""
+    order = random.Random(derive_seed(state.seed, len(state.past), "menu")) if layout.shuffle else None
+    return layout.menu(state.observation, order)
+
+
+def reads_hints(policy: Policy, seats: Sequence[Seat]) -> bool:
+    """Return whether any of them is given the expert's hints."""
+    return any(isinstance(player, ReadsHints) for player in (policy, *(seat.player for seat in seats)))
+
+
+def _speak(
+    seat: Seat,
+    states: list[State],
+    said: list[dict[str, Utterance]],
+    layout: PromptFormat,
+    menus: Sequence[Menu] = (),
+    decisions: Sequence[Decision] = (),
+) -> None:
+    """Ask a seat about the states in which its words are not in view, and put them in view."""
+    asked = [number for number, state in enumerate(states) if seat.role not in state.said]
+    if not asked:
+        return
+    privileged = isinstance(seat.player, ReadsHints)
+    views: list[View] = [
+        menu_view(seat.role, layout, states[n], menus[n], action=decisions[n].action, hints=privileged)
+        if decisions
+        else view(seat.role, layout, states[n], hints=privileged)
+        for n in asked
+    ]
+    with part(seat.role):
+        words = seat.player.say(views, _draws([states[n] for n in asked], seat.role))
+    for number, utterance in zip(asked, words, strict=True):
+        said[number][seat.role] = utterance
+        states[number] = replace(states[number], said={**states[number].said, seat.role: utterance.text})
+
+
+def _draws(states: Sequence[State], role: str) -> list[float]:
+    return [draw(state.seed, len(state.past), role) for state in states]
+
+
+def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: PromptFormat) -> list[Trajectory]:
+    """Ask the players at ``episode_end`` about finished episodes; their scores become rewards of the steps, by role.
+
+    A step without a score keeps no reward of that role: a failed rating is absent, never 0.
+    """
+    for seat in (seat for seat in seats if seat.when == "episode_end" and trajectories):
+        ends = [_end_of(trajectory) for trajectory in trajectories]
+        with part(seat.role):
+            words = seat.player.say([view(seat.role, layout, state) for state in ends], _draws(ends, seat.role))
+        trajectories = [_with_scores(each, seat.role, said) for each, said in zip(trajectories, words, strict=True)]
+    return list(trajectories)
+
+
+def _end_of(trajectory: Trajectory) -> State:
+    """The last state in which an action was chosen, with all that came before."""
+    visited = tuple(turn.observation for turn in trajectory.turns)
+    return State(visited[-1], trajectory.actions, trajectory.seed, visited=visited)
+
+
+def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Trajectory:
+    scores = words.scores or (None,) * len(trajectory.turns)
+    if len(scores) != len(trajectory.turns):
+        raise WorkFailed(
+            f"the {role} gave {len(scores)} scores to an episode of {len(trajectory.turns)} steps; expected one a "
+            "step, None where it has none, or no scores at all: fix the player."
+        )
+    turns = [
+        turn if score is None else replace(turn, rewards={**turn.rewards, role: score})
+        for turn, score in zip(trajectory.turns, scores, strict=True)
+    ]
+    last = replace(turns[-1], said={**turns[-1].said, role: words})
+    return replace(trajectory, turns=(*turns[:-1], last))
+
+
+def states_of(trajectory: Trajectory) -> Iterator[State]:
+    """Yield the state of each turn as its policy saw it, from the record alone: nobody is asked again."""
+    said: dict[str, str] = {}
+    for step, turn in enumerate(trajectory.turns):
+        said |= {role: words.text for role, words in turn.said.items()}
+        yield State(turn.observation, trajectory.actions[:step], trajectory.seed, dict(said))
+
+
+def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:
+    """Return the policy's view of each turn, as it was when it acted."""
+    return [
+        menu_view("policy", layout, state, Menu(labels(layout.labels, len(turn.menu)), turn.menu))
+        for state, turn in zip(states_of(trajectory), trajectory.turns, strict=True)
+    ]

@@ -1,0 +1,65 @@
+"""Turns, decisions and views, written shortly: what tests of players and records share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reflectrl.core import Choice, Decision, Hints, Observation, Trajectory, Turn, Utterance
+from reflectrl.prompts import Menu, Prompt, PromptFormat
+from reflectrl.prompts.views import MenuView, State, View, menu_view, view
+from reflectrl.rollout.turn import policy_views, states_of
+
+
+def chose(
+    index: int,
+    action: str,
+    logprob: float = 0.0,
+    entropy: float = 0.0,
+    probabilities: tuple[float, ...] = (),
+    value: float = 0.0,
+) -> Decision:
+    """A choice from the menu."""
+    return Decision(action, logprob, entropy, Choice(index, probabilities), value)
+
+
+def turn_of(
+    observation: Observation,
+    menu: tuple[str, ...],
+    reflection: str | None,
+    decision: Decision,
+    reward: float,
+    illegal: bool = False,
+) -> Turn:
+    """A turn of Reflect-RL: at most one reflection, rewards from the environment."""
+    said = {} if reflection is None else {"reflector": Utterance(reflection)}
+    return Turn(observation, menu, said, decision, {"env": reward}, illegal)
+
+
+def shown(prompts: Sequence[Prompt], hints: Hints | None = None) -> list[View]:
+    """The views in which players would read these prompts."""
+    here = Observation("", ())
+    return [
+        View(prompt, here, (), {}, hints)
+        if prompt.menu is None
+        else MenuView(prompt, here, (), {}, hints, menu=prompt.menu)
+        for prompt in prompts
+    ]
+
+
+def reflector_prompt_of(layout: PromptFormat, observation: Observation, past: Sequence[str] = ()) -> Prompt:
+    """The reflector's prompt of a state."""
+    return view("reflector", layout, State(observation, tuple(past))).prompt
+
+
+def policy_prompt_of(
+    layout: PromptFormat, observation: Observation, past: Sequence[str], reflection: str | None, menu: Menu
+) -> Prompt:
+    """The policy's prompt of a state, with or without a reflection."""
+    said = {} if reflection is None else {"reflector": reflection}
+    return menu_view("policy", layout, State(observation, tuple(past), said=said), menu).prompt
+
+
+def prompts_of(trajectory: Trajectory, layout: PromptFormat) -> list[tuple[Prompt, Prompt]]:
+    """The (reflector, policy) prompts of each turn, as they were shown."""
+    reflector = [view("reflector", layout, state).prompt for state in states_of(trajectory)]
+    return list(zip(reflector, (seen.prompt for seen in policy_views(trajectory, layout)), strict=True))
