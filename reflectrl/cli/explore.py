@@ -26,7 +26,7 @@ def explore(
         str,
         typer.Argument(metavar="REPO", help="A folder, a git URL, pypi:NAME==VERSION, company:nano or company:full."),
     ],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What the file is to answer.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="Question that the file answers.")],
     run: Annotated[Path | None, typer.Option("--run", help="Players: those of this run folder.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Players: a model behind a chat endpoint.")] = None,
     base_url: Annotated[
@@ -37,22 +37,28 @@ def explore(
     ] = None,
     expert: Annotated[
         str | None,
-        typer.Option("--expert", metavar="FILE", help="Player: the expert, who is told the answer and shows the way."),
+        typer.Option(
+            "--expert",
+            metavar="FILE",
+            help="Player: the expert, which knows that FILE is the answer and shows the way.",
+        ),
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Most commands; 15, or as the run was trained.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Maximum number of commands; 15, or as the run was trained.")
+    ] = None,
     page: Annotated[
         int | None, typer.Option("--page", help="Entries of a folder shown at a time; 20, or as the run was trained.")
     ] = None,
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sample", help="A run's most probable command (default), or a draw.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of a run's draws; 0 if absent.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Random seed of a run's draws; 0 if absent.")] = None,
     programs: Annotated[
         bool,
         typer.Option("--programs", help="A whole task: you or --model type commands that read, edit and run python."),
     ] = False,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, help="With --programs: most seconds of one program; 10.")
+        float | None, typer.Option("--seconds", min=0.1, help="With --programs: maximum seconds of one program; 10.")
     ] = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="With --programs: write what was changed to REPO; else it is only shown.")
@@ -117,7 +123,7 @@ def _work(
     screen = Screen(max_chars=MAX_LINE_CHARS)
 
     def show(command: str, output: str) -> None:
-        if model is not None:  # a person has typed it
+        if model is not None:  # a person typed it
             screen.say("")
             screen.state(f"> {command.rstrip()}")
         if output:
@@ -172,7 +178,7 @@ class _Watcher:
         self._menus = menus
 
     def step(self, turn: Turn) -> None:
-        """One step that was played."""
+        """Show one step that was played."""
         for line in self._head if self.steps == 0 else ():
             self._screen.say(line)
         self.steps += 1

@@ -111,18 +111,6 @@ def test_the_last_text_of_an_episode_is_kept_where_the_next_one_begins_in_the_sa
         envs.close()
 
 
-def test_texts_do_not_change_with_the_next_step():
-    envs = AsyncVectorEnv([maker("number_line")] * 2)
-    try:
-        first, info = envs.reset(seed=0)
-        before = tuple(first)
-        envs.step(tuple(actions[0] for actions in info["actions"]))
-        assert tuple(first) == before
-        assert isinstance(first, tuple)
-    finally:
-        envs.close()
-
-
 class Speaker(NatLangEnv):
     """Says what its task says."""
 
