@@ -68,6 +68,12 @@ play number_line --random --save x
 play number_line --expert --split test --save x
 play number_line size=9 --expert --save other.jsonl
 play number_line --save .
+play number_line --task 2-to-0 --split test
+play number_line --expert --random
+play number_line --random --step --watch 1
+play number_line --random --hints
+play number_line --policy policy
+play number_line --random --watch nan
 play --run runs/nothing
 check-env number_lin
 check-env number_line siz=4
@@ -94,7 +100,22 @@ new-env my-env
 new-env class
 new-env vault --out runs
 explore gone What?
+explore runs ' '
+explore empty What?
 explore runs What? --page 1
+explore runs What? --expert gone.md
+explore runs What? --expert begun
+explore runs What? --expert ../broken.yaml
+explore runs What? --expert begun/recipe.yaml --run x
+explore runs What? --expert begun/recipe.yaml --model x
+explore runs What? --expert begun/recipe.yaml --steps 0
+explore runs What? --base-url http://localhost:1/v1
+explore runs What? --api-key-env X
+explore runs What? --sample --expert begun/recipe.yaml
+explore runs What? --seed 1
+explore runs What? --model m
+explore runs What? --model m --base-url localhost
+explore runs What? --run gone
 trian
 sft -r {NUMBERS} --player critic
 run
@@ -105,6 +126,8 @@ run
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory with files and run folders that are wrong in one way each."""
     place = tmp_path_factory.mktemp("place")
+    (place / "empty" / "folder").mkdir(parents=True)
+    (place / "empty" / ".hidden").touch()
     (place / "broken.yaml").write_text("name: [\n")
     (place / "list.yaml").write_text("- a\n")
     (place / "cycle.yaml").write_text("extends: ./cycle.yaml\n")

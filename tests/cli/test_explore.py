@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import Done, reflectrl, refused
+from command_line import Done, reflectrl
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import load_recipe
@@ -200,40 +200,6 @@ def test_fewer_entries_can_be_shown_at_a_time(repository: Path) -> None:
 def test_a_synthetic_repository_can_be_explored() -> None:
     done = explore("company:nano", QUESTION, "--expert", "README.md")
     assert done.out.endswith("answer: README.md\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
-        ([], "question"),
-        (["--expert", "people/nobody.md"], "people/nobody.md"),
-        (["--expert", "people"], "people"),
-        (["--expert", "../office/README.md"], "../office/README.md"),
-        (["--expert", "README.md", "--run", "x"], "--run and --expert"),
-        (["--expert", "README.md", "--model", "x"], "--model and --expert"),
-        (["--expert", "README.md", "--steps", "0"], "horizon=0"),
-        (["--base-url", "http://localhost:1/v1"], "--base-url"),
-        (["--api-key-env", "X"], "--api-key-env"),
-        (["--sample", "--expert", "README.md"], "--greedy/--sample"),
-        (["--seed", "1"], "--seed"),
-        (["--model", "m"], "OPENAI_API_KEY"),
-        (["--model", "m", "--base-url", "localhost"], "localhost"),
-        (["--run", "gone"], "gone"),
-    ],
-)
-@pytest.mark.usefixtures("temporary")
-def test_mistakes_are_refused(
-    arguments: list[str], fact: str, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    question = QUESTION if arguments else " \n"
-    assert fact in refused("explore", repository, question, *arguments)
-
-
-def test_a_repository_without_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty" / "folder").mkdir(parents=True)
-    (tmp_path / "empty" / ".hidden").write_text("x")
-    assert refused("explore", tmp_path / "empty", QUESTION)
 
 
 def readme_commands(program: str) -> list[list[str]]:

@@ -63,12 +63,6 @@ def calls(tmp_path: Path) -> Path:
 # what is asked, and how often
 
 
-def test_replies_come_in_the_order_of_the_questions(endpoint: ScriptedEndpoint) -> None:
-    endpoint.reply = echo
-    texts = [str(number) for number in range(12)]
-    assert ask(endpoint.at(), *texts) == [f"you said {text}" for text in texts]
-
-
 def test_equal_chats_in_flight_are_asked_once_and_paid_by_one(endpoint: ScriptedEndpoint) -> None:
     endpoint.latency_s = 0.05
     client = ChatClient(endpoint.at())
@@ -87,20 +81,18 @@ def test_different_draws_are_asked_apart_above_temperature_0(
     assert len(endpoint.requests) == requests
 
 
-def test_a_server_of_ones_own_is_asked_with_the_older_parameter_name(endpoint: ScriptedEndpoint) -> None:
+def test_own_servers_and_azure_are_asked_in_their_own_ways(
+    endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask(endpoint.at(max_tokens=33, temperature=0.5, model="mine"), "hello")
     body = endpoint.requests[0].body
     assert (body["max_tokens"], body["temperature"], body["model"]) == (33, 0.5, "mine")
     assert "max_completion_tokens" not in body
-
-
-def test_azure_is_asked_on_its_own_path(endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "azure-key")
     ask(endpoint.at(base_url=endpoint.root, azure_api_version="2024-06-01", model="my-gpt", max_tokens=33), "hello")
-    [request] = endpoint.requests
-    assert request.path == "/openai/deployments/my-gpt/chat/completions?api-version=2024-06-01"
-    assert request.headers["api-key"] == "azure-key"
-    assert request.body["max_completion_tokens"] == 33
+    azure = endpoint.requests[1]
+    assert azure.path == "/openai/deployments/my-gpt/chat/completions?api-version=2024-06-01"
+    assert (azure.headers["api-key"], azure.body["max_completion_tokens"]) == ("azure-key", 33)
 
 
 # faults
@@ -320,10 +312,11 @@ def test_a_reply_is_on_the_disk_before_anybody_reads_it(endpoint: ScriptedEndpoi
     assert [json.loads(line)["text"] for line in seen] == ["fine"]
 
 
-def test_a_restart_asks_nothing_twice(endpoint: ScriptedEndpoint, calls: Path) -> None:
+def test_replies_come_in_order_and_a_restart_asks_nothing_twice(endpoint: ScriptedEndpoint, calls: Path) -> None:
     endpoint.reply = echo
     texts = [str(number) for number in range(10)]
     first = ask(endpoint.at(), *texts, calls=calls)
+    assert first == [f"you said {text}" for text in texts]
     kept = (calls / REPLIES).read_bytes()
     (calls / REPLIES).write_bytes(kept[:-9])  # killed in the middle of a line
     assert ask(endpoint.at(concurrency=3), *texts, calls=calls) == first

@@ -332,23 +332,22 @@ def test_a_state_with_a_long_text_is_played_as_in_an_episode(client: httpx2.Clie
     assert done.json()["action"] in STATE["actions"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"observation": ',
-        b"[]",
-        b"1",
-        b"",
-        b"\xff\xfe",
-        b"[" * 3000,
-        b'{"observation": "\\ud800", "actions": ["a"]}',
-    ],
-    ids=["cut", "list", "number", "empty", "bytes", "deep", "surrogate"],
+BODIES = (
+    b'{"observation": ',
+    b"[]",
+    b"1",
+    b"",
+    b"\xff\xfe",
+    b"[" * 3000,
+    b'{"observation": "\\ud800", "actions": ["a"]}',
 )
-def test_a_body_that_is_no_request_is_refused(body: bytes, client: httpx2.Client) -> None:
-    status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
-    assert status in (400, 422)
-    assert "Traceback" not in sentence
+
+
+def test_a_body_that_is_no_request_is_refused(client: httpx2.Client) -> None:
+    for body in BODIES:
+        status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
+        assert status in (400, 422), body
+        assert "Traceback" not in sentence
 
 
 def test_a_form_an_unknown_path_and_a_large_body_are_refused(client: httpx2.Client) -> None:
