@@ -255,16 +255,16 @@ def _seed(given: int | None) -> int:
     return secrets.randbelow(2**31) if given is None else given
 
 
-def _completion(said: MeasuredText) -> ChatReply:
+def _completion(reflection: MeasuredText) -> ChatReply:
     usage = None
-    if said.prompt_tokens is not None and said.tokens is not None:
+    if reflection.prompt_tokens is not None and reflection.tokens is not None:
         usage = ChatUsage(
-            prompt_tokens=said.prompt_tokens,
-            completion_tokens=said.tokens,
-            total_tokens=said.prompt_tokens + said.tokens,
+            prompt_tokens=reflection.prompt_tokens,
+            completion_tokens=reflection.tokens,
+            total_tokens=reflection.prompt_tokens + reflection.tokens,
         )
-    message = {"role": "assistant", "content": said.text}
-    choice = ChatChoice(message=message, finish_reason="length" if said.cut else "stop")
+    message = {"role": "assistant", "content": reflection.text}
+    choice = ChatChoice(message=message, finish_reason="length" if reflection.cut else "stop")
     return ChatReply(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), choices=[choice], usage=usage)
 
 
