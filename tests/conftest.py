@@ -11,6 +11,7 @@ from trained_runs import TrainedRuns
 
 # A shell's background job ignores it, as would every process that a test starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub; read when huggingface_hub is imported
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SOURCES = ["reflectrl", "envs", "data_gen", "recipes", "pyproject.toml", "README.md", "LICENSE"]
 

@@ -187,12 +187,14 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_an_offline_recipe_reaches_no_network_in_any_stage(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "reflectrl", "run", "--recipe", "dangerous_taxi/nano", *SMALL)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "dangerous_taxi-nano" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_recipe_that_names_a_model_of_the_hub_does(tmp_path: Path) -> None:
     named = ("model.name=nobody/nothing", "reflector_model=null")
     done = run(tmp_path, "-m", "reflectrl", "run", "--recipe", "number_line/nano", *SMALL, *named)
@@ -241,20 +243,22 @@ CODE = {
 }
 LOAD = """
 import sys
+from pathlib import Path
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.models.load import new_model
+own = {"name": "own", "max_length": int(sys.argv[1])}
 try:
-    lm = new_model(ModelSection(name="own", max_length=int(sys.argv[1]), trust_remote_code=sys.argv[2] == "true"),
-                   labels="012", seed=0)
+    new_model(ModelSection(**own), labels="012", seed=0)
 except InvalidInput as error:
-    sys.exit(f"error: {error}")
-print(type(lm.model).__name__)
+    print(error)
+print(Path("ran").exists())
+print(type(new_model(ModelSection(**own, trust_remote_code=True), labels="012", seed=0).model).__name__)
 """
 
 
-@pytest.mark.parametrize("trusted", [False, True])
-def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(tmp_path: Path, trusted: bool) -> None:
+@pytest.mark.slow
+def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(tmp_path: Path) -> None:
     save_tiny("gpt2", tmp_path / "own")
     path = tmp_path / "own" / "config.json"
     own = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
@@ -262,11 +266,10 @@ def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(tmp_path: Pa
     path.write_text(json.dumps(config), encoding="utf-8")
     for name, code in CODE.items():
         (tmp_path / "own" / name).write_text(code, encoding="utf-8")
-    done = run(tmp_path, "-c", LOAD, str(MAX_LENGTH), str(trusted).lower())
-    assert (tmp_path / "ran").exists() == trusted
-    if trusted:
-        assert done.stdout.strip() == "OwnModel", done.stderr
-        assert "running the Python code that comes with 'own'" in done.stderr
-    else:
-        assert "error: the model 'own' comes with Python code of its own" in done.stderr
-        assert "set model.trust_remote_code=true" in done.stderr
+    done = run(tmp_path, "-c", LOAD, str(MAX_LENGTH))
+    refusal, ran_before, kind = done.stdout.splitlines()
+    assert "'own'" in refusal
+    assert "model.trust_remote_code=true" in refusal
+    assert (ran_before, kind) == ("False", "OwnModel"), done.stderr
+    assert (tmp_path / "ran").exists()
+    assert "'own'" in done.stderr  # the warning

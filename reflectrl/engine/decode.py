@@ -68,7 +68,7 @@ class Decoder:
             fresh = [waiting.popleft() for _ in range(min(len(waiting), self._slots.limit - len(active)))]
             chosen = self._extend(active, said, sampler)
             chosen += self._begin(fresh, rows, sampler, first=len(active))
-            active = self._going_on(chosen, said)
+            active = self._still_active(chosen, said)
         return said
 
     def _extend(self, active: Sequence[int], said: Sequence[Sequence[int]], sampler: Sampler) -> list[tuple[int, int]]:
@@ -94,7 +94,7 @@ class Decoder:
                     chosen += zip(sequences, sampler.choose(logits, sequences), strict=True)
         return chosen
 
-    def _going_on(self, chosen: Sequence[tuple[int, int]], said: Sequence[list[int]]) -> list[int]:
+    def _still_active(self, chosen: Sequence[tuple[int, int]], said: Sequence[list[int]]) -> list[int]:
         """Note the tokens, by slot; the sequences that are not at their end come to lie in front, in this order."""
         on = []
         for slot, (sequence, token) in enumerate(chosen):

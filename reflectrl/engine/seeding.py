@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch inside the block and put its generators back afterwards, so that nobody else's numbers change."""
+    """Seed torch inside the block and put its generators back afterwards, so that no other random numbers change."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

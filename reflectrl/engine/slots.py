@@ -1,7 +1,7 @@
 """``Slots``: key-value states of the sequences that were read last, so that what they begin with is not read again.
 
 One slot holds one sequence. A new sequence goes to the slot that shares the longest beginning with it, and copies from
-another slot where that one shares more. What all of them begin with and nobody holds, such as the instructions, is
+another slot where that one shares more. What all of them begin with and no slot holds, such as the instructions, is
 read once. Slots hold good for as long as the model's weights do: ``clear`` them when these change.
 """
 

@@ -157,7 +157,7 @@ def _prepare(model: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Peft asks transformers for a deprecated property at each wrapping; nobody here can mend that."""
+    """Silence a warning of Peft, which asks transformers for a deprecated property at each wrapping."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".is_gradient_checkpointing.", category=FutureWarning)
         yield

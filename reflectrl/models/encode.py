@@ -93,7 +93,7 @@ class PromptEncoder:
         if ids is None:
             ids = tuple(self._plain.prompt(text, labels))
             if len(ids) > self.max_length:
-                return ids  # refused, or shortened: not worth keeping, and as long as whoever sent it likes
+                return ids  # refused, or shortened: not worth keeping, and of any length
             if len(self._tokens) >= self._cache_size:
                 self._tokens.pop(next(iter(self._tokens)))
             self._tokens[text, labels] = ids

@@ -138,7 +138,7 @@ class Checkpoints(Trainer):
                 _rotate(folder, self.args.save_total_limit)
         except (OSError, SafetensorError) as error:
             raise WorkFailed(
-                f"checkpoint {folder} cannot be written ({error}); the one before is kept: make room, or mend the "
+                f"checkpoint {folder} cannot be written ({error}); the one before is kept: make room, or fix the "
                 "rights, and start the same command again, which goes on from it."
             ) from error
         self.accelerator.wait_for_everyone()

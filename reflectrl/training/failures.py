@@ -45,7 +45,7 @@ class BrokenStep:
         write_text(path, "".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in self.rows))
         raise WorkFailed(
             f"the loss became {loss:g} and the norm of its gradient {norm:g} in {self.where}; the weights were not "
-            f"changed, the last checkpoint is kept, and the batch is in {path}. Mend what is odd there, or "
+            f"changed, the last checkpoint is kept, and the batch is in {path}. Correct what is odd there, or "
             f"{self.advice}."
         )
 

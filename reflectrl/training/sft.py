@@ -196,7 +196,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         return 0
 
     def _send_telemetry(self) -> None:
-        """Training here tells nobody."""
+        """Disable TRL's telemetry."""
 
 
 class _AfterStep(TrainerCallback):
@@ -276,7 +276,7 @@ def _mean_length(examples: Sequence[Example]) -> float:
 
 
 def _order(rows: int, draws: int, seed: int) -> list[int]:
-    """Numbers of rows, shuffled anew in each pass, so that every step has a full batch."""
+    """Numbers of rows, shuffled again in each pass, so that every step has a full batch."""
     rng = random.Random(seed)
     order: list[int] = []
     while len(order) < draws:

@@ -23,6 +23,8 @@ from reflectrl.config import recipe_names
 from reflectrl.config.schema import Recipe
 from reflectrl.core.settings import settings_fields
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
 ROOMS = sorted(

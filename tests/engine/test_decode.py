@@ -83,17 +83,6 @@ def test_a_text_is_at_most_as_long_as_the_limit(talker, limit):
     assert written(talker, limit=limit) == [generated(talker, row, limit=limit) for row in ROWS]
 
 
-def test_a_text_may_be_empty(talker):
-    first = written(talker)[0][0]
-    said = written(talker, ends=[first])
-    assert said[0] == []
-    assert said == [generated(talker, row, [first]) for row in ROWS]
-
-
-def test_nothing_to_write_is_no_work(talker):
-    assert written(talker, []) == []
-
-
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
 

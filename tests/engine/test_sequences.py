@@ -153,8 +153,8 @@ def test_a_pass_is_filled_before_the_next_is_begun():
 
 
 @pytest.mark.parametrize("tokens", [20, 45, 100_000])
-@pytest.mark.parametrize("square", [0.0, 30.0, 192.0, 10_000.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("square", [0.0, 30.0, 192.0])
+@pytest.mark.parametrize("seed", range(2))
 def test_no_other_division_into_trees_costs_less(seed, square, tokens):
     rows = walks(seed, count=9)
     parts = split(rows, tokens=tokens, square=square)

@@ -106,27 +106,11 @@ def test_equal_sequences_and_sequences_of_one_token_are_read_right(model):
         assert_read_right(model, held, rows)
 
 
-def test_no_sequences_are_no_work():
-    held = slots()
-    assert list(held.read([])) == []
-    assert (held.count, held.given, held.computed) == (0, 0, 0)
-
-
 def test_a_slot_is_added_for_each_sequence_too_many(talker):
     held = slots(limit=2)
     for count in (1, 5, 3, 8):
         assert_read_right(talker, held, [words(seed, 10) for seed in range(count)])
     assert held.count == 8
-
-
-def test_room_grows_without_losing_what_is_known(talker):
-    held = slots()
-    row = words(0, 30)
-    assert computed(talker, held, [row]) == 30
-    assert held.room == 64
-    assert computed(talker, held, [row + words(1, 50)]) == 50
-    assert held.room == 128
-    assert computed(talker, held, [row + words(1, 50) + (7,)]) == 1
 
 
 # ---- what need not be read again -------------------------------------------------------------------------------------
@@ -165,11 +149,6 @@ def test_what_all_new_sequences_begin_with_is_read_once_by_itself(talker):
     torch.testing.assert_close(found, alone(talker, rows), rtol=1e-5, atol=1e-5)
     assert shapes == [(1, 30), (4, 2)]
     assert (held.given, held.computed) == (4 * 32, 30 + 4 * 2)
-
-
-def test_a_short_beginning_is_not_worth_a_pass_of_its_own(talker):
-    stem = words(0, 15)
-    assert assert_read_right(talker, slots(), [stem + (60, 7), stem + (61, 7)]) == [(2, 17)]
 
 
 def test_states_are_copied_from_another_slot_that_knows_more(talker):
@@ -252,13 +231,6 @@ def test_kept_slots_come_to_lie_in_front_and_go_on(model):
         lying = extended(model, held, [lying[slot] for slot in order], range(10, 10 + len(kept)))
     assert held.keep([]) == []
     assert held.count == 5
-
-
-def test_as_few_slots_are_moved_as_can_be(talker):
-    held = slots()
-    read_in_order(talker, held, [words(seed, 10) for seed in range(5)])
-    assert held.keep([0, 1, 2]) == [0, 1, 2]
-    assert held.keep([0, 4, 2]) == [0, 4, 2]  # the last takes the place that became free
 
 
 def test_what_is_read_behind_others_leaves_them_alone(model):
