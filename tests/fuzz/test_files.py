@@ -110,7 +110,7 @@ def write_run(folder: Path) -> None:
         folder / "throughput.jsonl",
         [{"iteration": number, "seconds": 1.5, "reflection_hit_rate": 0.5} for number in range(9)],
     )
-    for name in ("eval-rlft-local-sampled", "rlft-000000", "rlft-000008"):
+    for name in ("eval-rlft-local-sampled", "rlft-00000", "rlft-00008"):
         write_trajectories(folder / "trajectories" / f"{name}.jsonl", HEADER, [EPISODE, EPISODE])
 
 
