@@ -66,12 +66,8 @@ def test_the_rules_are_shown_once_and_again_when_they_change() -> None:
 
 def test_a_decision_claims_no_probabilities() -> None:
     [decision] = HumanPolicy(typing("B"), io.StringIO()).act(shown([prompt()]), [0.9])
-    assert (decision.choice.index, decision.logprob, decision.entropy, decision.choice.probabilities) == (
-        1,
-        0.0,
-        0.0,
-        (),
-    )
+    assert (decision.choice.index, decision.logprob, decision.entropy) == (1, 0.0, 0.0)
+    assert decision.choice.probabilities == ()
 
 
 @pytest.mark.parametrize(
@@ -96,21 +92,17 @@ def test_a_label_goes_before_an_action_and_an_exact_case_before_another() -> Non
     assert play(prompt("1", "0", labels="numbers"), "1")[0] == "0"
     assert play(prompt("GO", "go", "x"), "go")[0] == "go"
     assert play(prompt("sing", "sing loud"), "sing")[0] == "sing"
+    assert play(prompt("go", "Quit"), "quit")[0] == "Quit"
 
 
 @pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        ("go", "'go' may be any of: go east, go west. Type more of it, or a label. Or type quit.\n"),
-        ("sign", "'sign' is no label or action here; did you mean 'Sing'? Known: Sing, go east,"),
-        ("7", "'7' is no label or action here; Known: "),
-        ("", "Nothing was typed. Type the label of an action."),
-    ],
+    ("answer", "facts"),
+    [("go", ("'go'", "go east, go west")), ("sign", ("'sign'", "'Sing'")), ("7", ("'7'",)), ("", ("Nothing",))],
 )
-def test_nonsense_is_answered_with_a_sentence_and_asked_again(answer: str, sentence: str) -> None:
+def test_nonsense_is_answered_with_a_sentence_and_asked_again(answer: str, facts: tuple[str, ...]) -> None:
     action, seen = play(prompt(), answer, answer, "A")
     assert action == "go east"
-    assert seen.count(sentence) == 2
+    assert all(seen.count(fact) == 2 for fact in facts)
 
 
 def test_several_prompts_are_asked_one_after_the_other() -> None:
@@ -126,19 +118,10 @@ def test_several_prompts_are_asked_one_after_the_other() -> None:
     assert ["Room two." in text for text in seen] == [False, True]
 
 
-@pytest.mark.parametrize("lines", [["quit"], [" QUIT "], ["nonsense", "quit"]])
-def test_quit_leaves(lines: list[str]) -> None:
-    with pytest.raises(PlayerLeft, match="quit was typed; this episode is not finished"):
+@pytest.mark.parametrize("lines", [["quit"], [" QUIT "], ["nonsense", "quit"], ["nonsense"]])
+def test_quit_and_the_end_of_the_input_leave(lines: list[str]) -> None:
+    with pytest.raises(PlayerLeft, match="input" if lines[-1] == "nonsense" else "quit") as caught:
         play(prompt(), *lines)
-
-
-def test_an_action_named_quit_can_be_played() -> None:
-    assert play(prompt("go", "Quit"), "quit")[0] == "Quit"
-
-
-def test_the_end_of_the_input_leaves() -> None:
-    with pytest.raises(PlayerLeft, match="the input ended") as caught:
-        play(prompt(), "nonsense")
     assert isinstance(caught.value, ReflectRLError)
     assert caught.value.exit_code == 130
 
@@ -186,34 +169,19 @@ def test_a_person_reflects_and_then_sees_only_what_is_new() -> None:
     )
 
 
-def test_enter_takes_the_reflection_that_is_suggested() -> None:
+def test_a_reflection_is_typed_or_the_suggested_one_and_always_text() -> None:
     assert reflect("  ")[0] == "East is bright."
-
-
-def test_without_a_suggestion_a_line_must_be_typed() -> None:
     said, seen = reflect("", " ", "Dark.", advice=None)
     assert said == "Dark."
-    assert "Your reflection:\n" in seen
-    assert seen.count("Nothing was typed. Type how things stand, in one line. Or type quit.\n") == 2
-
-
-def test_keys_that_are_no_text_do_not_get_into_a_reflection() -> None:
+    assert seen.count("Nothing was typed") == 2
     assert reflect("Da\x1b[Drk\u202e.")[0] == "Da [Drk ."
-
-
-def test_a_suggestion_cannot_command_the_terminal() -> None:
     assert "Enter for: a\u241b[2Jb\n" in reflect("", advice="a\x1b[2Jb")[1]
 
 
-@pytest.mark.parametrize("lines", [("quit",), ("QUIT",)])
-def test_quit_leaves_a_reflection_too(lines: tuple[str, ...]) -> None:
-    with pytest.raises(PlayerLeft, match="quit was typed"):
-        reflect(*lines)
-
-
-def test_the_end_of_the_input_leaves_a_reflection_too() -> None:
-    reflector = HumanReflector(HumanPolicy(typing(), io.StringIO()))
-    with pytest.raises(PlayerLeft, match="the input ended"):
+@pytest.mark.parametrize("lines", [(), ("quit",), ("QUIT",)])
+def test_they_leave_a_reflection_too(lines: tuple[str, ...]) -> None:
+    reflector = HumanReflector(HumanPolicy(typing(*lines), io.StringIO()))
+    with pytest.raises(PlayerLeft, match="quit" if lines else "input"):
         reflector.say(shown([reflector_prompt_of(LAYOUT, HALL, [])]), [0.5])
 
 
