@@ -105,5 +105,6 @@ def advantages_file(iteration: int) -> str:
 
 def recorded_iterations(run: Path) -> list[int]:
     """Iterations of RLFT of which ``run`` has recorded episodes, in order."""
-    numbers = (path.stem.removeprefix("rlft-") for path in (run / _TRAJECTORIES).glob("rlft-*.jsonl"))
-    return sorted(int(number) for number in numbers if number.isdecimal())
+    names = {path.name for path in (run / _TRAJECTORIES).glob("rlft-*.jsonl")}
+    numbers = [int(digits) for name in names if (digits := name[len("rlft-") : -len(".jsonl")]).isdecimal()]
+    return sorted(number for number in numbers if Path(training_episodes_file(number)).name in names)

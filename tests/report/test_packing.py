@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from records import chose
 from run_folders import blocks, episode, iteration, make_run, tasks, unpacked
 
 from reflectrl.core import Task
@@ -71,7 +72,7 @@ def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one():
 
 def test_a_step_without_a_reflection_probabilities_or_a_known_action_is_packed_and_a_long_text_cut():
     played = episode(odds=(), reflection=None, text="x" * 5000)
-    turn = replace(played.turns[0], decision=replace(played.turns[0].decision, index=9))
+    turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))
     texts, menu, step = only_step(replace(played, turns=(turn,)))
     assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, []])
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"

@@ -25,7 +25,7 @@ def long(task, rewards, *, success=True, text="Room"):
     (turn,) = played.turns
 
     def at(number: int, reward: float) -> Turn:
-        return replace(turn, observation=replace(turn.observation, text=f"{text} {number}"), reward=reward)
+        return replace(turn, observation=replace(turn.observation, text=f"{text} {number}"), rewards={"env": reward})
 
     return replace(played, turns=tuple(at(number, reward) for number, reward in enumerate(rewards, start=1)))
 
