@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,21 +25,6 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
     return str(path)
 
 
-def test_a_shipped_recipe_loads_by_name() -> None:
-    assert load_recipe("dangerous_taxi/nano").env.name == "dangerous_taxi"
-
-
-def test_a_file_loads_by_path(tmp_path: Path) -> None:
-    assert load_recipe(write(tmp_path, MINIMAL)).name == "mine"
-
-
-def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="did you mean 'dangerous_taxi/nano'"):
-        load_recipe("dangerous_taxi/nanoo")
-    with pytest.raises(InvalidInput, match="did you mean 'dangerous_taxi/nano'"):
-        recipe_text("dangerous_taxi/nanoo")
-
-
 def test_extends_merges_mappings_and_replaces_everything_else(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -57,18 +43,6 @@ def test_a_file_extends_a_shipped_recipe_and_null_clears(tmp_path: Path) -> None
     recipe = load_recipe(write(tmp_path, text))
     assert recipe.reflector_model is None
     assert recipe.data == load_recipe("dangerous_taxi/nano").data
-
-
-def test_a_circle_of_extends_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "extends: b.yaml\n", "a.yaml")
-    write(tmp_path, "extends: a.yaml\n", "b.yaml")
-    with pytest.raises(InvalidInput, match=r"extends itself: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"):
-        load_recipe(str(tmp_path / "a.yaml"))
-
-
-def test_a_missing_parent_names_the_child(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"'gone\.yaml', which '.*mine\.yaml' extends, is neither"):
-        load_recipe(write(tmp_path, "extends: gone.yaml\n"))
 
 
 def test_overrides_reach_into_mappings_and_lists() -> None:
@@ -130,66 +104,6 @@ sft: null
     assert all(line.endswith(".") for line in lines)
 
 
-def test_only_the_policy_s_labels_can_be_smoothed(tmp_path: Path) -> None:
-    path = write(tmp_path, MINIMAL)
-    assert load_recipe(path, ["sft.policy.label_smoothing=0.1"]).sft.policy.label_smoothing == 0.1
-    with pytest.raises(InvalidInput, match=r"sft.reflector.label_smoothing: unknown key, given 0.1"):
-        load_recipe(path, ["sft.reflector.label_smoothing=0.1"])
-
-
-def test_settings_that_contradict_each_other_are_told_with_their_place(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"\n  rlft: num_iterations or num_minibatches above 1 needs epsilon"):
-        load_recipe(write(tmp_path, MINIMAL + "rlft: {num_iterations: 2}"))
-    with pytest.raises(InvalidInput, match=r"\n  eval.policies names rlft but"):
-        load_recipe(write(tmp_path, MINIMAL + "rlft: null"))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1", "is no valid YAML: .* line 1"),
-        ("- a\n- b\n", r"holds \['a', 'b'\]; expected a mapping"),
-        ("", "holds None; expected a mapping"),
-        ("x: !!python/object/apply:os.getcwd []", "is no valid YAML"),
-        (MINIMAL + "extends: [a, b]", "expected the name or path of one recipe"),
-        ("env: {name: number_line}", "name: nothing was given; expected a value"),
-        (MINIMAL + "1: 2", "1: "),
-    ],
-)
-def test_files_that_are_no_recipe_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        load_recipe(write(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("# " + "x" * LARGEST, r"has more than 262,144 bytes; expected fewer"),
-        ("name: " + "[" * 5000, r"nests lists and mappings more than 50 deep"),
-        ("name: " + "[" * 60 + "]" * 60, r"nests lists and mappings more than 50 deep"),
-        ("env: &env {options: {env: *env}}", r"nests lists and mappings more than 50 deep"),
-        (LAUGHS, r"has more than 20,000 values, its aliases written out; leave some out"),
-        ("seed: !!int x", "is no valid YAML: invalid literal"),
-        ("seed: !!bool x", "is no valid YAML"),
-        ("env: !!map [1]", "is no valid YAML"),
-        ("name: !!binary aGk=", "line 1: the tag 'tag:yaml.org,2002:binary'; expected text, numbers, lists"),
-        (f"seed: {'9' * 5000}", "a number of more than 64 bits .*line 1"),
-        (f"seed: 0x{'f' * 5000}", "a number of more than 64 bits"),
-        ("seed: -9223372036854775808", "a number of more than 64 bits"),
-        ('name: "\\ud800"', r"line 1 has a character that no text may have: '\\ud800'"),
-        ('name: "a\\0b"', "line 1 has a character that no text may have"),
-        ("? [a]\n: 1", "is no valid YAML: .*unhashable key"),
-        (f"extends: {'x' * 5000}", "which '.*mine.yaml' extends, is neither a file nor shipped"),
-        ("extends: /dev/zero", "'/dev/zero', .* is neither a file nor shipped"),
-        ("extends: .", "is neither a file nor shipped"),
-    ],
-)
-def test_files_beyond_the_limits_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message) as caught:
-        load_recipe(write(tmp_path, text))
-    assert len(str(caught.value)) < 1000 or "extends" in text
-
-
 def test_a_recipe_at_the_limits_is_read(tmp_path: Path) -> None:
     deep = "{a: " * 47 + "1" + "}" * 47
     text = f"{MINIMAL.replace('}', '')}, options: {deep}, workers: 1}}\nseed: 9223372036854775807\n"
@@ -197,15 +111,6 @@ def test_a_recipe_at_the_limits_is_read(tmp_path: Path) -> None:
     assert (recipe.env.workers, recipe.seed) == (1, 2**63 - 1)
     with pytest.raises(InvalidInput, match="more than 50 deep"):
         load_recipe(write(tmp_path, text.replace(deep, f"{{a: {deep}}}")))
-
-
-def test_a_long_chain_of_extends_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, MINIMAL, "0.yaml")
-    for number in range(1, 30):
-        write(tmp_path, f"extends: {number - 1}.yaml\n", f"{number}.yaml")
-    assert load_recipe(str(tmp_path / "19.yaml")).name == "mine"
-    with pytest.raises(InvalidInput, match=r"20\.yaml' extends a chain of more than 20; make it shorter"):
-        load_recipe(str(tmp_path / "20.yaml"))
 
 
 def test_keys_are_names_and_dates_are_text(tmp_path: Path) -> None:
@@ -227,31 +132,6 @@ def test_an_override_changes_one_place_of_what_an_alias_shares(tmp_path: Path) -
     assert [stage.iterations for stage in rlft.stages] == [5, 1]
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("a..b=1", r"override 'a..b=1': expected key.sub=value"),
-        (".".join("a" * 60) + "=1", "expected at most 50 keys"),
-        ("eval.controls.0=x", r"eval.controls has 0 entries; expected a whole list"),
-        (f"rlft.stages.{'9' * 5000}.name=x", "rlft.stages has 1 entries; expected a number from 0 to 0"),
-        ("seed=!!int x", "is no valid YAML"),
-        ("env.options={a: 1, a: 2}", "line 1: the key 'a' is given twice"),
-        (f"env.options={'[' * 60}", "is no valid YAML|more than 50 deep"),
-    ],
-)
-def test_overrides_that_cannot_be_used_are_refused(tmp_path: Path, override: str, message: str) -> None:
-    text = MINIMAL + "eval: {controls: []}\nrlft: {stages: [{name: a, iterations: 1}]}\n"
-    with pytest.raises(InvalidInput, match=message):
-        load_recipe(write(tmp_path, text), [override])
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.bin"
-    path.write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(InvalidInput, match="expected a YAML file in UTF-8"):
-        load_recipe(str(path))
-
-
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_dumped_recipe_loads_back_equal(tmp_path: Path, name: str) -> None:
     recipe = load_recipe(name)
@@ -263,59 +143,6 @@ def test_a_dump_keeps_the_schema_order_and_fills_in_defaults() -> None:
     assert list(dumped)[:4] == ["name", "description", "seed", "env"]
     assert dumped["rlft"] is None
     assert dumped["data"]["noise"] == 0.0
-
-
-def test_check_refuses_an_unknown_environment() -> None:
-    with pytest.raises(InvalidInput, match="did you mean 'dangerous_taxi'"):
-        check_recipe(load_recipe("dangerous_taxi/nano", ["env.name=dangerous_tax"]))
-
-
-def test_check_refuses_a_dataset_for_an_environment_that_brings_its_own_tasks() -> None:
-    recipe = load_recipe("dangerous_taxi/nano", ["dataset.repositories=[company:nano]"])
-    with pytest.raises(InvalidInput, match="dataset: environment 'dangerous_taxi' brings its own tasks"):
-        check_recipe(recipe)
-
-
-def test_check_tells_every_wrong_environment_option_at_once() -> None:
-    overrides = [
-        "env.options.stag=1",
-        "rlft.stages.0.env.stage=pikup",
-        "rlft.stages.1.env={horizn: 3}",
-        "eval.env.horizon=soon",
-    ]
-    with pytest.raises(InvalidInput) as caught:
-        check_recipe(load_recipe("dangerous_taxi/nano_full_curriculum", overrides))
-    assert [line.split("; ")[0].strip() for line in str(caught.value).split("\n")[1:]] == [
-        "env.options.stag: unknown option, given 1",
-        "eval.env: horizon='soon' was given to 'dangerous_taxi'",
-        "rlft.stages.0.env: stage 'pikup' of 'dangerous_taxi' is unknown",
-        "rlft.stages.1.env.horizn: unknown option, given 3",
-    ]
-    assert "did you mean 'stage'" in str(caught.value)
-
-
-def test_check_tells_a_wrong_option_once_however_many_stages_inherit_it() -> None:
-    recipe = load_recipe("dangerous_taxi/nano", ["env.options.stage=pikup"])
-    with pytest.raises(InvalidInput) as caught:
-        check_recipe(recipe)
-    assert str(caught.value).count("pikup") == 1
-
-
-@pytest.mark.parametrize("section", ["data", "players", "dataset"])
-@pytest.mark.parametrize("address", ["http://me:secret@host/v1", "https://host/v1?api_key=secret"])
-def test_an_address_with_credentials_is_refused_and_they_are_not_shown(section: str, address: str) -> None:
-    overrides = ["dataset={repositories: [a]}", f"{section}.endpoint.base_url={address}"]
-    with pytest.raises(InvalidInput, match=rf"{section}\.endpoint\.base_url: .* in api_key_env") as caught:
-        load_recipe("number_line/nano", overrides)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_repository_with_a_login_is_refused_and_it_is_not_shown() -> None:
-    given = ["git+https://me:secret@host/x.git", "https://secret@host/x.git", "ssh://git@host/x", "git@host:x", "a@b"]
-    with pytest.raises(InvalidInput, match="2 mistakes") as caught:
-        load_recipe("number_line/nano", [f"dataset={{repositories: {given}}}"])
-    assert "let git's credential helper or ssh log in" in str(caught.value)
-    assert "secret" not in str(caught.value)
 
 
 TEACHER = "dangerous_taxi/openai_teacher"
@@ -357,30 +184,143 @@ def test_a_price_is_not_applied_to_another_model_or_server(
     assert told == []
 
 
-def test_a_part_of_a_price_that_is_given_is_a_price() -> None:
-    overrides = ["data.endpoint.price.prompt=1", "data.endpoint.base_url=http://localhost:8000/v1"]
-    price = load_recipe(TEACHER, overrides).data.endpoint.price
+def test_a_chain_of_extends_is_finite(tmp_path: Path) -> None:
+    write(tmp_path, "extends: b.yaml\n", "a.yaml")
+    write(tmp_path, "extends: a.yaml\n", "b.yaml")
+    with pytest.raises(InvalidInput, match=r"a\.yaml -> .*b\.yaml -> .*a\.yaml"):
+        load_recipe(str(tmp_path / "a.yaml"))
+    write(tmp_path, MINIMAL, "0.yaml")
+    for number in range(1, 30):
+        write(tmp_path, f"extends: {number - 1}.yaml\n", f"{number}.yaml")
+    assert load_recipe(str(tmp_path / "19.yaml")).name == "mine"
+    with pytest.raises(InvalidInput, match=r"20\.yaml.* 20"):
+        load_recipe(str(tmp_path / "20.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("a: [1", "line 1"),
+        ("- a\n- b\n", r"\['a', 'b'\]"),
+        ("", "None"),
+        ("x: !!python/object/apply:os.getcwd []", "os.getcwd"),
+        (MINIMAL + "extends: [a, b]", r"extends.*\['a', 'b'\]"),
+        ("env: {name: number_line}", "name"),
+        (MINIMAL + "1: 2", "1: "),
+        (MINIMAL + "rlft: {num_iterations: 2}", r"\n  rlft: .*epsilon"),
+        (MINIMAL + "rlft: null", r"\n  eval.policies .*rlft"),
+        (MINIMAL + "sft: {reflector: {label_smoothing: 0.1}}", "sft.reflector.label_smoothing"),
+        ("extends: gone.yaml\n", r"'gone\.yaml'.*mine\.yaml"),
+        (f"extends: {'x' * 5000}", "mine.yaml"),
+        ("extends: /dev/zero", "/dev/zero"),
+        ("extends: .", "'.'"),
+        ("# " + "x" * LARGEST, "262,144"),
+        ("name: " + "[" * 5000, "50"),
+        ("name: " + "[" * 60 + "]" * 60, "50"),
+        ("env: &env {options: {env: *env}}", "50"),
+        (LAUGHS, "20,000"),
+        ("seed: !!int x", "YAML"),
+        ("seed: !!bool x", "YAML"),
+        ("env: !!map [1]", "YAML"),
+        ("name: !!binary aGk=", "line 1.*binary"),
+        (f"seed: {'9' * 5000}", "64 bits .*line 1"),
+        (f"seed: 0x{'f' * 5000}", "64 bits"),
+        ("seed: -9223372036854775808", "64 bits"),
+        ('name: "\\ud800"', r"line 1 .*'\\ud800'"),
+        ('name: "a\\0b"', "line 1"),
+        ("? [a]\n: 1", "YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_a_recipe_is_refused_in_few_words(tmp_path: Path, text: str, fact: str) -> None:
+    with pytest.raises(InvalidInput, match=fact) as caught:
+        load_recipe(write(tmp_path, text))
+    assert len(str(caught.value)) < 1000 or "extends" in text
+
+
+def test_names_and_files_that_are_no_recipe_are_refused(tmp_path: Path) -> None:
+    for unknown in (load_recipe, recipe_text):
+        with pytest.raises(InvalidInput, match="'dangerous_taxi/nano'"):
+            unknown("dangerous_taxi/nanoo")
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(InvalidInput, match="UTF-8"):
+        load_recipe(str(path))
+
+
+@pytest.mark.parametrize(
+    ("override", "fact"),
+    [
+        ("a..b=1", "'a..b=1'"),
+        (".".join("a" * 60) + "=1", "50"),
+        ("eval.controls.0=x", "eval.controls has 0"),
+        (f"rlft.stages.{'9' * 5000}.name=x", "from 0 to 0"),
+        ("seed=!!int x", "seed"),
+        ("env.options={a: 1, a: 2}", "line 1: .*'a'"),
+        (f"env.options={'[' * 60}", "env.options"),
+    ],
+)
+def test_overrides_that_cannot_be_used_are_refused(tmp_path: Path, override: str, fact: str) -> None:
+    text = MINIMAL + "eval: {controls: []}\nrlft: {stages: [{name: a, iterations: 1}]}\n"
+    with pytest.raises(InvalidInput, match=fact):
+        load_recipe(write(tmp_path, text), [override])
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "facts"),
+    [
+        ("nano", ["env.name=dangerous_tax"], ["'dangerous_taxi'"]),
+        ("nano", ["dataset.repositories=[company:nano]"], ["dataset: .*'dangerous_taxi'"]),
+        ("nano", ["env.options.stage=pikup"], ["env.options: .*'pikup'"]),  # once, whichever stages inherit it
+        ("nano", ["eval.split=[test, unseen_destinations, x]"], ["eval.split: .*'unseen_destination'", "'x'"]),
+        (
+            "nano_full_curriculum",
+            [
+                "env.options.stag=1",
+                "rlft.stages.0.env.stage=pikup",
+                "rlft.stages.1.env={horizn: 3}",
+                "eval.env.horizon=x",
+            ],
+            [
+                "env.options.stag: .* 1; .*'stage'",
+                "eval.env: .*horizon='x'",
+                "rlft.stages.0.env: .*'pikup'",
+                "rlft.stages.1.env.horizn: .* 3",
+            ],
+        ),
+    ],
+)
+def test_what_the_environment_does_not_take_is_named_all_at_once(
+    name: str, overrides: list[str], facts: list[str]
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        check_recipe(load_recipe(f"dangerous_taxi/{name}", overrides))
+    lines = str(caught.value).split("\n")[1:] or [str(caught.value)]
+    assert [re.search(fact, line) is not None for fact, line in zip(facts, lines, strict=True)] == [True] * len(facts)
+
+
+@pytest.mark.parametrize("address", ["http://me:secret@host/v1", "https://host/v1?api_key=secret"])
+def test_credentials_are_refused_and_not_shown(address: str) -> None:
+    sections = ("data", "players", "dataset")
+    repositories = ["git+https://me:secret@host/x.git", "https://secret@host/x.git", "ssh://git@host/x", "git@host:x"]
+    overrides = [
+        f"dataset={{repositories: {repositories}}}",
+        *(f"{each}.endpoint.base_url={address}" for each in sections),
+    ]
+    with pytest.raises(InvalidInput, match="5 mistakes") as caught:
+        load_recipe("number_line/nano", overrides)
+    assert [f"{each}.endpoint.base_url: " in str(caught.value) for each in sections] == [True] * 3
+    assert "secret" not in str(caught.value)
+
+
+def test_a_price_follows_its_model_and_server_only(tmp_path: Path) -> None:
+    told: list[str] = []
+    part = ["data.endpoint.price.prompt=1", "data.endpoint.base_url=http://localhost:8000/v1"]
+    price = load_recipe(TEACHER, part, tell=told.append).data.endpoint.price
     assert price is not None
     assert (price.prompt, price.completion) == (1.0, 10.0)
-
-
-def test_a_model_that_is_named_as_the_default_is_no_other_one(tmp_path: Path) -> None:
     priced = write(tmp_path, f"{MINIMAL}data: {{endpoint: {{price: {{prompt: 1, completion: 2}}}}}}\n")
-    told: list[str] = []
     for same in (["data.endpoint.model=gpt-4o"], ["data.endpoint.base_url=null"]):
         assert load_recipe(priced, same, tell=told.append).data.endpoint.price is not None
-    assert told == []
-
-
-def test_no_shipped_recipe_inherits_a_price_that_is_dropped() -> None:
-    told: list[str] = []
     for name in recipe_names():
         load_recipe(name, tell=told.append)
     assert told == []
-
-
-def test_check_refuses_a_split_that_the_environment_has_not() -> None:
-    recipe = load_recipe("dangerous_taxi/nano", ["eval.split=[test, unseen_destinations, unseen]"])
-    with pytest.raises(InvalidInput, match="2 mistakes") as caught:
-        check_recipe(recipe)
-    assert "eval.split: unknown split 'unseen_destinations'; did you mean 'unseen_destination'?" in str(caught.value)

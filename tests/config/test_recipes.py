@@ -54,21 +54,16 @@ SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_te
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_loads_and_its_environments_take_their_options(name: str) -> None:
-    check_recipe(load_recipe(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_names_its_run_folder_after_itself(name: str) -> None:
-    assert load_recipe(name).name == name.replace("/", "-")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_opens_with_what_it_is_and_how_it_is_run(name: str) -> None:
+def test_a_recipe_loads_says_what_it_is_and_plays_its_environment(name: str) -> None:
+    recipe = load_recipe(name)
+    check_recipe(recipe)
+    assert recipe.name == name.replace("/", "-")
+    assert recipe.description
     head = [line for line in recipe_text(name).splitlines() if line.startswith("# ")]
     assert len(head) >= 2
     assert f"# reflectrl run --recipe {name}" in head
-    assert load_recipe(name).description
+    for section in filter(None, (recipe.model, recipe.reflector_model)):  # this kernel takes no mask
+        assert section.prefix_reuse == (section.attn_implementation != "flash_attention_2")
 
 
 def test_every_option_is_used_by_a_recipe() -> None:
@@ -85,13 +80,6 @@ def test_every_choice_of_an_option_is_used_by_a_recipe() -> None:
     known = {(section, name, str(choice)) for section, name, kind in fields() for choice in choices(kind)}
     known -= {setting for setting in known if setting[1] == "report_to"}  # a tracker is the user's, not an experiment's
     assert sorted(known - used) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_asks_for_no_reuse_where_its_kernel_takes_no_mask(name: str) -> None:
-    recipe = load_recipe(name)
-    for section in filter(None, (recipe.model, recipe.reflector_model)):
-        assert section.prefix_reuse == (section.attn_implementation != "flash_attention_2")
 
 
 def difference(name: str) -> set[tuple[str, ...]]:

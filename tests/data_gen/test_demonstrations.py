@@ -212,14 +212,6 @@ def test_nothing_of_a_held_out_task_is_learned_from(tmp_path: Path) -> None:
     assert not any(start in row.prompt.text for row in rows for start in STARTS)
 
 
-def test_equal_files_make_equal_rows(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        saved(tmp_path / f"{name}.jsonl")
-        summary_of(recipe(tmp_path / f"{name}.jsonl"), tmp_path / name)
-    names = ("sft/policy.jsonl", "sft/reflector.jsonl", "data/demonstrations.jsonl", "data/negatives.jsonl")
-    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
-
-
 def test_a_missing_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         generate(recipe(Path("my shown.jsonl")), tmp_path / "run")
@@ -290,11 +282,3 @@ def test_trajectories_are_no_samples(tmp_path: Path) -> None:
     summary_of(recipe(samples=5), tmp_path / "run")
     with pytest.raises(InvalidInput, match=r"'reflectrl-trajectories'; expected 'reflectrl-samples'"):
         generate(recipe(tmp_path / "run" / "data" / "teacher.jsonl"), tmp_path / "other")
-
-
-def test_a_reflection_on_several_lines_is_kept_as_one(tmp_path: Path) -> None:
-    [trajectory] = played(1)
-    assert "\n" in (trajectory.turns[0].reflection or "")
-    save_episode(tmp_path / "shown.jsonl", HEADER, trajectory)
-    _, samples = read_samples(tmp_path / "shown.jsonl")
-    assert not any("\n" in sample.reflection for sample in samples)

@@ -228,12 +228,6 @@ def test_a_teacher_that_only_repeats_its_spoiler_is_given_up(endpoint: ScriptedE
     assert not (tmp_path / "sft").exists()
 
 
-def test_a_teacher_that_names_no_label_is_given_up(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    endpoint.reply = lambda chat: "up, I think"  # noqa: ARG005
-    with pytest.raises(WorkFailed, match="not a label of the menu"):
-        generate(remote(endpoint, {"trajectory": "teacher"}), tmp_path)
-
-
 def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
@@ -283,13 +277,6 @@ def priced(endpoint: ScriptedEndpoint) -> Recipe:
     return remote(endpoint, {"trajectory": "teacher", "endpoint": there, "concurrency": 1})
 
 
-def test_what_it_may_cost_is_told_before_and_a_dry_run_ends_there(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    told: list[str] = []
-    assert generate(priced(endpoint), tmp_path, spending=Spending(dry_run=True), tell=told.append) is None
-    assert re.fullmatch(r"estimate: about \d+ calls to model .*: about 0\.\d\d dollars", told[0])
-    assert (endpoint.requests, list(tmp_path.iterdir())) == ([], [])
-
-
 def test_no_more_than_the_allowed_money_is_spent_and_more_goes_on(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = clever
     whole = generate(priced(endpoint), tmp_path / "whole")
@@ -317,12 +304,6 @@ def test_openai_without_a_key_is_refused_before_work(tmp_path: Path, monkeypatch
     with pytest.raises(InvalidInput, match="OPENAI_API_KEY is not set"):
         generate(recipe({"teacher": "openai"}), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_file_is_json_with_one_object_a_line(tmp_path: Path) -> None:
-    generate(recipe({}), tmp_path)
-    for content in contents(tmp_path).values():
-        assert all(isinstance(json.loads(line), dict) for line in content.decode().splitlines())
 
 
 def test_gen_data_by_the_expert_loads_neither_torch_nor_openai(tmp_path: Path) -> None:

@@ -71,13 +71,6 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, object], fact: str
         read_rows(file)
 
 
-def test_a_row_that_lacks_a_field_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"player": "policy", "prompt": {"head": "", "history": [], "tail": ""}}\n', encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"rows.jsonl, line 1 .*'completion'"):
-        read_rows(file)
-
-
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
     with pytest.raises(InvalidInput, match="rows.jsonl"):

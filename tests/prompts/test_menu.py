@@ -5,7 +5,7 @@ import random
 import pytest
 
 from reflectrl.core import InvalidInput
-from reflectrl.prompts import LABEL_KINDS, Menu, labels, make_menu
+from reflectrl.prompts import LABEL_KINDS, labels, make_menu
 
 ACTIONS = ("go north", "go south", "wait")
 
@@ -31,14 +31,6 @@ def test_more_actions_than_letters_are_refused():
         labels("letters", 53)
 
 
-def test_a_menu_is_one_label_and_action_a_line():
-    assert make_menu(ACTIONS, "numbers").text == "0. go north\n1. go south\n2. wait\n"
-
-
-def test_without_a_generator_the_order_is_the_environments():
-    assert make_menu(ACTIONS, "letters") == Menu(("A", "B", "C"), ACTIONS)
-
-
 def test_shuffling_moves_the_actions_under_labels_in_order():
     menus = [make_menu(ACTIONS, "numbers", random.Random(seed)) for seed in range(30)]
     assert {menu.labels for menu in menus} == {("0", "1", "2")}
@@ -54,7 +46,3 @@ def test_shuffling_uses_only_the_given_generator():
     random.setstate(before)
     make_menu(ACTIONS, "numbers", random.Random(4))
     assert random.getstate() == before
-
-
-def test_equal_menus_are_equal_keys():
-    assert len({make_menu(ACTIONS, "numbers"), make_menu(ACTIONS, "numbers")}) == 1
