@@ -48,7 +48,7 @@ class RecipeEnvs:
 
     @property
     def failures(self) -> int:
-        """Crashes and stalls so far; in this process the first would have been the last."""
+        """Number of crashes and timeouts so far; always 0 without workers, where the first one ends the run."""
         return 0 if self._pool is None else self._pool.failures
 
     @property

@@ -1,4 +1,4 @@
-"""Recipes from YAML: found by name or path, ``extends`` resolved, overridden, checked, all mistakes told at once."""
+"""Recipes from YAML: found by name or path, ``extends`` resolved, overridden, checked, with all mistakes at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from reflectrl.config.environment import DATASET
 from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
 from reflectrl.config.schema import Recipe
-from reflectrl.config.yaml_text import DEEPEST, LARGEST, read_yaml
+from reflectrl.config.yaml_text import MAX_NESTING, MAX_RECIPE_BYTES, read_yaml
 from reflectrl.core import InvalidInput, make_env, nearest
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.registry import env_class
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-_LONGEST_CHAIN = 20
+_MAX_CHAIN = 20
 """Recipes that extend each other."""
 
 
@@ -176,8 +176,8 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     if identity in above:
         circle = " -> ".join([*above[above.index(identity) :], identity])
         raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
-    if len(above) == _LONGEST_CHAIN:
-        raise InvalidInput(f"recipe {above[0]!r} extends a chain of more than {_LONGEST_CHAIN}; make it shorter.")
+    if len(above) == _MAX_CHAIN:
+        raise InvalidInput(f"recipe {above[0]!r} extends a chain of more than {_MAX_CHAIN}; make it shorter.")
     return _extended(_parse(text, identity), folder, (*above, identity))
 
 
@@ -207,9 +207,11 @@ def _is_file(path: Path) -> bool:
 def _read_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise InvalidInput(f"recipe {str(path)!r} has more than {LARGEST:,} bytes; expected fewer: is it a recipe?")
+            content = file.read(MAX_RECIPE_BYTES + 1)
+        if len(content) > MAX_RECIPE_BYTES:
+            raise InvalidInput(
+                f"recipe {str(path)!r} has more than {MAX_RECIPE_BYTES:,} bytes; expected fewer: is it a recipe?"
+            )
         return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8.") from error
@@ -238,8 +240,8 @@ def _override(source: _Source, override: str) -> None:
     if not (equals and all(keys)):
         source.problems.append(f"{said}: expected key.sub=value, e.g. seed=1.")
         return
-    if len(keys) > DEEPEST:
-        source.problems.append(f"{said}: expected at most {DEEPEST} keys.")
+    if len(keys) > MAX_NESTING:
+        source.problems.append(f"{said}: expected at most {MAX_NESTING} keys.")
         return
     try:
         value, problems = read_yaml(text, f"{said}: {reprlib.repr(text)}")
@@ -253,7 +255,7 @@ def _override(source: _Source, override: str) -> None:
 
 
 def _sets(overrides: Sequence[str], where: str) -> bool:
-    """Whether an override changes ``where``, a part of it, or all that is around it."""
+    """Return whether an override changes ``where``, a part of it, or all that is around it."""
     keys = [f"{override.partition('=')[0]}." for override in overrides]
     return any(key.startswith(f"{where}.") or f"{where}.".startswith(key) for key in keys)
 

@@ -25,7 +25,7 @@ class EnvSection(WorkerLimits):
     options: dict[str, Any] = field(default_factory=dict)
     """The environment's constructor parameters, e.g. stage and horizon."""
     workers: CountOrZero = 0
-    """Processes that environments are played in, at most one a core; 0 plays them in this process, unguarded."""
+    """Processes that environments are played in, at most one a core; 0 runs them in the main process, without crash isolation."""
 
 
 class DatasetSection(Section):
@@ -184,7 +184,7 @@ class SFTPlayerSection(Section):
     max_grad_norm: Positive = 0.3
     """Gradient clipping."""
     max_rows: Count | None = None
-    """Learn from the first so many rows; a policy that saw fewer keeps more to explore in RLFT."""
+    """Use only the first ``max_rows`` rows; a policy that saw fewer keeps more to explore in RLFT."""
 
 
 class SFTPolicySection(SFTPlayerSection):

@@ -10,12 +10,12 @@ import yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.text import shortened
 
-LARGEST = 256 * 1024
-"""Bytes of a recipe; the longest that is shipped has some three thousand."""
-DEEPEST = 50
-"""Lists and mappings inside each other."""
-MOST = 20_000
-"""Values of a recipe, with those that an alias stands for counted again wherever it is used."""
+MAX_RECIPE_BYTES = 256 * 1024
+"""Size of a recipe file; the longest shipped one has some three thousand bytes."""
+MAX_NESTING = 50
+"""Depth of lists and mappings inside each other."""
+MAX_VALUES = 20_000
+"""Number of values of a recipe; those of an alias count wherever it is used."""
 
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
@@ -50,8 +50,8 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
         InvalidInput: not YAML, a kind of value that no recipe has, or more than the limits allow.
 
     """
-    if len(text) > LARGEST:
-        raise InvalidInput(f"{what} has {len(text):,} characters; expected a recipe of at most {LARGEST:,}.")
+    if len(text) > MAX_RECIPE_BYTES:
+        raise InvalidInput(f"{what} has {len(text):,} characters; expected a recipe of at most {MAX_RECIPE_BYTES:,}.")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -68,15 +68,15 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
 
 
 def _examine(root: yaml.Node, what: str) -> list[str]:
-    """Refuse what no recipe has; make names of keys; tell which are given twice. Aliases are followed each time."""
+    """Refuse what no recipe has, turn keys into names, and return a line for each duplicate key."""
     twice: dict[str, None] = {}  # a set that keeps its order
     waiting, seen = [(root, 1)], 0
     while waiting:
         node, depth = waiting.pop()
         line, seen = node.start_mark.line + 1, seen + 1
-        if seen > MOST:
-            raise InvalidInput(f"{what} has more than {MOST:,} values, its aliases written out; leave some out.")
-        if depth > DEEPEST:
+        if seen > MAX_VALUES:
+            raise InvalidInput(f"{what} has more than {MAX_VALUES:,} values, its aliases written out; leave some out.")
+        if depth > MAX_NESTING:
             raise _too_deep(what)
         if node.tag.removeprefix(_TAG) not in _KINDS:
             raise InvalidInput(
@@ -116,4 +116,4 @@ def _unshared(value: Any) -> Any:
 
 
 def _too_deep(what: str) -> InvalidInput:
-    return InvalidInput(f"{what} nests lists and mappings more than {DEEPEST} deep; expected a recipe.")
+    return InvalidInput(f"{what} nests lists and mappings more than {MAX_NESTING} deep; expected a recipe.")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
-from reflectrl.config.yaml_text import LARGEST
+from reflectrl.config.yaml_text import MAX_RECIPE_BYTES
 from reflectrl.core import InvalidInput
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -107,7 +107,7 @@ sft: null
 def test_a_recipe_at_the_limits_is_read(tmp_path: Path) -> None:
     deep = "{a: " * 47 + "1" + "}" * 47
     text = f"{MINIMAL.replace('}', '')}, options: {deep}, workers: 1}}\nseed: 9223372036854775807\n"
-    recipe = load_recipe(write(tmp_path, text + "#" * (LARGEST - len(text))))
+    recipe = load_recipe(write(tmp_path, text + "#" * (MAX_RECIPE_BYTES - len(text))))
     assert (recipe.env.workers, recipe.seed) == (1, 2**63 - 1)
     with pytest.raises(InvalidInput, match="more than 50 deep"):
         load_recipe(write(tmp_path, text.replace(deep, f"{{a: {deep}}}")))
@@ -214,7 +214,7 @@ def test_a_chain_of_extends_is_finite(tmp_path: Path) -> None:
         (f"extends: {'x' * 5000}", "mine.yaml"),
         ("extends: /dev/zero", "/dev/zero"),
         ("extends: .", "'.'"),
-        ("# " + "x" * LARGEST, "262,144"),
+        ("# " + "x" * MAX_RECIPE_BYTES, "262,144"),
         ("name: " + "[" * 5000, "50"),
         ("name: " + "[" * 60 + "]" * 60, "50"),
         ("env: &env {options: {env: *env}}", "50"),
