@@ -25,7 +25,7 @@ class EnvSection(WorkerLimits):
     options: dict[str, Any] = field(default_factory=dict)
     """The environment's constructor parameters, e.g. stage and horizon."""
     workers: CountOrZero = 0
-    """Processes that environments are played in, at most one a core; 0 runs them in the main process, without crash isolation."""
+    """Processes that run environments, at most one a core; 0 runs them in the main process, without crash isolation."""
 
 
 class DatasetSection(Section):
