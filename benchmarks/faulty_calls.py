@@ -1,4 +1,4 @@
-"""Calls to a chat endpoint with faults, from a process that is killed: all replies right, none lost, none paid twice?
+"""Calls to a chat endpoint with faults, from a process that is killed: count wrong, lost and doubled replies.
 
     python benchmarks/faulty_calls.py --calls 10000 --faults 0.3 --kills 5 --seed 0
 
@@ -39,10 +39,10 @@ FAULTS = (
 """Each is as likely as the others."""
 TIMEOUT_S = 3.0
 ANSWERS = "answers.json"
-SPARE = 4
-"""Times the calls: more requests than that are not expected, and would meet no faults."""
-MOST = 1.6
-"""Requests for a call."""
+PLANNED_REQUESTS_PER_CALL = 4
+"""Requests for which faults are drawn; later ones, which are not expected, would meet none."""
+MAX_REQUESTS_PER_CALL = 1.6
+"""More count as a fault of the client."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Outcome:
     @property
     def fine(self) -> bool:
         """Whether nothing was lost, doubled or wrong, at few enough requests."""
-        return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MOST
+        return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MAX_REQUESTS_PER_CALL
 
     def table(self) -> str:
         """For the documentation."""
@@ -119,7 +119,7 @@ def measure(calls: int, share: float, kills: int, seed: int, in_flight: int) -> 
 
     """
     rng = random.Random(seed)
-    faults = [rng.choice(FAULTS) if rng.random() < share else "none" for _ in range(SPARE * calls)]
+    faults = [rng.choice(FAULTS) if rng.random() < share else "none" for _ in range(PLANNED_REQUESTS_PER_CALL * calls)]
     moments = sorted(rng.sample(range(1, max(kills + 1, calls)), kills))  # by the requests that the server saw
     with tempfile.TemporaryDirectory() as place, ScriptedEndpoint() as server:
         folder, start, killed = Path(place, "calls"), time.perf_counter(), 0

@@ -34,7 +34,7 @@ def speed(envs: Sequence[NatLangEnv]) -> float:
     tasks = envs[0].tasks("train")
     episodes = [Episode(tasks[number % len(tasks)], number) for number in range(COUNT)]
     start = time.perf_counter()
-    played = rollout(envs, episodes, policy=RandomPolicy(), reflector=None, layout=PromptFormat())
+    played = rollout(envs, episodes, policy=RandomPolicy(), seats=[], layout=PromptFormat())
     return sum(len(trajectory.turns) for trajectory in played) / (time.perf_counter() - start)
 
 
