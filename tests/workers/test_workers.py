@@ -29,7 +29,7 @@ from reflectrl.core import (
     make_env,
     register_env,
 )
-from reflectrl.players import ExpertReflector, RandomPolicy
+from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.workers.limits import WorkerLimits
@@ -88,9 +88,9 @@ def deadline(fault):
 
 
 def test_episodes_are_the_same_with_any_number_of_processes_and_environments(pool):
-    here = play([make_env("dangerous_taxi", stage="full")], ExpertReflector())
+    here = play([make_env("dangerous_taxi", stage="full")], reflecting(ExpertReflector()))
     for count in (1, 4):
-        assert play(pool.make("dangerous_taxi", {"stage": "full"}, count), ExpertReflector()) == here
+        assert play(pool.make("dangerous_taxi", {"stage": "full"}, count), reflecting(ExpertReflector())) == here
     with WorkerPool(1) as one:
         assert play(one.make("faulty", {}, 3)) == play(pool.make("faulty", {}, 3)) == undisturbed()
 
@@ -235,8 +235,8 @@ def test_the_other_environments_of_a_killed_process_replay_their_own_episodes():
 @pytest.mark.parametrize(("fault", "at", "count"), [("kill", 3, 12), ("raise", 0, 3), ("hints", 0, 3)])
 def test_drop_leaves_out_the_episodes_that_broke(fault, at, count):
     with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
-        played = play(pool.make("faulty", {"fault": fault, "at": at}, count), ExpertReflector())
-    whole = play([make_env("faulty")], ExpertReflector())
+        played = play(pool.make("faulty", {"fault": fault, "at": at}, count), reflecting(ExpertReflector()))
+    whole = play([make_env("faulty")], reflecting(ExpertReflector()))
     assert played == [trajectory for trajectory in whole if trajectory.task.id != "train-1"]
     assert (len(whole) - len(played), pool.failures) == (2, 2)
 
