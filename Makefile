@@ -6,7 +6,7 @@ TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
 JOBS ?= 2
 # Tests that compare numbers which models compute.
-NUMERICAL := $(patsubst %,tests/engine/test_%.py,decode head reuse sequences slots) \
+NUMERICAL := $(patsubst %,tests/engine/test_%.py,decode head prefix_cache reuse sequences) \
 	$(patsubst %,tests/models/test_%.py,encode policy quantized reflector) \
 	$(patsubst %,tests/training/test_%.py,advantage batch objective rlft rlft_reuse) tests/serving/test_server.py
 DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection

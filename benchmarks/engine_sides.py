@@ -14,8 +14,8 @@ from plain import REINFORCE, PlainReflector, Update, update
 from timing import Call, Times, race, times_as_fast
 
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.sequences import read, split, square_of
-from reflectrl.engine.slots import Slots
+from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.engine.sequences import attention_break_even_tokens, read, split
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
@@ -101,7 +101,7 @@ def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_len
 
 def policy(who: Reader) -> LMPolicy:
     """The engine's."""
-    return LMPolicy(who.model, who.encoder, slots=Slots(who.model.device, who.model.dtype))
+    return LMPolicy(who.model, who.encoder, prefix_cache=PrefixCache(who.model.device, who.model.dtype))
 
 
 def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflector:
@@ -113,7 +113,7 @@ def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflect
         max_new_tokens=LIMIT,
         temperature=temperature,
         cache_size=cache_size,
-        slots=Slots(who.model.device, who.model.dtype),
+        prefix_cache=PrefixCache(who.model.device, who.model.dtype),
         ends=ends(who.model.config.vocab_size, who.tokenizer.eos_token_id),
     )
 
@@ -163,7 +163,7 @@ def asks(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
 def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample]) -> float:
     """The update of ``ReflectRLTrainer``: forward passes over prefix trees."""
     rows = [who.encoder.tokens(sample.prompt) for sample in samples]
-    batches = list(split(rows, tokens=BUDGET, square=square_of(who.model)))
+    batches = list(split(rows, tokens=BUDGET, square=attention_break_even_tokens(who.model)))
     parts = [[samples[index] for tree in batch for index in tree] for batch in batches]
     inputs = (read(rows, batch, who.model.device, who.model.dtype) for batch in batches)
 

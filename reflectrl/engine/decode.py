@@ -1,4 +1,4 @@
-"""Writing token by token for many sequences side by side, where ``Slots`` keep what was read before.
+"""Writing token by token for many sequences side by side, where ``PrefixCache`` keep what was read before.
 
 Against ``transformers``' ``generate``: what a sequence shares with one that was written to before is not read again, a
 sequence that ends leaves at once and a waiting one takes its place, and no states are copied from token to token.
@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from reflectrl.core.profile import part
 from reflectrl.engine.head import next_logits
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
-from reflectrl.engine.slots import Slots
 
 
 class Sampler:
@@ -46,15 +46,15 @@ class Decoder:
 
     Args:
         model: the transformers model, without adapters' wrapper around it.
-        slots: of this model.
+        prefix_cache: key-value states of this model.
         ends: ids of tokens, each of which ends a text.
         limit: tokens of a text, at most.
 
     """
 
-    def __init__(self, model: PreTrainedModel, slots: Slots, ends: Collection[int], limit: int) -> None:
+    def __init__(self, model: PreTrainedModel, prefix_cache: PrefixCache, ends: Collection[int], limit: int) -> None:
         self._model = model
-        self._slots = slots
+        self._prefix_cache = prefix_cache
         self._ends = frozenset(ends)
         self._limit = limit
 
@@ -65,7 +65,7 @@ class Decoder:
         waiting = deque(range(len(rows)))
         active: list[int] = []
         while waiting or active:
-            fresh = [waiting.popleft() for _ in range(min(len(waiting), self._slots.limit - len(active)))]
+            fresh = [waiting.popleft() for _ in range(min(len(waiting), self._prefix_cache.limit - len(active)))]
             chosen = self._extend(active, said, sampler)
             chosen += self._begin(fresh, rows, sampler, first=len(active))
             active = self._still_active(chosen, said)
@@ -76,7 +76,7 @@ class Decoder:
         if not active:
             return []
         with part("reflector: write"):
-            inputs = self._slots.extend([said[sequence][-1] for sequence in active])
+            inputs = self._prefix_cache.extend([said[sequence][-1] for sequence in active])
             return list(zip(active, sampler.choose(next_logits(self._model, inputs), active), strict=True))
 
     def _begin(
@@ -87,7 +87,7 @@ class Decoder:
         if not fresh:
             return chosen
         with part("reflector: read"):
-            for indices, inputs in self._slots.read([rows[sequence] for sequence in fresh], first):
+            for indices, inputs in self._prefix_cache.read([rows[sequence] for sequence in fresh], first):
                 logits = next_logits(self._model, inputs)
                 sequences = [fresh[index] for index in indices]
                 if sequences:
@@ -102,4 +102,4 @@ class Decoder:
                 said[sequence].append(token)
                 if len(said[sequence]) < self._limit:
                     on.append(slot)
-        return [chosen[slot][0] for slot in self._slots.keep(on)]
+        return [chosen[slot][0] for slot in self._prefix_cache.keep(on)]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from reflectrl.engine.head import known_tokens, next_logits, off, trying
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens, padded, read
-from reflectrl.engine.slots import Slots
 
 _log = logging.getLogger(__name__)
 _SHORT = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
@@ -31,8 +31,8 @@ _ROUNDED_LONG = 3
 """... by less than so many times what rounding does to the short ones."""
 
 
-def slots_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> Slots | None:
-    """Slots of ``model``, or a warning that says why ``role`` computes everything without reuse; see ``refusal``."""
+def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> PrefixCache | None:
+    """A cache for ``model``, or a warning that says why ``role`` computes everything without reuse; see ``refusal``."""
     reason = refusal(model, max_length, tree_tokens)
     if reason is not None:
         _log.warning(
@@ -42,7 +42,7 @@ def slots_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: i
             reason,
         )
         return None
-    return Slots(model.device, model.dtype)
+    return PrefixCache(model.device, model.dtype)
 
 
 def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> str | None:
@@ -123,7 +123,7 @@ def _alone(model: PreTrainedModel, rows: Sequence[Tokens]) -> Tensor:
 
 def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
     """(N, V) logits before and after the last tokens of rows: read in three parts, each of different lengths."""
-    slots = Slots(model.device, model.dtype)
+    slots = PrefixCache(model.device, model.dtype)
     begun = [row[: len(row) * (2 + number % 3) // 6] for number, row in enumerate(rows)]
     for _, inputs in slots.read(begun):
         next_logits(model, inputs)

@@ -111,7 +111,7 @@ def packed(trees: Sequence[Tree], device: torch.device, dtype: torch.dtype) -> I
     )
 
 
-def square_of(model: PreTrainedModel) -> float:
+def attention_break_even_tokens(model: PreTrainedModel) -> float:
     """How many tokens must attend to each other until that costs as much as all the rest of a layer.
 
     At width d in GPT-2's layers the rest is 24 d² operations a token, thrice with the backward pass; attention is 4 d a
@@ -139,8 +139,8 @@ def split(rows: Sequence[Tokens], *, tokens: int, square: float | None) -> Itera
     Args:
         rows: the sequences; equal ones always fall into one tree.
         tokens: of a forward pass, at most; a longer sequence has a pass of its own.
-        square: trees of T tokens are made where they cost less, at ``T * (square + T)``; see ``square_of``.
-            ``None`` makes no trees: each distinct sequence is on its own.
+        square: trees of T tokens are made where they cost less, at ``T * (square + T)``; see
+            ``attention_break_even_tokens``. ``None`` makes no trees: each distinct sequence is on its own.
 
     Yields:
         Trees as the indices of their sequences in ``rows``, in lexicographic order of the sequences. Those of a pass

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from reflectrl.core import Choice, Decision
-from reflectrl.engine.sequences import Inputs, Tokens, padded, read, split, square_of
-from reflectrl.engine.slots import Slots
+from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.engine.sequences import Inputs, Tokens, attention_break_even_tokens, padded, read, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
 from reflectrl.players import Policy
 from reflectrl.prompts.views import MenuView
@@ -70,31 +70,32 @@ class LMPolicy:
         *,
         greedy: bool = False,
         batch_size: int = 256,
-        slots: Slots | None = None,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
         """Act with ``model``, at most ``batch_size`` prompts a forward pass.
 
-        With ``slots`` of this model, what prompts share with those of the last call is not read again (``forget`` it
-        whenever the weights have changed), and prompts to score are computed as prefix trees.
+        With ``prefix_cache`` of this model, what prompts share with those of the last call is not read again
+        (``forget`` it whenever the weights have changed), and prompts to score are computed as prefix trees.
         """
         self._model = model
         self._encoder = encoder
         self._greedy = greedy
         self._batch_size = batch_size
-        self._slots = slots
+        self._prefix_cache = prefix_cache
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._dtype = base.dtype
-        self._square = None if slots is None else square_of(base)
+        self._square = None if prefix_cache is None else attention_break_even_tokens(base)
 
     @property
     def reused(self) -> float:
         """Fraction of the prompts' tokens so far whose key-value states were cached."""
-        return 0.0 if self._slots is None or not self._slots.given else 1 - self._slots.computed / self._slots.given
+        cache = self._prefix_cache
+        return 0.0 if cache is None or not cache.given else 1 - cache.computed / cache.given
 
     def forget(self) -> None:
         """Drop all cached key-value states: the weights have changed."""
-        if self._slots is not None:
-            self._slots.clear()
+        if self._prefix_cache is not None:
+            self._prefix_cache.clear()
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
@@ -150,7 +151,7 @@ class LMPolicy:
 
     def _passes(self, rows: Sequence[Tokens]) -> Iterator[tuple[Sequence[int], Inputs]]:
         """Forward passes, and which prompts end in each."""
-        if self._slots is None:
+        if self._prefix_cache is None:
             for start in range(0, len(rows), self._batch_size):
                 part = rows[start : start + self._batch_size]
                 yield range(start, start + len(part)), padded(part, self._model.device)
@@ -159,7 +160,7 @@ class LMPolicy:
         for index, row in enumerate(rows):
             same.setdefault(row, []).append(index)
         distinct = list(same)
-        for numbers, inputs in self._slots.read(distinct):
+        for numbers, inputs in self._prefix_cache.read(distinct):
             indices = [same[distinct[number]] for number in numbers]
             repeats = torch.tensor([len(each) for each in indices], device=inputs.last.device)
             last = inputs.last.repeat_interleave(repeats) if indices else inputs.last

@@ -11,8 +11,8 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
 from reflectrl.engine.decode import Decoder, Sampler
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
-from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
@@ -47,14 +47,14 @@ class LMReflector(CachedPlayer):
         temperature: float = 0.0,
         cache_size: int = 100_000,
         batch_size: int = 256,
-        slots: Slots | None = None,
+        prefix_cache: PrefixCache | None = None,
         ends: Sequence[int] = (),
     ) -> None:
         """Reflect with ``model``, at most ``batch_size`` prompts side by side.
 
         A reflection ends with the tokenizer's end-of-text token, or with one of ``ends``.
-        With ``slots`` of this model, what prompts share with those of the last call is not read again; without, all is
-        left to ``transformers``' ``generate``.
+        With ``prefix_cache`` of this model, what prompts share with those of the last call is not read again; without,
+        all is left to ``transformers``' ``generate``.
         """
         super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
@@ -63,7 +63,7 @@ class LMReflector(CachedPlayer):
         self._max_new_tokens = max_new_tokens
         self._temperature = temperature
         self._batch_size = batch_size
-        self._slots = slots
+        self._prefix_cache = prefix_cache
         self._ends = frozenset({tokenizer.eos_token_id, *ends})
 
     def speaks_with(self, model: Any) -> bool:
@@ -73,17 +73,17 @@ class LMReflector(CachedPlayer):
     def clear(self) -> None:
         """Drop all cached reflections and key-value states: the weights have changed (single player)."""
         super().clear()
-        if self._slots is not None:
-            self._slots.clear()
+        if self._prefix_cache is not None:
+            self._prefix_cache.clear()
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """Return one utterance a prompt, at most ``max_new_tokens`` tokens each."""
         rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts]
         was_training = self._model.training
         self._model.eval()
-        if self._slots is not None:
+        if self._prefix_cache is not None:
             base = self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model
-            decoder = Decoder(base, self._slots, self._ends, self._max_new_tokens)
+            decoder = Decoder(base, self._prefix_cache, self._ends, self._max_new_tokens)
             said = decoder.write(rows, Sampler(draws, self._temperature))
         else:
             said = []

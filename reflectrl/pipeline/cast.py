@@ -22,8 +22,8 @@ from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import slots_for
-from reflectrl.engine.slots import Slots
+from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
@@ -114,8 +114,8 @@ class Cast:
         lm = self.load(name)
         add_choice_head(lm.base)
         encoder = self.encoder(lm)
-        slots = self._slots(lm, self.recipe.model, "policy")
-        return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy, slots=slots)
+        prefix_cache = self._prefix_cache(lm, self.recipe.model, "policy")
+        return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy, prefix_cache=prefix_cache)
 
     def plain_policy(self, name: str) -> Policy:
         """A player without a local model: ``random``, ``expert`` or ``remote``."""
@@ -193,8 +193,8 @@ class Cast:
     def _local_reflector(self) -> LMReflector:
         return self._lm_reflector(self._reflector_model, self.section("reflector"))
 
-    def _slots(self, lm: LanguageModel, section: ModelSection, role: str) -> Slots | None:
-        return slots_for(lm.base, section.max_length, role) if section.prefix_reuse else None
+    def _prefix_cache(self, lm: LanguageModel, section: ModelSection, role: str) -> PrefixCache | None:
+        return prefix_cache_for(lm.base, section.max_length, role) if section.prefix_reuse else None
 
     def _lm_reflector(self, lm: LanguageModel, section: ModelSection) -> LMReflector:
         players = self.recipe.players
@@ -205,5 +205,5 @@ class Cast:
             max_new_tokens=players.max_new_tokens,
             temperature=players.temperature,
             cache_size=players.cache_size,
-            slots=self._slots(lm, section, "reflector"),
+            prefix_cache=self._prefix_cache(lm, section, "reflector"),
         )

@@ -22,7 +22,7 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
 
     bf16: bool | None = False
     prefix_reuse: bool = True
-    """Compute what prompts share once, where the model can: in slots at play, in prefix trees at updates."""
+    """Compute what prompts share once, where the model can: by a prefix cache at play, in prefix trees at updates."""
 
     def __post_init__(self) -> None:
         """Check the settings, and derive Trainer's step counts.

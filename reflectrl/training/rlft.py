@@ -30,7 +30,7 @@ from reflectrl.core.profile import active_profile, part
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import slots_for
+from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.reflector import LMReflector
@@ -97,10 +97,10 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
     ) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         add_choice_head(base, value_head=args.baseline == "value")
-        slots = None
+        prefix_cache = None
         if args.prefix_reuse:
-            slots = slots_for(base, encoder.max_length, "policy", args.micro_batch_tokens)
-        self.policy = LMPolicy(model, encoder, slots=slots)
+            prefix_cache = prefix_cache_for(base, encoder.max_length, "policy", args.micro_batch_tokens)
+        self.policy = LMPolicy(model, encoder, prefix_cache=prefix_cache)
         self.curriculum = Curriculum(args.stages)
         self.replay = ReplayBuffer(args.replay_size)
         self.iteration = 0

@@ -8,7 +8,7 @@ import torch
 from tiny import encoder, language_model, reflector_prompt
 
 from reflectrl.engine.decode import Decoder, Sampler
-from reflectrl.engine.slots import Slots
+from reflectrl.engine.prefix_cache import PrefixCache
 
 ROWS = [encoder().tokens(reflector_prompt(number, past=number % 4)) for number in range(8)]
 LENGTH = 12
@@ -26,7 +26,7 @@ def talker():
 
 
 def slots(**options):
-    return Slots(torch.device("cpu"), torch.float32, **options)
+    return PrefixCache(torch.device("cpu"), torch.float32, **options)
 
 
 def draws(count, seed=0):

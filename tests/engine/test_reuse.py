@@ -15,7 +15,7 @@ from transformers import (
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import refusal, slots_for
+from reflectrl.engine.reuse import prefix_cache_for, refusal
 from reflectrl.models.adapters import add_lora
 
 # ---- who can ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_a_mask_or_position_that_is_ignored_shows_even_in_a_model_close_to_unifo
 
 
 def test_who_cannot_is_named_with_the_reason_and_what_to_do(caplog):
-    assert slots_for(language_model("recurrent_gemma"), MAX_LENGTH, "reflector") is None
+    assert prefix_cache_for(language_model("recurrent_gemma"), MAX_LENGTH, "reflector") is None
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         (
             "WARNING",
@@ -145,7 +145,7 @@ def test_who_cannot_is_named_with_the_reason_and_what_to_do(caplog):
 def test_who_can_gets_empty_slots_of_its_own_type_without_a_word(caplog):
     for dtype in (torch.float32, torch.bfloat16):
         model = language_model("llama").to(dtype)
-        held = slots_for(model, MAX_LENGTH, "policy")
+        held = prefix_cache_for(model, MAX_LENGTH, "policy")
         assert (held.count, held.given, held.computed) == (0, 0, 0)
         (inputs,) = [inputs for _, inputs in held.read([(1, 2, 3)])]
         assert inputs.extra["attention_mask"].dtype == dtype

@@ -10,7 +10,7 @@ from tiny import LABELS, language_model, tokenizer
 from reflectrl.config.schema import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.seeding import seeded
-from reflectrl.engine.sequences import make_tree, packed, padded, read, split, square_of
+from reflectrl.engine.sequences import attention_break_even_tokens, make_tree, packed, padded, read, split
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.encode import PromptBatch, action_distribution
 from reflectrl.models.tokenizer import label_ids
@@ -175,7 +175,7 @@ def test_trees_grow_with_the_width_of_the_model_and_without_one_there_are_none()
     ]
     assert counts[0] == len(set(rows))
     assert counts[0] > counts[2] > counts[3] >= counts[4]
-    assert square_of(language_model("llama")) == pytest.approx(72 / 14 * 32)
+    assert attention_break_even_tokens(language_model("llama")) == pytest.approx(72 / 14 * 32)
 
 
 def test_without_trees_sequences_of_similar_length_share_a_pass():
@@ -246,7 +246,7 @@ def test_trees_have_the_states_and_gradients_of_sequences_alone(architecture, ad
     assert expected.std(dim=1).min() > 0.05
     base = model.get_base_model() if adapters else model
     for tokens, passes in ((10_000, 1), (60, 2)):
-        parts = list(split(ROWS, tokens=tokens, square=square_of(base)))
+        parts = list(split(ROWS, tokens=tokens, square=attention_break_even_tokens(base)))
         found, others, trees = update(model, parts)
         assert len(parts) >= passes
         assert trees >= passes

@@ -22,10 +22,10 @@ from transformers import (
 from reflectrl.core import InvalidInput
 from reflectrl.engine.decode import Decoder, Sampler
 from reflectrl.engine.head import add_choice_head, next_logits
-from reflectrl.engine.reuse import refusal, slots_for
+from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.engine.reuse import prefix_cache_for, refusal
 from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import padded
-from reflectrl.engine.slots import Slots
 
 VOCABULARY = {"vocab_size": len(tokenizer()), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 EXPERTS = {"num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "num_experts_per_tok": 1}
@@ -172,7 +172,7 @@ def test_texts_are_those_of_generate_whatever_the_head(kind):
         source = language_model("gpt2")
         model = kind(source.config).eval()
         model.load_state_dict(source.state_dict())
-    texts = Decoder(model, Slots(model.device, model.dtype), [1], 6).write(ROWS, Sampler([], 0.0))
+    texts = Decoder(model, PrefixCache(model.device, model.dtype), [1], 6).write(ROWS, Sampler([], 0.0))
     for row, text in zip(ROWS, texts, strict=True):
         ids = torch.tensor([row])
         found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
@@ -248,7 +248,7 @@ def test_a_window_of_zero_tokens_is_one_that_is_off():
 
 
 def test_an_architecture_that_ends_in_an_assertion_is_refused_with_it(caplog):
-    assert slots_for(made(xlm(causal=True)), MAX_LENGTH, "policy") is None
+    assert prefix_cache_for(made(xlm(causal=True)), MAX_LENGTH, "policy") is None
     (line,) = said(caplog)
     assert "its architecture does not take them (AssertionError" in line
 

@@ -12,8 +12,8 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import refusal
-from reflectrl.engine.slots import Slots
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.policy import LMPolicy
@@ -69,7 +69,7 @@ def test_a_plain_section_changes_nothing():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
-def test_a_compiled_model_says_the_same_and_plays_over_slots():
+def test_a_compiled_model_says_the_same_and_plays_with_a_prefix_cache():
     plain, compiled = with_kernels("gpt2"), with_kernels("gpt2", compile=True)
     torch.testing.assert_close(probabilities(compiled), probabilities(plain), rtol=0, atol=1e-5)
     for own in (plain, compiled):
@@ -78,8 +78,10 @@ def test_a_compiled_model_says_the_same_and_plays_over_slots():
     for name, weight in plain.named_parameters():
         torch.testing.assert_close(dict(compiled.named_parameters())[name].grad, weight.grad, rtol=1e-4, atol=1e-5)
     draws = [0.5] * len(PROMPTS)
-    slots = LMPolicy(compiled, encoder(), slots=Slots(compiled.device, compiled.dtype)).act(shown(PROMPTS), draws)
-    assert [decision.choice.index for decision in slots] == [
+    cached = LMPolicy(compiled, encoder(), prefix_cache=PrefixCache(compiled.device, compiled.dtype)).act(
+        shown(PROMPTS), draws
+    )
+    assert [decision.choice.index for decision in cached] == [
         decision.choice.index for decision in LMPolicy(copy.deepcopy(plain), encoder()).act(shown(PROMPTS), draws)
     ]
 

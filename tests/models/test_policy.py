@@ -12,7 +12,7 @@ from tiny import LABELS, LAYOUT, encoder, gpt2, language_model, policy_prompt, r
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.slots import Slots
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.encode import action_distribution
@@ -168,7 +168,7 @@ def test_a_policy_needs_a_menu_to_choose_from(model):
 
 
 def slots(**options):
-    return Slots(torch.device("cpu"), torch.float32, **options)
+    return PrefixCache(torch.device("cpu"), torch.float32, **options)
 
 
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
@@ -211,7 +211,7 @@ def valued(request):
 @pytest.mark.parametrize("limit", [256, 2])
 def test_with_slots_whole_episodes_are_the_same(valued, greedy, limit):
     held = slots(limit=limit)
-    found = played(policy(valued, greedy=greedy, slots=held))
+    found = played(policy(valued, greedy=greedy, prefix_cache=held))
     expected = played(policy(valued, greedy=greedy))
     assert [one.task for one in found] == [other.task for other in expected]
     for one, other in zip(found, expected, strict=True):
@@ -225,14 +225,14 @@ def test_with_slots_whole_episodes_are_the_same(valued, greedy, limit):
 def test_with_slots_equal_prompts_are_read_once_and_each_gets_its_own_draw(model):
     prompts, draws = [*PROMPTS[:3], *PROMPTS[:3], PROMPTS[1]], uniform(7)
     held = slots()
-    found = policy(model, slots=held).act(shown(prompts), draws)
+    found = policy(model, prefix_cache=held).act(shown(prompts), draws)
     assert_same_decisions(found, policy(model).act(shown(prompts), draws))
     assert held.given == sum(len(encoder().tokens(prompt)) for prompt in PROMPTS[:3])
     assert len({decision.choice.index for decision in found[1::3]}) > 1 or found[1].index != found[6].index
 
 
 def test_with_slots_nobody_to_act_for_is_no_work(model):
-    player = policy(model, slots=slots())
+    player = policy(model, prefix_cache=slots())
     assert player.act(shown([]), []) == []
     assert_same_decisions(player.act(shown(PROMPTS), [0.5] * 10), policy(model).act(shown(PROMPTS), [0.5] * 10))
     assert player.act(shown([]), []) == []
@@ -241,7 +241,7 @@ def test_with_slots_nobody_to_act_for_is_no_work(model):
 def test_with_slots_new_weights_are_followed_once_the_old_are_forgotten():
     model = gpt2(0, spread=0.2).eval()
     add_choice_head(model)
-    player = policy(model, slots=slots())
+    player = policy(model, prefix_cache=slots())
     early, late = policy_prompt(3, past=1), policy_prompt(3, past=2)  # which begin with the same
     player.act(shown([early]), [0.5])
     model.load_state_dict(gpt2(1, spread=0.2).state_dict())
@@ -259,6 +259,6 @@ def test_with_slots_acting_is_without_dropout_and_leaves_the_model_in_its_mode(t
     add_choice_head(model)
     draws = uniform(len(PROMPTS))
     assert_same_decisions(
-        policy(model, slots=slots()).act(shown(PROMPTS), draws), policy(model).act(shown(PROMPTS), draws)
+        policy(model, prefix_cache=slots()).act(shown(PROMPTS), draws), policy(model).act(shown(PROMPTS), draws)
     )
     assert model.training is training

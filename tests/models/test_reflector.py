@@ -13,7 +13,7 @@ from tiny import ACTIONS, LAYOUT, MAX_LENGTH, encoder, gpt2, history, language_m
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.slots import Slots
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 
@@ -277,7 +277,7 @@ def test_reflecting_leaves_weights_mode_and_gradients_alone():
 
 
 def slots(**options):
-    return Slots(torch.device("cpu"), torch.float32, **options)
+    return PrefixCache(torch.device("cpu"), torch.float32, **options)
 
 
 def steps_of_episodes():
@@ -295,7 +295,7 @@ def test_with_slots_the_same_words_are_said(architecture, temperature):
     held = slots()
     plain, reusing = (
         reflector(model, temperature=temperature, cache_size=0),
-        reflector(model, temperature=temperature, cache_size=0, slots=held),
+        reflector(model, temperature=temperature, cache_size=0, prefix_cache=held),
     )
     texts = set()
     for prompts, given in steps_of_episodes():
@@ -315,8 +315,8 @@ def test_with_slots_equal_prompts_and_an_end_of_text_are_no_different(talker, te
     options = {"tokenizer": short, "temperature": temperature, "cache_size": 0}
     prompts = [PROMPTS[index] for index in (0, 0, 3, 0, 3, 5, 6, 7)] * 5
     expected = reflector(talker, **options).say(shown(prompts), draws(40))
-    assert reflector(talker, **options, slots=slots()).say(shown(prompts), draws(40)) == expected
-    assert reflector(talker, **options, slots=slots(limit=3)).say(shown(prompts), draws(40)) == expected
+    assert reflector(talker, **options, prefix_cache=slots()).say(shown(prompts), draws(40)) == expected
+    assert reflector(talker, **options, prefix_cache=slots(limit=3)).say(shown(prompts), draws(40)) == expected
     assert len({words.tokens for words in expected}) > 1
 
 
@@ -331,7 +331,7 @@ def test_with_slots_a_single_player_with_adapters_says_the_same():
             if "lora_B" in name or "trainable_tokens_delta" in name:
                 weight.normal_(0, 0.3, generator=generator)
     model.train()
-    said = reflector(model, slots=slots()).say(shown(PROMPTS), ZEROS)
+    said = reflector(model, prefix_cache=slots()).say(shown(PROMPTS), ZEROS)
     assert model.training
     assert said == reflector(model).say(shown(PROMPTS), ZEROS)
     assert said != bare
@@ -340,7 +340,7 @@ def test_with_slots_a_single_player_with_adapters_says_the_same():
 def test_clearing_forgets_the_states_of_the_old_weights_too():
     model = gpt2(0, spread=0.2)
     held = slots()
-    player = reflector(model, slots=held)
+    player = reflector(model, prefix_cache=held)
     player.say(shown(PROMPTS), ZEROS)
     model.load_state_dict(gpt2(1, spread=0.2).state_dict())
     assert held.count > 0
@@ -351,5 +351,5 @@ def test_clearing_forgets_the_states_of_the_old_weights_too():
 
 
 def test_with_slots_nobody_to_reflect_for_is_no_work(talker):
-    assert reflector(talker, slots=slots(), temperature=1.0).say(shown([]), []) == []
+    assert reflector(talker, prefix_cache=slots(), temperature=1.0).say(shown([]), []) == []
     assert reflector(talker, temperature=1.0).say(shown([]), []) == []

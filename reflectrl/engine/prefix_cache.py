@@ -1,8 +1,8 @@
-"""``Slots``: key-value states of the sequences that were read last, so that what they begin with is not read again.
+"""``PrefixCache``: key-value states of the sequences read last, whose beginnings are not read again.
 
 One slot holds one sequence. A new sequence goes to the slot that shares the longest beginning with it, and copies from
 another slot where that one shares more. What all of them begin with and no slot holds, such as the instructions, is
-read once. Slots hold good for as long as the model's weights do: ``clear`` them when these change.
+read once. The states are valid for as long as the model's weights are: ``clear`` the cache when these change.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Layer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, owner: PrefixCache) -> None:
         super().__init__()
-        self._slots = slots
+        self._owner = owner
         self._kept: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -42,7 +42,7 @@ class _Layer(CacheLayerMixin):
         self.is_initialized = True
 
     def _grow(self, number: int, states: Tensor) -> None:
-        count, room = self._slots.count, self._slots.room
+        count, room = self._owner.count, self._owner.room
         old = self._kept[number] if number < len(self._kept) else states[:0].transpose(1, 2)
         if old.size(0) < count or old.size(1) < room:
             new = old.new_zeros(count, room, *old.shape[2:])
@@ -52,11 +52,11 @@ class _Layer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new states into their places; returns all states of the sequences at work."""
         self.lazy_initialization(key_states, value_states)
-        slots = self._slots
+        owner = self._owner
         for kept, states in zip(self._kept, (key_states, value_states), strict=True):
             tokens = kept.view(-1, *kept.shape[2:])
-            tokens.index_copy_(0, slots.places, states.transpose(1, 2).flatten(0, 1))
-        keys, values = (kept[slots.at_work, : slots.width].transpose(1, 2) for kept in self._kept)
+            tokens.index_copy_(0, owner.places, states.transpose(1, 2).flatten(0, 1))
+        keys, values = (kept[owner.at_work, : owner.width].transpose(1, 2) for kept in self._kept)
         return keys, values
 
     def move(self, targets: Tensor, sources: Tensor, length: int) -> None:
@@ -78,7 +78,7 @@ class _Layer(CacheLayerMixin):
         return query_length, 0
 
 
-class Slots:
+class PrefixCache:
     """Key-value states of sequences, one a slot; a slot is added whenever more sequences come than ever before.
 
     Args:
@@ -113,7 +113,7 @@ class Slots:
 
     @property
     def count(self) -> int:
-        """Slots there are."""
+        """PrefixCache there are."""
         return len(self._held)
 
     def read(self, rows: Sequence[Tokens], first: int = 0) -> Iterator[tuple[list[int], Inputs]]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import gpt2, language_model
 
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import padded
-from reflectrl.engine.slots import Slots
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ def talker():
 
 
 def slots(**options):
-    return Slots(CPU, torch.float32, **options)
+    return PrefixCache(CPU, torch.float32, **options)
 
 
 def words(seed, count):
