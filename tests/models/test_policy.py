@@ -185,10 +185,10 @@ def played(player, side_by_side=5, count=14):
 
 
 def assert_same_decisions(found, expected):
-    assert [one.choice.index for one in found] == [other.index for other in expected]
+    assert [one.choice.index for one in found] == [other.choice.index for other in expected]
     for one, other in zip(found, expected, strict=True):
         assert one.action == other.action
-        assert one.choice.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+        assert one.choice.probabilities == pytest.approx(other.choice.probabilities, abs=1e-5)
         assert (one.logprob, one.entropy) == pytest.approx((other.logprob, other.entropy), abs=1e-5)
         assert one.value == pytest.approx(other.value, abs=1e-5)
 
@@ -228,7 +228,9 @@ def test_with_slots_equal_prompts_are_read_once_and_each_gets_its_own_draw(model
     found = policy(model, prefix_cache=held).act(shown(prompts), draws)
     assert_same_decisions(found, policy(model).act(shown(prompts), draws))
     assert held.given == sum(len(encoder().tokens(prompt)) for prompt in PROMPTS[:3])
-    assert len({decision.choice.index for decision in found[1::3]}) > 1 or found[1].index != found[6].index
+    assert (
+        len({decision.choice.index for decision in found[1::3]}) > 1 or found[1].choice.index != found[6].choice.index
+    )
 
 
 def test_with_slots_nobody_to_act_for_is_no_work(model):
@@ -247,7 +249,7 @@ def test_with_slots_new_weights_are_followed_once_the_old_are_forgotten():
     model.load_state_dict(gpt2(1, spread=0.2).state_dict())
     fresh = policy(model).act(shown([late]), [0.5])
     (stale,) = player.act(shown([late]), [0.5])
-    assert stale.probabilities != pytest.approx(fresh[0].probabilities, abs=1e-3)
+    assert stale.choice.probabilities != pytest.approx(fresh[0].choice.probabilities, abs=1e-3)
     player.forget()
     assert_same_decisions(player.act(shown([late]), [0.5]), fresh)
     policy(model).forget()  # nothing to forget without slots
