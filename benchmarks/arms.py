@@ -112,14 +112,14 @@ def objective(recipe: Recipe) -> str:
     rlft = recipe.rlft
     if rlft is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section, so it has no objective to name.")
-    method = "REINFORCE" if rlft.epsilon is None else f"PPO with clip range {rlft.epsilon:g}"
+    method = "REINFORCE" if rlft.terms.ppo is None else f"PPO with clip range {rlft.terms.ppo.epsilon:g}"
     updates = rlft.num_iterations * rlft.num_minibatches
     terms = [
         method if updates == 1 else f"{method} and {updates} updates an iteration",
         _BASELINES[rlft.baseline],
         "no discount" if rlft.gamma == 1 else f"discount {rlft.gamma:g}",
         *(["advantages divided by their deviation"] if rlft.normalize_advantages else []),
-        f"an entropy bonus of {rlft.entropy_coef:g}" if rlft.entropy_coef else "no entropy bonus",
+        f"an entropy bonus of {rlft.terms.entropy.coef:g}" if rlft.terms.entropy else "no entropy bonus",
     ]
     smoothing = recipe.sft.policy.label_smoothing
     after = f" (after SFT with label smoothing {smoothing:g})" if smoothing else ""

@@ -12,7 +12,7 @@ from tiny import LAYOUT, encoder, gpt2, tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
@@ -57,7 +57,19 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "max_grad_norm": 1.0,
         "gamma": 0.9,
     }
-    return ReflectRLConfig(output_dir=str(folder), use_cpu=True, disable_tqdm=True, **{**defaults, **options})
+    settings = {**defaults, **options}
+    objective = terms(settings)
+    return ReflectRLConfig(output_dir=str(folder), use_cpu=True, disable_tqdm=True, terms=objective, **settings)
+
+
+def terms(settings: dict[str, Any]) -> Terms:
+    """Take the shorthands epsilon, entropy and entropy_end out of ``settings``; a value head brings its term."""
+    epsilon, entropy = settings.pop("epsilon", None), settings.pop("entropy", 0.0)
+    return Terms(
+        ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
+        entropy=Term(entropy, settings.pop("entropy_end", 1.0)) if entropy else None,
+        value=Term(0.5) if settings.get("baseline") == "value" else None,
+    )
 
 
 def run(

@@ -53,6 +53,57 @@ class Stage:
         return trajectory.episode_return >= self.replay_threshold
 
 
+@settings()
+class Term:
+    """One term of the objective, with a coefficient that changes linearly over the training."""
+
+    coef: NonNegative = 1.0
+    """Coefficient at the first update."""
+    coef_end: Fraction = 1.0
+    """Fraction of the coefficient reached, linearly, at the last update."""
+
+    def at(self, progress: float) -> float:
+        """Return the coefficient when the fraction ``progress`` of the updates is done."""
+        return self.coef * (1 - (1 - self.coef_end) * progress)
+
+
+@settings()
+class PPOTerm(Term):
+    """The clipped surrogate of PPO (appendix A)."""
+
+    epsilon: Positive = 0.2
+    """Clip range of the probability ratio."""
+
+
+@settings()
+class Terms:
+    """Terms of the objective, which is their weighted sum; absent ones are left out."""
+
+    reinforce: Term | None = None
+    """Policy gradient ``-A log pi`` (section 3); the term of a policy without ``ppo``."""
+    ppo: PPOTerm | None = None
+    """Instead of ``reinforce``."""
+    entropy: Term | None = None
+    """Bonus for the entropy of the policy, in nats a step."""
+    value: Term | None = None
+    """Squared error of the value head; goes together with ``baseline: value``."""
+
+    def __post_init__(self) -> None:
+        """Refuse two policy terms.
+
+        Raises:
+            InvalidInput: both ``reinforce`` and ``ppo`` were given.
+
+        """
+        if self.reinforce and self.ppo:
+            raise InvalidInput("terms has both reinforce and ppo; expected one policy term: remove the other")
+
+    @property
+    def policy(self) -> Term:
+        """The policy term: ``ppo`` or ``reinforce``."""
+        return self.ppo or self.reinforce or Term()
+
+
 @settings(frozen=False)
 class RLFTSettings:
     """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where it has one."""
@@ -76,24 +127,22 @@ class RLFTSettings:
     micro_batch_tokens: Count = 2048
     """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
     num_iterations: Count = 1
-    """Passes over each batch of episodes (mu); more than 1 needs ``epsilon``."""
+    """Passes over each batch of episodes (mu); more than 1 needs ``terms.ppo``."""
     num_minibatches: Count = 1
     """Optimizer steps a pass."""
-    epsilon: Positive | None = None
-    """PPO clip range; absent: plain REINFORCE."""
+    terms: Terms = field(default_factory=Terms)
+    """Objective; REINFORCE alone by default."""
+    rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
+    """Weight of each source of rewards: ``env``, or the role of a player that rates episodes."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper has none."""
     baseline: Literal["none", "batch", "leave_one_out", "value"] = "batch"
     """Subtracted from the reward-to-go. leave_one_out: the mean return of the other episodes where they read the same
     prompt (whatever ``episodes_per_task`` is), of all their steps where none did."""
-    value_coef: NonNegative = 0.5
-    """Weight of the value head's squared error, for ``baseline: value``."""
+    gae_lambda: Fraction = 1.0
+    """Lambda of GAE, for ``baseline: value``; 1 for reward-to-go minus value."""
     normalize_advantages: bool = True
     """Divide advantages by their standard deviation (at least 0.2)."""
-    entropy_coef: NonNegative = 0.0
-    """Weight of the entropy bonus."""
-    entropy_coef_end: Fraction = 1.0
-    """Fraction of the entropy weight reached, linearly, at the last update."""
     replay_size: CountOrZero = 0
     """Successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
@@ -105,11 +154,19 @@ class RLFTSettings:
         """Refuse settings that contradict each other.
 
         Raises:
-            InvalidInput: several updates a batch without a clip range, or incomplete groups.
+            InvalidInput: several updates a batch without a clip range, a value term without a value head or the other
+                way round, or incomplete groups.
 
         """
-        if self.updates_per_iteration > 1 and self.epsilon is None:
-            raise InvalidInput("num_iterations or num_minibatches above 1 needs epsilon, e.g. epsilon: 0.2")
+        if self.updates_per_iteration > 1 and self.terms.ppo is None:
+            raise InvalidInput("num_iterations or num_minibatches above 1 needs terms.ppo, e.g. ppo: {epsilon: 0.2}")
+        if (self.baseline == "value") != (self.terms.value is not None):
+            raise InvalidInput(
+                f"baseline={self.baseline} was given {'with' if self.terms.value else 'without'} terms.value; expected "
+                "both or neither, e.g. baseline: value and value: {coef: 0.5}"
+            )
+        if self.gae_lambda < 1 and self.baseline != "value":
+            raise InvalidInput(f"gae_lambda={self.gae_lambda:g} needs baseline: value")
         if self.episodes % self.episodes_per_task:
             raise InvalidInput(
                 f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"

@@ -243,6 +243,10 @@ class Recipe(Section):
             raise ValueError("eval.policies names rlft but the recipe has no rlft section; remove one of the two")
         if not self.sft.enabled and "sft" in self.eval.policies:
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
+        if self.rlft is not None and (unknown := set(self.rlft.rewards) - {"env"}):
+            raise ValueError(
+                f"rlft.rewards names {min(unknown)}, but no player of the recipe rates episodes; known: env"
+            )
         if self.players.reflector == "none" and self.eval.controls:
             raise ValueError("eval.controls replace a reflector's words, but players.reflector is none; remove one")
         if self.eval.reflectors and (self.players.reflector == "none" or "rlft" not in self.eval.policies):

@@ -1,4 +1,4 @@
-"""The policy-gradient loss: pure functions of tensors, one element a step."""
+"""The objective of RLFT, a sum of terms: pure functions of tensors, one element a step."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Objective:
-    """Weights of the terms at one update."""
-
-    epsilon: float | None
-    """PPO clip range; ``None`` for REINFORCE."""
-    entropy_coef: float
-    """Weight of the entropy bonus."""
-    value_coef: float
-    """Weight of the value head's squared error; 0 without a value head."""
+from reflectrl.config.rlft import Terms
 
 
 @dataclass(frozen=True)
@@ -32,34 +22,53 @@ class Loss:
     """Estimate of KL(sampling policy || present policy) in nats, ``(ratio - 1) - log ratio`` (Schulman's k3)."""
 
 
-def policy_term(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float | None) -> Tensor:
-    """(N,) losses of the sampled actions.
+def reinforce_losses(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """REINFORCE (section 3): ``-A log pi(a|s)`` of the sampled actions; all (N,)."""
+    return -advantages * logprobs
 
-    REINFORCE (section 3): ``-A log pi(a|s)``. With ``epsilon`` the clipped surrogate of PPO (appendix A):
-    ``-min(ratio A, clip(ratio, 1-eps, 1+eps) A)`` with ``ratio = pi / pi_old``.
-    """
-    if epsilon is None:
-        return -advantages * logprobs
+
+def ppo_losses(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """Clipped surrogate of PPO (appendix A), ``-min(ratio A, clip(ratio, 1-eps, 1+eps) A)``; all (N,)."""
     ratio = (logprobs - old_logprobs).exp()
     return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages)
 
 
 def step_losses(
-    objective: Objective,
+    terms: Terms,
+    progress: float,
     *,
     logprobs: Tensor,
     old_logprobs: Tensor,
     advantages: Tensor,
     entropies: Tensor,
     values: Tensor,
-    returns: Tensor,
+    targets: Tensor,
 ) -> Loss:
-    """Sum over N steps of policy term, entropy bonus and value error; all arguments are (N,)."""
-    terms = policy_term(logprobs, old_logprobs, advantages, objective.epsilon)
-    terms = terms - objective.entropy_coef * entropies + objective.value_coef * (values - returns) ** 2
+    """Sum the terms over N steps.
+
+    Args:
+        terms: the terms and their coefficients.
+        progress: fraction of the updates that are done, on which coefficients depend.
+        logprobs: (N,) of the sampled actions under the present policy.
+        old_logprobs: (N,) of the sampled actions when they were sampled.
+        advantages: (N,) of the sampled actions.
+        entropies: (N,) nats, of the present policy.
+        values: (N,) estimates of the value head.
+        targets: (N,) returns that it learns.
+
+    """
+    if terms.ppo is not None:
+        losses = ppo_losses(logprobs, old_logprobs, advantages, terms.ppo.epsilon)
+    else:
+        losses = reinforce_losses(logprobs, advantages)
+    losses = terms.policy.at(progress) * losses
+    if terms.entropy is not None:
+        losses = losses - terms.entropy.at(progress) * entropies
+    if terms.value is not None:
+        losses = losses + terms.value.at(progress) * (values - targets) ** 2
     with torch.no_grad():
         log_ratio = logprobs - old_logprobs
         ratio = log_ratio.exp()
-        outside = 0.0 if objective.epsilon is None else float(((ratio - 1).abs() > objective.epsilon).sum())
+        outside = 0.0 if terms.ppo is None else float(((ratio - 1).abs() > terms.ppo.epsilon).sum())
         kl = float((ratio - 1 - log_ratio).sum())
-    return Loss(terms.sum(), outside, kl)
+    return Loss(losses.sum(), outside, kl)

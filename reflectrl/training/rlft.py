@@ -43,7 +43,7 @@ from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.failures import BrokenStep, FiniteSteps
-from reflectrl.training.objective import Loss, Objective, step_losses
+from reflectrl.training.objective import Loss, step_losses
 from reflectrl.training.replay import ReplayBuffer
 
 STATE_NAME = "reflectrl_state_{rank}.json"
@@ -108,7 +108,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.advantages: list[list[float]] = []
         """Of each step of the fresh episodes of this iteration, as its updates use them."""
         self._value_head: nn.Module | None = getattr(base, "value_head", None)
-        self._estimator = Estimator(args.gamma, args.baseline, 1.0, args.normalize_advantages, {"env": 1.0})
+        self._estimator = Estimator(args.gamma, args.baseline, args.gae_lambda, args.normalize_advantages, args.rewards)
         self._layout = layout
         self._seats = seats
         self._env_factory = env_factory
@@ -283,24 +283,19 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
 
     def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
         """Return the loss of ``samples``, which the policy gives ``scores`` now."""
-        progress = self.state.global_step / self.args.max_steps
-        fade = 1 - (1 - self.args.entropy_coef_end) * progress
 
         def column(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), device=self.args.device)
 
         return step_losses(
-            Objective(
-                self.args.epsilon,
-                self.args.entropy_coef * fade,
-                self.args.value_coef if self._value_head is not None else 0.0,
-            ),
+            self.args.terms,
+            self.state.global_step / self.args.max_steps,
             logprobs=scores.logprobs,
             old_logprobs=column(sample.decision.logprob for sample in samples),
             advantages=column(sample.advantage for sample in samples),
             entropies=scores.entropies,
             values=scores.values,
-            returns=column(sample.target for sample in samples),
+            targets=column(sample.target for sample in samples),
         )
 
     def optimizer_stepped(self, control: Any) -> None:

@@ -39,7 +39,7 @@ def test_a_table_names_the_commit_that_made_it():
     [
         (
             "dangerous_taxi/nano_paper_objective",
-            ["rlft.epsilon=0.1", "rlft.num_iterations=3"],
+            ["rlft.terms.ppo={epsilon: 0.1}", "rlft.num_iterations=3"],
             "PPO with clip range 0.1 and 3 updates an iteration, no baseline, no discount, no entropy bonus",
         ),
         (

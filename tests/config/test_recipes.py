@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from reflectrl.config import Recipe, check_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config.rlft import Term
 from reflectrl.core.settings import section_of, settings_fields
 
 NAMES = recipe_names()
@@ -142,8 +143,9 @@ def test_a_recipe_that_claims_the_papers_objective_has_it(name: str) -> None:
     assert recipe.sft.policy.label_smoothing == 0.0
     if recipe.rlft is None:
         return
-    assert (recipe.rlft.baseline, recipe.rlft.gamma, recipe.rlft.entropy_coef) == ("none", 1.0, 0.0)
-    assert (recipe.rlft.epsilon, recipe.rlft.normalize_advantages) == (None, False)
+    assert (recipe.rlft.baseline, recipe.rlft.gamma, recipe.rlft.normalize_advantages) == ("none", 1.0, False)
+    assert (recipe.rlft.terms.policy, recipe.rlft.rewards) == (Term(), {"env": 1.0})
+    assert (recipe.rlft.terms.ppo, recipe.rlft.terms.entropy, recipe.rlft.terms.value) == (None, None, None)
     assert (recipe.rlft.num_iterations, recipe.rlft.num_minibatches) == (1, 1)
 
 

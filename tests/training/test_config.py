@@ -18,7 +18,7 @@ def test_an_unknown_baseline_is_refused(tmp_path):
 
 @pytest.mark.parametrize("option", ["num_iterations", "num_minibatches"])
 def test_several_updates_a_batch_need_a_clip_range(tmp_path, option):
-    with pytest.raises(InvalidInput, match="epsilon"):
+    with pytest.raises(InvalidInput, match="ppo"):
         config(tmp_path, **{option: 2})
 
 

@@ -5,22 +5,24 @@ import math
 import pytest
 import torch
 
-from reflectrl.training.objective import Objective, policy_term, step_losses
+from reflectrl.config.rlft import PPOTerm, Term, Terms
+from reflectrl.training.objective import ppo_losses, step_losses
 
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
 """Of a softmax policy over three actions."""
 
 
-def losses(objective, logprobs, *, old=None, advantages, entropies=None, values=None, returns=None):
+def losses(terms, logprobs, *, old=None, advantages, entropies=None, values=None, targets=None, progress=0.0):
     zeros = torch.zeros(len(advantages))
     return step_losses(
-        objective,
+        terms,
+        progress,
         logprobs=logprobs,
         old_logprobs=logprobs.detach() if old is None else torch.tensor(old).log(),
         advantages=torch.tensor(advantages),
         entropies=zeros if entropies is None else entropies,
         values=zeros if values is None else values,
-        returns=zeros if returns is None else returns,
+        targets=zeros if targets is None else targets,
     )
 
 
@@ -35,7 +37,7 @@ def softmax_policy():
 
 def test_the_reinforce_gradient_is_that_of_the_hand_computed_case():
     logits, logprobs = softmax_policy()
-    loss = losses(Objective(None, 0.0, 0.0), logprobs[[0, 2]], advantages=[2.0, -1.0]).total
+    loss = losses(Terms(), logprobs[[0, 2]], advantages=[2.0, -1.0]).total
     assert loss.item() == pytest.approx(-2.0 * math.log(0.5) + math.log(0.2))
     loss.backward()
     # d(-A log p_a)/d logits = A (p - onehot_a): 2 (-.5, .3, .2) - (.5, .3, -.8)
@@ -44,15 +46,15 @@ def test_the_reinforce_gradient_is_that_of_the_hand_computed_case():
 
 def test_reinforce_does_not_look_at_the_old_probabilities():
     _, logprobs = softmax_policy()
-    one = losses(Objective(None, 0.0, 0.0), logprobs[[0]], old=[0.1], advantages=[1.0])
-    two = losses(Objective(None, 0.0, 0.0), logprobs[[0]], old=[0.9], advantages=[1.0])
+    one = losses(Terms(), logprobs[[0]], old=[0.1], advantages=[1.0])
+    two = losses(Terms(), logprobs[[0]], old=[0.9], advantages=[1.0])
     assert one.total.item() == two.total.item()
     assert one.clipped == two.clipped == 0.0
 
 
 # ---- the clipped surrogate -------------------------------------------------------------------------------------------
 
-CLIP = Objective(epsilon=0.2, entropy_coef=0.0, value_coef=0.0)
+CLIP = Terms(ppo=PPOTerm(epsilon=0.2))
 
 
 @pytest.mark.parametrize(
@@ -79,16 +81,24 @@ def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogat
 
 def test_before_the_first_update_the_clipped_gradient_is_the_reinforce_gradient():
     gradients = []
-    for epsilon in (None, 0.2):
+    for terms in (Terms(), CLIP):
         logits, logprobs = softmax_policy()
-        losses(Objective(epsilon, 0.0, 0.0), logprobs[[0, 1, 2]], advantages=[0.7, -0.4, 1.3]).total.backward()
+        losses(terms, logprobs[[0, 1, 2]], advantages=[0.7, -0.4, 1.3]).total.backward()
         gradients.append(logits.grad)
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
 def test_the_policy_term_is_one_number_a_step():
-    terms = policy_term(torch.tensor([0.5, 0.2]).log(), torch.tensor([0.5, 0.4]).log(), torch.tensor([1.0, 3.0]), 0.2)
+    terms = ppo_losses(torch.tensor([0.5, 0.2]).log(), torch.tensor([0.5, 0.4]).log(), torch.tensor([1.0, 3.0]), 0.2)
     assert terms.tolist() == pytest.approx([-1.0, -1.5])
+
+
+@pytest.mark.parametrize(("progress", "coefficient"), [(0.0, 2.0), (0.5, 1.25), (1.0, 0.5)])
+def test_a_coefficient_changes_linearly_over_the_training(progress, coefficient):
+    _, logprobs = softmax_policy()
+    fading = Terms(reinforce=Term(2.0, coef_end=0.25), entropy=Term(2.0, coef_end=0.25))
+    loss = losses(fading, logprobs[[0]], advantages=[1.0], entropies=torch.ones(1), progress=progress)
+    assert loss.total.item() == pytest.approx(coefficient * (math.log(2) - 1))
 
 
 # ---- the other terms -------------------------------------------------------------------------------------------------
@@ -96,7 +106,7 @@ def test_the_policy_term_is_one_number_a_step():
 
 def test_the_entropy_bonus_is_subtracted():
     total = losses(
-        Objective(None, 0.5, 0.0), torch.zeros(2), advantages=[0.0, 0.0], entropies=torch.tensor([1.0, 0.2])
+        Terms(entropy=Term(0.5)), torch.zeros(2), advantages=[0.0, 0.0], entropies=torch.tensor([1.0, 0.2])
     ).total
     assert total.item() == pytest.approx(-0.6)
 
@@ -104,7 +114,7 @@ def test_the_entropy_bonus_is_subtracted():
 def test_the_entropy_gradient_flattens_the_distribution():
     logits, logprobs = softmax_policy()
     entropy = -(logprobs.exp() * logprobs).sum().unsqueeze(0)
-    losses(Objective(None, 1.0, 0.0), logprobs[[0]], advantages=[0.0], entropies=entropy).total.backward()
+    losses(Terms(entropy=Term()), logprobs[[0]], advantages=[0.0], entropies=entropy).total.backward()
     # d(-H)/d logit_k = p_k (log p_k + H)
     entropy_nats = -sum(p * math.log(p) for p in PROBABILITIES.tolist())
     expected = [p * (math.log(p) + entropy_nats) for p in PROBABILITIES.tolist()]
@@ -115,11 +125,11 @@ def test_the_entropy_gradient_flattens_the_distribution():
 def test_the_value_error_is_squared_and_weighted():
     values = torch.tensor([1.0, -1.0], requires_grad=True)
     total = losses(
-        Objective(None, 0.0, 0.5),
+        Terms(value=Term(0.5)),
         torch.zeros(2),
         advantages=[0.0, 0.0],
         values=values,
-        returns=torch.tensor([3.0, 0.0]),
+        targets=torch.tensor([3.0, 0.0]),
     ).total
     assert total.item() == pytest.approx(0.5 * (4.0 + 1.0))
     total.backward()

@@ -40,7 +40,7 @@ LEARNING = {
     "episodes": 48,
     "learning_rate": 5e-3,
     "learning_rate_end": 0.2,
-    "entropy_coef": 0.05,
+    "entropy": 0.05,
     "save_every": 100,
 }
 
@@ -128,7 +128,7 @@ def test_the_ratio_is_not_one_after_an_update(tmp_path):
 
 def test_micro_batches_make_the_same_update_as_one_batch(tmp_path):
     # not Adam, which makes steps of one size out of gradients that are zero but for rounding
-    options = {"baseline": "value", "entropy_coef": 0.1, "optim": "sgd", "learning_rate": 0.5, "episodes": 8}
+    options = {"baseline": "value", "entropy": 0.1, "optim": "sgd", "learning_rate": 0.5, "episodes": 8}
     whole = run(tmp_path / "whole", gpt2(spread=0.1), **options).train()
     parts = run(tmp_path / "parts", gpt2(spread=0.1), **options, micro_batch_tokens=100).train()
     assert len({turn.observation for t in whole.episodes[0] for turn in t.turns}) > 6
@@ -343,8 +343,8 @@ EVERYTHING = {
     "num_iterations": 2,
     "num_minibatches": 2,
     "epsilon": 0.2,
-    "entropy_coef": 0.1,
-    "entropy_coef_end": 0.1,
+    "entropy": 0.1,
+    "entropy_end": 0.1,
     "learning_rate_end": 0.2,
     "replay_size": 6,
     "replay_episodes": 2,

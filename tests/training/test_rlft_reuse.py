@@ -37,7 +37,7 @@ def trained(folder, model, **options):
         "stages": [Stage("main", 2, env={"size": 6})],
         "episodes": 6,
         "baseline": "value",
-        "entropy_coef": 0.1,
+        "entropy": 0.1,
         "optim": "sgd",
         "learning_rate": 0.3,
         "layout": LONG,
