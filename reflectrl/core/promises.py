@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from numbers import Real
 
 from reflectrl.core.text import shown
-from reflectrl.core.types import Hints, Observation, Outcome, Task
+from reflectrl.core.types import Hints, Image, Observation, Outcome, Task
 
 MAX_CHARS = 1_000_000
 """Length of an observation with its menu, or of a hint; prompts have thousands of characters."""
@@ -29,6 +29,9 @@ def wrong_observation(observation: object, max_actions: int, *, ended: bool) -> 
     wrong = _wrong_texts(observation.text, observation.task, *actions)
     if wrong is not None:
         return wrong
+    images = observation.images
+    if not isinstance(images, tuple) or not all(isinstance(each, Image) and each.data for each in images):
+        return f"showed the images {shown(images)}; expected a tuple of Image records with the bytes of PNG files"
     if not all(map(str.strip, actions)) or "\n".join(actions).count("\n") >= max(len(actions), 1):
         bad = [action for action in actions if not action.strip() or "\n" in action]
         return f"showed actions {shown(bad)}, which are empty or span lines; a menu shows one action a line"

@@ -106,11 +106,14 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
 
 def _images_of(record: Any) -> Iterator[dict[str, Any]]:
     """The images of an encoded trajectory, as the objects that stand in it."""
-    turns = record.get("turns") if isinstance(record, dict) else None
-    for turn in turns if isinstance(turns, list) else ():
-        observation = turn.get("observation") if isinstance(turn, dict) else None
-        images = observation.get("images") if isinstance(observation, dict) else None
-        yield from (image for image in images or () if isinstance(image, dict))
+    for turn in _items(record, "turns"):
+        if isinstance(turn, dict):
+            yield from (image for image in _items(turn.get("observation"), "images") if isinstance(image, dict))
+
+
+def _items(record: Any, name: str) -> Sequence[Any]:
+    items = record.get(name) if isinstance(record, dict) else ()
+    return items if isinstance(items, list | tuple) else ()
 
 
 def _image_file(path: Path, sha256: str) -> Path:

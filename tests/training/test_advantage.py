@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from reflectrl.training.advantage import STD_FLOOR, leave_one_out, normalized, rewards_to_go
+from reflectrl.training.advantage import STD_FLOOR, generalized_advantages, leave_one_out, normalized, rewards_to_go
 
 
 def test_rewards_to_go_sum_what_is_still_to_come():
@@ -20,6 +20,22 @@ def test_rewards_to_go_are_discounted():
 
 def test_one_step_returns_its_reward():
     assert rewards_to_go([0.25], gamma=0.9).tolist() == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("gae_lambda", "last_value", "expected"),
+    [
+        # one-step errors with gamma 0.5: 1 + .5 * 2 - 4 = -2; 3 + .5 * last - 2
+        (0.0, 0.0, [-2.0, 1.0]),
+        (0.0, 6.0, [-2.0, 4.0]),
+        (1.0, 0.0, [-1.5, 1.0]),  # -2 + .5 * 1: reward-to-go minus value, 1 + .5 * 3 - 4
+        (1.0, 6.0, [0.0, 4.0]),  # the part that was cut off counts: 1 + .5 * (3 + .5 * 6) - 4
+        (0.5, 6.0, [-1.0, 4.0]),  # -2 + .25 * 4
+    ],
+)
+def test_generalized_advantages_by_hand(gae_lambda, last_value, expected):
+    found = generalized_advantages([1.0, 3.0], [4.0, 2.0], last_value, gamma=0.5, gae_lambda=gae_lambda)
+    assert found.tolist() == pytest.approx(expected)
 
 
 def test_the_leave_one_out_baseline_is_the_mean_of_the_visits_of_other_episodes():

@@ -1,0 +1,20 @@
+"""NumberLine with a picture of each state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reflectrl.core import Image, Observation
+from reflectrl.envs.number_line import NumberLine
+
+PICTURES = [Image(b"\x89PNG one"), Image(b"\x89PNG two")]
+
+
+class Pictured(NumberLine):
+    """Shows two pictures in turns, with or without the words of NumberLine."""
+
+    words = True
+
+    def observe(self) -> Observation:
+        seen = super().observe()
+        return replace(seen, text=seen.text if self.words else "", images=(PICTURES[self.steps % 2],))

@@ -1,0 +1,317 @@
+"""One turn, many seats: who is asked when, who sees what, and what a record keeps of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pictured import PICTURES, Pictured
+
+from reflectrl.core import InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
+from reflectrl.core.errors import EnvFailed
+from reflectrl.core.seeds import draw
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, Seat, reflecting
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
+from reflectrl.rollout import Episode, play_turn, rollout
+from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
+from reflectrl.rollout.turn import policy_views
+from reflectrl.training.batch import Estimator, scored, step_samples
+from reflectrl.workers.pool import WorkerPool
+
+LAYOUT = PromptFormat(history=2, labels="letters")
+REWARD, SPOILER, OPTION = 0.123456789, "the spoiler of the expert", "the answer in the options"
+
+
+class Secretive(NumberLine):
+    """NumberLine with values that no player may see: a reward, a spoiler, the options of a task."""
+
+    def tasks(self, split):
+        return [replace(task, options={**task.options, "secret": OPTION}) for task in super().tasks(split)]
+
+    def start(self, task):
+        super().start(Task(task.id, {name: value for name, value in task.options.items() if name != "secret"}))
+
+    def act(self, action):
+        return replace(super().act(action), reward=REWARD)
+
+    def spoiler(self):
+        return SPOILER
+
+
+class Noting:
+    """Says the same words about every view, and keeps views and draws."""
+
+    def __init__(self, words="Go on.", scores=lambda _: ()):
+        self.words = words
+        self.scores = scores
+        self.views = []
+        self.draws = []
+
+    def say(self, views, draws):
+        self.views += views
+        self.draws += draws
+        return [Utterance(self.words, scores=self.scores(view)) for view in views]
+
+
+class NotingPolicy(RandomPolicy):
+    """Acts at random, and keeps its views and draws."""
+
+    def __init__(self):
+        self.views = []
+        self.draws = []
+
+    def act(self, views, draws):
+        self.views += views
+        self.draws += draws
+        return super().act(views, draws)
+
+
+def rating(view):
+    return tuple(float(step) for step in range(len(view.past)))
+
+
+WHEN = {
+    "planner": "episode_start",
+    "memory": "before_act",
+    "reflector": "before_act",
+    "corrector": "after_act",
+    "rater": "episode_end",
+}
+
+
+@pytest.fixture(scope="module")
+def full_table():
+    """One episode with a player in every seat."""
+    env, policy = Secretive(size=6), NotingPolicy()
+    players = {role: Noting(f"Words of the {role}.", rating if role == "rater" else lambda _: ()) for role in WHEN}
+    seats = [Seat(role, players[role], when) for role, when in WHEN.items()]
+    episode = Episode(env.tasks("train")[0], seed=3)
+    (played,) = rollout([env], [episode], policy=policy, seats=seats, layout=LAYOUT)
+    assert len(played.turns) > 2
+    return played, policy, players
+
+
+# ---- who is asked when, and who sees what ----------------------------------------------------------------------------
+
+
+def test_each_seat_is_asked_at_its_moment(full_table):
+    played, policy, players = full_table
+    steps = len(played.turns)
+    asked = {role: len(player.views) for role, player in players.items()}
+    assert asked == {"planner": 1, "memory": steps, "reflector": steps, "corrector": steps, "rater": 1}
+    assert len(policy.views) == steps
+    assert set(played.turns[0].said) == {"planner", "memory", "reflector", "corrector"}
+    assert set(played.turns[1].said) == {"memory", "reflector", "corrector"}
+    assert set(played.turns[-1].said) == {"memory", "reflector", "corrector", "rater"}
+
+
+def test_who_sees_what(full_table):
+    played, policy, players = full_table
+    before = ("planner", "memory", "reflector")
+    for role, seen in (*((role, player.views) for role, player in players.items()), ("policy", policy.views)):
+        expected = {"policy": before, "corrector": before, "reflector": before[:2], "memory": before[:1]}.get(role, ())
+        for each in seen:
+            assert tuple(each.said) == expected, role
+            assert isinstance(each, MenuView) == (role in ("policy", "corrector")), role
+            assert each.action == (played.turns[len(each.past)].decision.action if role == "corrector" else None)
+            assert bool(each.visited) == (role == "rater")
+            assert all(f"Words of the {other}." in each.prompt.text for other in expected)
+    (end,) = players["rater"].views
+    assert end.past == played.actions
+    assert end.visited == tuple(turn.observation for turn in played.turns)
+
+
+def test_nobody_sees_a_reward_a_success_a_spoiler_or_the_options_of_a_task(full_table):
+    _, policy, players = full_table
+    seen = [policy.views, *(player.views for player in players.values())]
+    for secret in (str(REWARD), "success", SPOILER, OPTION):
+        assert secret not in repr(seen)
+
+
+def test_only_players_that_read_hints_are_given_them():
+    env, noting = Secretive(size=6), Noting()
+    seats = [Seat("memory", noting), *reflecting(ExpertReflector())]
+    rollout([env], [Episode(env.tasks("train")[0], 0)], policy=ExpertPolicy(), seats=seats, layout=LAYOUT)
+    assert noting.views
+    assert all(each.hints is None for each in noting.views)
+
+
+def test_a_role_without_a_place_at_the_table_is_refused():
+    assert set(FROZEN_ROLES) == set(WHEN)
+    with pytest.raises(InvalidInput, match="'critic'"):
+        view("critic", LAYOUT, State(Observation("Here.", ("go",))))
+
+
+def test_another_seat_moves_nobodys_draws():
+    def draws(*seats):
+        env, policy = NumberLine(size=6), NotingPolicy()
+        rollout([env], [Episode(env.tasks("train")[0], 5)], policy=policy, seats=seats, layout=LAYOUT)
+        return policy.draws
+
+    alone = draws()
+    assert draws(Seat("memory", Noting()), Seat("reflector", Noting()))[: len(alone)] == alone
+    assert alone == [draw(5, step, "policy") for step in range(len(alone))]
+    assert all(0 <= number < 1 for number in alone)
+
+
+def test_words_that_are_in_view_already_are_not_asked_for():
+    reflector = Noting()
+    here = Observation("Here.", ("go", "wait"))
+    states = [State(here, said={"reflector": "Given."}), State(here)]
+    given, asked = play_turn(states, policy=RandomPolicy(), seats=[Seat("reflector", reflector)], layout=LAYOUT)
+    assert (given.reflection, given.said) == ("Given.", {})
+    assert (asked.reflection, asked.said) == ("Go on.", {"reflector": Utterance("Go on.")})
+    assert len(reflector.views) == 1
+
+
+# ---- a memory --------------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A memory whose words change with every question, as one that grows while an episode is played."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def say(self, views, draws):  # noqa: ARG002 - nothing is drawn
+        words = [f"example {self.asked + number}" for number, _ in enumerate(views)]
+        self.asked += len(views)
+        return [Utterance(text) for text in words]
+
+
+def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
+    env, policy = NumberLine(size=6), NotingPolicy()
+    seats = [Seat("memory", Counting()), *reflecting(ExpertReflector())]
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:4])]
+    played = rollout([env], episodes, policy=policy, seats=seats, layout=LAYOUT)
+    rollout([env], episodes, policy=RandomPolicy(), seats=seats, layout=LAYOUT)  # the memory goes on
+    file = tmp_path / "episodes.jsonl"
+    write_trajectories(file, Header("number_line", {"size": 6}, LAYOUT), played)
+    header, read = read_trajectories(file)
+    assert read == played
+    samples = step_samples(read, header.prompt, Estimator(1.0, "none", 1.0, False, {"env": 1.0}))
+    assert [sample.view.prompt for sample in samples] == [each.prompt for each in policy.views]
+    assert "Memory: example 1\n" in policy.views[1].prompt.text
+
+
+def test_a_plan_stays_in_view_until_the_end(full_table):
+    played, policy, _ = full_table
+    assert all("Plan: Words of the planner.\n" in each.prompt.text for each in policy.views)
+    assert [each.prompt for each in policy_views(played, LAYOUT)] == [each.prompt for each in policy.views]
+
+
+# ---- a rater ---------------------------------------------------------------------------------------------------------
+
+
+def rated_episodes(scores, count=3):
+    env = NumberLine(size=6)
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:count])]
+    seats = [Seat("rater", Noting(scores=scores), "episode_end")]
+    return rollout([env], episodes, policy=RandomPolicy(), seats=seats, layout=LAYOUT)
+
+
+def test_a_raters_scores_replace_the_rewards_of_the_environment():
+    played = rated_episodes(rating)
+    for trajectory in played:
+        assert [turn.rewards["rater"] for turn in trajectory.turns] == list(range(len(trajectory.turns)))
+        assert all("env" in turn.rewards for turn in trajectory.turns)
+    samples = step_samples(played, LAYOUT, Estimator(1.0, "none", 1.0, False, {"rater": 2.0}))
+    steps = len(played[0].turns)
+    assert [sample.target for sample in samples[:steps]] == [2.0 * sum(range(at, steps)) for at in range(steps)]
+
+
+def test_sources_are_weighted_and_added():
+    (played,) = rated_episodes(rating, count=1)
+    both = step_samples([played], LAYOUT, Estimator(0.0, "none", 1.0, False, {"env": 1.0, "rater": 0.5}))
+    expected = [turn.reward + 0.5 * step for step, turn in enumerate(played.turns)]
+    assert [sample.target for sample in both] == pytest.approx(expected)
+
+
+def test_a_failed_rating_is_absent_and_its_episode_is_not_learned_from():
+    (failed,) = rated_episodes(lambda _: (), count=1)
+    (partly,) = rated_episodes(lambda view: (*(None for _ in view.past[1:]), 1.0), count=1)
+    assert not any("rater" in turn.rewards for turn in failed.turns)
+    assert [turn.rewards.get("rater") for turn in partly.turns] == [None] * (len(partly.turns) - 1) + [1.0]
+    assert not scored(failed, {"env": 1.0, "rater": 1.0})
+    assert scored(failed, {"env": 1.0})
+    assert scored(partly, {"rater": 1.0})
+
+
+def test_a_wrong_number_of_scores_is_the_raters_fault():
+    with pytest.raises(WorkFailed, match="rater"):
+        rated_episodes(lambda _: (1.0,) * 99)
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+
+def pictured(words=True):
+    env = Pictured(size=6)
+    env.words = words
+    return rollout([env], [Episode(env.tasks("train")[0], 1)], policy=RandomPolicy(), seats=(), layout=LAYOUT)
+
+
+def test_images_stand_beside_the_trajectories_by_the_hash_of_their_bytes(tmp_path):
+    played, file = pictured(), tmp_path / "episodes.jsonl"
+    write_trajectories(file, Header("number_line", {}, LAYOUT), played)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "images").iterdir()} == {
+        f"{picture.sha256}.png": picture.data for picture in PICTURES
+    }
+    assert PICTURES[0].sha256 in file.read_text(encoding="utf-8")
+    assert read_trajectories(file)[1] == played
+
+
+@pytest.mark.parametrize("damage", [lambda image: image.unlink(), lambda image: image.write_bytes(b"other")])
+def test_a_missing_or_changed_image_is_named(tmp_path, damage):
+    file = tmp_path / "episodes.jsonl"
+    write_trajectories(file, Header("number_line", {}, LAYOUT), pictured())
+    damage(tmp_path / "images" / f"{PICTURES[1].sha256}.png")
+    with pytest.raises(InvalidInput, match=PICTURES[1].sha256):
+        read_trajectories(file)
+
+
+def test_players_that_read_text_refuse_a_state_that_only_an_image_shows():
+    with pytest.raises(InvalidInput, match=r"Observation\.text"):
+        pictured(words=False)
+
+
+def test_what_is_no_image_is_the_environments_fault():
+    class Careless(NumberLine):
+        def observe(self):
+            return replace(super().observe(), images=("picture.png",))
+
+    with pytest.raises(EnvFailed, match=r"picture\.png"):
+        Careless(size=6).reset(seed=0)
+
+
+def test_images_come_out_of_a_worker_process_unchanged():
+    register_env("pictured", "pictured:Pictured")
+    with WorkerPool(1) as pool:
+        (env,) = pool.make("pictured", {"size": 6}, 1)
+        env.reset(seed=1)
+        assert env.observation.images == (PICTURES[0],)
+
+
+# ---- episodes that run out of time -----------------------------------------------------------------------------------
+
+
+class Valuing(ExpertPolicy):
+    """The expert, who values each state by the number of actions before it."""
+
+    def act(self, views, draws):
+        return [
+            replace(each, value=len(view.past) + 0.5)
+            for view, each in zip(views, super().act(views, draws), strict=True)
+        ]
+
+
+@pytest.mark.parametrize(("horizon", "bootstrap", "last"), [(2, True, 2.5), (2, False, 0.0), (50, True, 0.0)])
+def test_the_value_of_the_state_in_which_time_ran_out_is_kept(horizon, bootstrap, last):
+    env = NumberLine(size=10)
+    env.horizon = horizon
+    far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
+    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=(), layout=LAYOUT, bootstrap=bootstrap)
+    assert played.truncated == (horizon == 2)
+    assert played.last_value == last
