@@ -33,8 +33,8 @@ from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT, ask_about, read_dataset, readable_files, write_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Reflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode
@@ -281,9 +281,9 @@ def play(
 def play_agent(env: AutoExplore, tasks: Sequence[Task], arm: Arm, seed: int) -> list[Game]:
     """The trained policy of a run, with its reflector."""
     run = RunFolder(arm.folder(seed))
-    cast = Cast(load_recipe(str(run / "recipe.yaml")), run)
-    lm, player = cast.lm_policy("policy")
-    return play(env, tasks, seed, player(False), cast.reflector(lm), cast.layout)
+    run_players = RunPlayers(load_recipe(str(run / "recipe.yaml")), run)
+    lm, player = run_players.lm_policy("policy")
+    return play(env, tasks, seed, player(False), run_players.reflector(lm), run_players.layout)
 
 
 def packages(seeds: Sequence[int], runs: Path, dataset: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task, Trajectory, Turn
 from reflectrl.core.env import Snapshot
-from reflectrl.data_gen.samples import Lesson, Sample
+from reflectrl.data_gen.samples import Sample, TeacherEpisode
 from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.players import GivenActions, ScriptedReflector, reflecting
@@ -20,7 +20,7 @@ from reflectrl.rollout.turn import menu_of
 
 
 @dataclass(frozen=True)
-class Course:
+class Teaching:
     """How every episode of one run is taught."""
 
     teacher: Teacher
@@ -34,27 +34,27 @@ class Course:
     """Texts of the states in which held-out tasks start; no sample shows one."""
 
 
-async def play_lesson(env: NatLangEnv, number: int, task: Task, course: Course) -> Lesson:
-    """Play episode ``number``; everything random in it comes from (course.seed, number)."""
-    return await _Episode(env, number, task, course).play()
+async def play_teacher_episode(env: NatLangEnv, number: int, task: Task, teaching: Teaching) -> TeacherEpisode:
+    """Play episode ``number``; everything random in it comes from (teaching.seed, number)."""
+    return await _Episode(env, number, task, teaching).play()
 
 
 class _Episode:
     """An episode in the middle of being taught."""
 
-    def __init__(self, env: NatLangEnv, number: int, task: Task, course: Course) -> None:
+    def __init__(self, env: NatLangEnv, number: int, task: Task, teaching: Teaching) -> None:
         self._env = env
         self._number = number
         self._task = task
-        self._course = course
-        self._rng = random.Random(f"{course.seed} episode {number}")
+        self._teaching = teaching
+        self._rng = random.Random(f"{teaching.seed} episode {number}")
         self._seed = self._rng.randrange(2**31)
         self._samples: list[Sample] = []
         self._skipped = 0
         self._indiscreet = 0
 
-    async def play(self) -> Lesson:
-        env, course, rng = self._env, self._course, self._rng
+    async def play(self) -> TeacherEpisode:
+        env, teaching, rng = self._env, self._teaching, self._rng
         env.reset(seed=self._seed, options={"task": self._task})
         turns: list[Turn] = []
         past: tuple[str, ...] = ()
@@ -68,11 +68,11 @@ class _Episode:
             except RejectedReply:  # there is nothing to learn here, and no advice on how to go on
                 rejected = truncated = True
                 break
-            if rng.random() < course.negatives:
+            if rng.random() < teaching.negatives:
                 await self._negative(past, advice.action)
-            action = rng.choice(observation.actions) if rng.random() < course.noise else advice.action
+            action = rng.choice(observation.actions) if rng.random() < teaching.noise else advice.action
             strayed = action != advice.action
-            move = play_given(state, advice.reflection, action, course.layout)
+            move = play_given(state, advice.reflection, action, teaching.layout)
             _, reward, terminated, truncated, info = env.step(action)
             success = info["success"]
             turns.append(
@@ -80,7 +80,7 @@ class _Episode:
             )
             past = (*past, action)
         trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success)
-        return Lesson(
+        return TeacherEpisode(
             self._number,
             trajectory,
             tuple(self._samples),
@@ -97,7 +97,7 @@ class _Episode:
             return
         here = env.snapshot()
         wrong = self._stray(others, here)
-        if wrong is not None and env.observation.full_text in self._course.held_out:
+        if wrong is not None and env.observation.full_text in self._teaching.held_out:
             self._skipped += 1
         elif wrong is not None:
             with contextlib.suppress(RejectedReply):
@@ -130,13 +130,13 @@ class _Episode:
             negative: whether it was a deliberately wrong one.
 
         """
-        env, course, draw = self._env, self._course, f"{self._number} {len(state.past)} {negative}"
+        env, teaching, draw = self._env, self._teaching, f"{self._number} {len(state.past)} {negative}"
         hints = env.hints()
         mistaken = hints.mistaken if strayed else False
-        seen = view("reflector", course.layout, replace(state, hints=hints), hints=True)
-        menu = menu_of(state, course.layout)
-        advice = await course.teacher.advise(Request(seen, menu, mistaken, draw))
-        if state.observation.full_text in course.held_out:
+        seen = view("reflector", teaching.layout, replace(state, hints=hints), hints=True)
+        menu = menu_of(state, teaching.layout)
+        advice = await teaching.teacher.advise(Request(seen, menu, mistaken, draw))
+        if state.observation.full_text in teaching.held_out:
             self._skipped += 1
         elif leaks(advice.reflection, seen.prompt.text, hints.secrets):
             self._indiscreet += 1

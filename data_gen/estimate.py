@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from reflectrl.core import NatLangEnv, Task
 from reflectrl.core.chat import Messages
 from reflectrl.core.event_loop import run_async
-from reflectrl.data_gen.episodes import Course, play_lesson
+from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.teachers import Advice, Request, expert_action
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
@@ -22,8 +22,8 @@ REFLECTION_TOKENS = 70
 LABEL_TOKENS = 2
 EXAMPLES = 40
 """Samples that stand for all,"""
-MOST_LESSONS = 20
-"""looked for in so many lessons."""
+MAX_EPISODES = 20
+"""looked for in so many episodes."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
     return Estimate(len(sizes), Tokens(sum(sizes), reply_tokens * len(sizes)))
 
 
-def estimate_lessons(
-    env: NatLangEnv, tasks: Sequence[Task], course: Course, prompts: TeacherPrompts, *, samples: int, chooses: bool
+def estimate_teacher_calls(
+    env: NatLangEnv, tasks: Sequence[Task], teaching: Teaching, prompts: TeacherPrompts, *, samples: int, chooses: bool
 ) -> Estimate:
-    """As many calls a sample as in a few lessons that are played without asking anybody.
+    """As many calls a sample as in a few episodes that are played without asking anybody.
 
     Args:
         env: plays them.
         tasks: in their order.
-        course: how they are taught, but for the teacher.
+        teaching: how they are taught, but for the teacher.
         prompts: words of the teacher.
         samples: how many are wanted.
         chooses: whether the teacher plays; here the expert does if there is one, else the first action is taken.
@@ -67,9 +67,9 @@ def estimate_lessons(
     """
     tally = _Tally(prompts, chooses)
     taught = 0
-    for number, task in enumerate(itertools.islice(itertools.cycle(tasks), MOST_LESSONS)):
-        lesson = run_async(play_lesson(env, number, task, replace(course, teacher=tally)))
-        taught += len(lesson.samples)
+    for number, task in enumerate(itertools.islice(itertools.cycle(tasks), MAX_EPISODES)):
+        episode = run_async(play_teacher_episode(env, number, task, replace(teaching, teacher=tally)))
+        taught += len(episode.samples)
         if taught >= min(samples, EXAMPLES):
             break
     scale = samples / max(1, taught)

@@ -20,10 +20,10 @@ from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_f
 from reflectrl.core.registry import env_class
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import Demonstrated, choose_demonstrations, read_demonstrations
-from reflectrl.data_gen.episodes import Course, play_lesson
-from reflectrl.data_gen.estimate import Estimate, estimate_lessons
+from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
+from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
-from reflectrl.data_gen.samples import Lesson, Sample, write_samples
+from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
@@ -114,7 +114,7 @@ def generate(
         from reflectrl.endpoint.batch import Batches
 
         Batches(folder / CALLS / "teacher", client).check_collected()
-    with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # lessons count in a row: none may be missing
+    with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # episodes count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
         shown = choose_demonstrations(given, envs[0], _held_out(recipe, envs[0]))
         missing = max(0, recipe.data.samples - len(shown.samples))
@@ -187,7 +187,7 @@ def collect(
     progress: Progress | None = None,
     shown: Demonstrated | None = None,
 ) -> Collection:
-    """Play lessons until there are enough samples besides those ``shown``, one at a time in each of ``envs``.
+    """Play episodes until there are enough samples besides those ``shown``, one at a time in each of ``envs``.
 
     Raises:
         InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
@@ -195,11 +195,11 @@ def collect(
 
     """
     env = envs[0]
-    course = _course(recipe, env, client)
-    collection = Collection(course.layout, recipe.data.samples, progress, shown or Demonstrated())
+    teaching = _teaching(recipe, env, client)
+    collection = Collection(teaching.layout, recipe.data.samples, progress, shown or Demonstrated())
     if collection.enough:
         return collection
-    work = _collect(envs, course, _order(env, recipe.seed), collection, client)
+    work = _collect(envs, teaching, _order(env, recipe.seed), collection, client)
     if client is None:
         run_async(work)
     else:
@@ -207,9 +207,9 @@ def collect(
     return collection
 
 
-def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Course:
+def _teaching(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Teaching:
     layout = recipe.prompt.layout(env.instructions)
-    return Course(
+    return Teaching(
         teacher=_teacher(recipe, client, TeacherPrompts(env.instructions)),
         layout=layout,
         seed=recipe.seed,
@@ -220,9 +220,11 @@ def _course(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Cours
 
 
 def _estimate(recipe: Recipe, env: NatLangEnv, client: ChatClient, samples: int) -> Estimate:
-    course, tasks, chooses = _course(recipe, env, client), _order(env, recipe.seed), recipe.data.trajectory == "teacher"
+    teaching, tasks = _teaching(recipe, env, client), _order(env, recipe.seed)
     prompts = TeacherPrompts(env.instructions)
-    return estimate_lessons(env, tasks, course, prompts, samples=samples, chooses=chooses)
+    return estimate_teacher_calls(
+        env, tasks, teaching, prompts, samples=samples, chooses=recipe.data.trajectory == "teacher"
+    )
 
 
 def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts) -> Teacher:
@@ -246,16 +248,16 @@ def _order(env: NatLangEnv, seed: int) -> list[Task]:
 
 
 class Collection:
-    """Lessons by number; those in a row from the first on count, until they and what was shown hold enough samples."""
+    """Episodes by number; those in a row from the first on count, until they and what was shown hold enough samples."""
 
     def __init__(self, layout: PromptFormat, wanted: int, progress: Progress | None, shown: Demonstrated) -> None:
         self.layout = layout
         self.shown = shown
         self._wanted = wanted
         self._progress = progress
-        self._early: dict[int, Lesson] = {}
+        self._early: dict[int, TeacherEpisode] = {}
         self._count = 0
-        self.lessons: list[Lesson] = []
+        self.episodes: list[TeacherEpisode] = []
 
     @property
     def enough(self) -> bool:
@@ -265,23 +267,23 @@ class Collection:
     @property
     def samples(self) -> list[Sample]:
         """As many as are wanted, those shown first."""
-        taught = (sample for lesson in self.lessons for sample in lesson.samples)
+        taught = (sample for episode in self.episodes for sample in episode.samples)
         return [*self.shown.samples, *taught][: self._wanted]
 
-    def add(self, lesson: Lesson) -> None:
-        """Take in a lesson, in whatever order they end."""
-        self._early[lesson.number] = lesson
-        while not self.enough and len(self.lessons) in self._early:
-            self.lessons.append(self._early.pop(len(self.lessons)))
-            self._count += len(self.lessons[-1].samples)
+    def add(self, episode: TeacherEpisode) -> None:
+        """Add an episode; episodes may end in any order."""
+        self._early[episode.number] = episode
+        while not self.enough and len(self.episodes) in self._early:
+            self.episodes.append(self._early.pop(len(self.episodes)))
+            self._count += len(self.episodes[-1].samples)
         if self._progress is not None:
             self._progress(min(len(self.shown.samples) + self._count, self._wanted), self._wanted, "samples")
 
     def check_yield(self, tasks: int) -> None:
         """Refuse to go on for ever when a whole round of tasks taught nothing."""
-        if len(self.lessons) < tasks or self._count or any(lesson.rejected for lesson in self.lessons):
+        if len(self.episodes) < tasks or self._count or any(episode.rejected for episode in self.episodes):
             return
-        if any(lesson.indiscreet for lesson in self.lessons):
+        if any(episode.indiscreet for episode in self.episodes):
             raise InvalidInput(
                 f"all {tasks} training tasks were played and every reflection says a secret that its prompt does not "
                 "show; expected others: reflect on what the texts tell, or name fewer words in the environment's "
@@ -295,19 +297,19 @@ class Collection:
 
 async def _collect(
     envs: Sequence[NatLangEnv],
-    course: Course,
+    teaching: Teaching,
     tasks: Sequence[Task],
     collection: Collection,
     client: ChatClient | None,
 ) -> None:
-    """Play lessons, several at a time where a remote teacher is waited for."""
+    """Play episodes, several at a time where a remote teacher is waited for."""
     numbers = itertools.count()
 
     async def work(env: NatLangEnv) -> None:
         while not collection.enough:
             collection.check_yield(len(tasks))
             number = next(numbers)
-            collection.add(await play_lesson(env, number, tasks[number % len(tasks)], course))
+            collection.add(await play_teacher_episode(env, number, tasks[number % len(tasks)], teaching))
 
     async with AsyncExitStack() as stack:
         if client is not None:
@@ -315,7 +317,7 @@ async def _collect(
         working = [asyncio.create_task(work(env)) for env in envs]
         try:
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-        finally:  # there are enough, or one failed: the lessons of the others are not needed
+        finally:  # there are enough, or one failed: the episodes of the others are not needed
             for task in working:
                 task.cancel()
         for outcome in await asyncio.gather(*working, return_exceptions=True):
@@ -327,7 +329,7 @@ def _write(folder: Path, header: Header, collection: Collection) -> None:
     layout, samples = collection.layout, collection.samples
     if collection.shown.samples:
         write_samples(folder / DEMONSTRATIONS, header, collection.shown.samples[: len(samples)])
-    played = [lesson.trajectory for lesson in collection.lessons if lesson.trajectory.turns]
+    played = [episode.trajectory for episode in collection.episodes if episode.trajectory.turns]
     write_trajectories(folder / TEACHER, header, played)
     write_samples(folder / NEGATIVES, header, [sample for sample in samples if sample.negative])
     rows = {
@@ -340,15 +342,15 @@ def _write(folder: Path, header: Header, collection: Collection) -> None:
 
 
 def _summary(collection: Collection, questions: int, usage: Usage, spent: float) -> DataSummary:
-    samples, lessons = collection.samples, collection.lessons
+    samples, episodes = collection.samples, collection.episodes
     return DataSummary(
-        episodes=len(lessons),
+        episodes=len(episodes),
         samples=len(samples),
         demonstrated=min(len(samples), len(collection.shown.samples)),
         negatives=sum(sample.negative for sample in samples),
-        held_out=collection.shown.held_out + sum(lesson.held_out for lesson in lessons),
-        indiscreet=sum(lesson.indiscreet for lesson in lessons),
-        success_rate=sum(lesson.trajectory.success for lesson in lessons) / max(1, len(lessons)),
+        held_out=collection.shown.held_out + sum(episode.held_out for episode in episodes),
+        indiscreet=sum(episode.indiscreet for episode in episodes),
+        success_rate=sum(episode.trajectory.success for episode in episodes) / max(1, len(episodes)),
         reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
         questions=questions,
         usage=usage,

@@ -32,7 +32,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TeacherEpisode:
     """One teacher episode."""
 
     number: int

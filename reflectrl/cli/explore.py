@@ -13,7 +13,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 if TYPE_CHECKING:
     from reflectrl.cli.screen import Screen
     from reflectrl.core import Turn
-    from reflectrl.pipeline.explore import Explorers
+    from reflectrl.pipeline.explore import ExplorePlayers
 
 MAX_COMMANDS = 5
 """Commands of a menu that are shown: the first, or those that the policy finds most probable."""
@@ -155,7 +155,7 @@ def _players(
     file: str | None,
     *,
     greedy: bool,
-) -> Explorers:
+) -> ExplorePlayers:
     from reflectrl.pipeline.explore import chat_model, expert, person, trained
 
     given = [name for name, value in (("--run", run), ("--model", model), ("--expert", file)) if value is not None]
@@ -171,7 +171,7 @@ def _players(
 class _Watcher:
     """Shows an episode step by step; without ``menus`` only what was played, to a person who has seen the rest."""
 
-    def __init__(self, question: str, players: Explorers, screen: Screen, *, menus: bool) -> None:
+    def __init__(self, question: str, players: ExplorePlayers, screen: Screen, *, menus: bool) -> None:
         self.steps = 0
         self._head = (f"Question: {' '.join(question.split())}", f"Players: {players.who}") if menus else ()
         self._screen = screen

@@ -11,8 +11,8 @@ from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_f
 from reflectrl.core import InvalidInput, Observation, nearest
 from reflectrl.core.layout import POLICIES
 from reflectrl.core.promises import wrong_observation
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import Player, Policy, Seat
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import State
@@ -106,12 +106,16 @@ def load_agent(
     if exported is not None:
         wanted = exported_recipe(wanted, run)
     here = recipe is not None  # an environment for it can be made, and its menus may be longer
-    cast = Cast(wanted, RunFolder(run)) if exported is None or here else _ExportedCast(wanted, run, exported)
-    lm, player = cast.lm_policy(name)
-    return Agent(f"{name} of {run}", wanted, cast.layout, len(cast.labels), player(greedy), cast.seats(lm))
+    run_players = (
+        RunPlayers(wanted, RunFolder(run)) if exported is None or here else _ExportedPlayers(wanted, run, exported)
+    )
+    lm, player = run_players.lm_policy(name)
+    return Agent(
+        f"{name} of {run}", wanted, run_players.layout, len(run_players.labels), player(greedy), run_players.seats(lm)
+    )
 
 
-class _ExportedCast(Cast):
+class _ExportedPlayers(RunPlayers):
     """Players of an exported agent, whose environment need not be installed."""
 
     def __init__(self, recipe: Recipe, run: Path, file: AgentFile) -> None:

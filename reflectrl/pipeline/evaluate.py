@@ -12,9 +12,9 @@ from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line
 from reflectrl.core.layout import BASE, POLICIES, RESULTS
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import LanguageModel
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, ShuffledReflector, reflecting
 from reflectrl.rollout import Episode
@@ -32,16 +32,16 @@ class _Evaluation:
     def __init__(self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance) -> None:
         self.recipe = recipe
         self.run = run
-        self.cast = Cast(recipe, run, account)
+        self.run_players = RunPlayers(recipe, run, account)
         self.rows: list[EvalRow] = []
         self._unfinished = run.unfinished("eval")
         self._advance = advance
         self._checked = False
         section = recipe.eval
-        self._env = self.cast.env(section.env)
+        self._env = self.run_players.env(section.env)
         self._episodes = self._fixed_episodes()
         # clients first: without a key or a run, nothing is to be played
-        self._reflectors = {each.name: self.cast.other_reflector(each) for each in section.reflectors}
+        self._reflectors = {each.name: self.run_players.other_reflector(each) for each in section.reflectors}
         self._before = {_identity(row): row for row in self._finished()}
         most = max(len(episodes) for episodes in self._episodes.values())
         self._envs = envs.make(section.env, min(section.batch_size, most))
@@ -87,7 +87,7 @@ class _Evaluation:
             trajectories = self._play(self._episodes[split, mode], label, policy, reflector)
             row = summarise(name, reflections, mode, split, trajectories)
             row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
-            header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.cast.layout)
+            header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
             write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
             append_jsonl(self._unfinished, [row])
         self.rows.append(row)
@@ -112,7 +112,7 @@ class _Evaluation:
             episodes,
             policy=policy,
             seats=reflecting(reflector),
-            layout=self.cast.layout,
+            layout=self.run_players.layout,
             on_episode=count,
         )
 
@@ -120,15 +120,15 @@ class _Evaluation:
         """Before the first episode of a local policy; the prompts of the next ones are as long."""
         if not self._checked:
             for split in self.recipe.eval.splits:
-                check_prompt_lengths(self.cast, self.cast.readers(lm), split, [self.recipe.eval.env])
+                check_prompt_lengths(self.run_players, self.run_players.readers(lm), split, [self.recipe.eval.env])
         self._checked = True
 
     def model_rows(self, name: str) -> None:
         """A local policy: sampled, greedy if wanted, and for the RLFT policy the controls and other reflectors."""
-        lm, player = self.cast.lm_policy(_FOLDERS[name])
+        lm, player = self.run_players.lm_policy(_FOLDERS[name])
         self._check_prompt_lengths(lm)
         who, section = self.recipe.players.reflector, self.recipe.eval
-        reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.cast.reflector(lm)}
+        reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.run_players.reflector(lm)}
         if name == "rlft":
             reflectors |= self._reflectors
         for reflections, load in reflectors.items():
@@ -143,7 +143,7 @@ class _Evaluation:
 
     def plain_rows(self, name: str) -> None:
         """A policy without a local model: sampled."""
-        policy = self.cast.plain_policy(name)
+        policy = self.run_players.plain_policy(name)
         for split in self.recipe.eval.splits:
             self.play(name, "none", "sampled", split, policy, None)
 
@@ -190,4 +190,4 @@ def run_eval(
     where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
     success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
     advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")
-    return evaluation.cast.usage
+    return evaluation.run_players.usage

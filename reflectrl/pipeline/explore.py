@@ -31,7 +31,7 @@ Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Explorers:
+class ExplorePlayers:
     """Players of one question, and what they read."""
 
     who: str
@@ -64,7 +64,7 @@ def copilot(env: str = DEFAULT_COPILOT) -> Copilot:
 def explore(
     source: str,
     question: str,
-    players: Explorers,
+    players: ExplorePlayers,
     *,
     options: Options | None = None,
     seed: int = 0,
@@ -101,22 +101,22 @@ def explore(
         return opened.answer()
 
 
-def person() -> Explorers:
+def person() -> ExplorePlayers:
     """Return a person at the keyboard, who sees the menu and on the screen what was played."""
     from reflectrl.players.human import HumanPolicy
 
     layout = PromptFormat(_env().instructions, history=0)
-    return Explorers("you", layout, lambda _: (HumanPolicy(), ()), options=copilot().person_options)
+    return ExplorePlayers("you", layout, lambda _: (HumanPolicy(), ()), options=copilot().person_options)
 
 
-def expert(answer: str) -> Explorers:
+def expert(answer: str) -> ExplorePlayers:
     """Return the environment's expert, who is given the answer and shows a shortest way to it."""
     layout = PromptFormat(_env().instructions)
     seats = reflecting(ExpertReflector())
-    return Explorers(f"the expert, given {answer}", layout, lambda _: (ExpertPolicy(), seats), answer=answer)
+    return ExplorePlayers(f"the expert, given {answer}", layout, lambda _: (ExpertPolicy(), seats), answer=answer)
 
 
-def chat_model(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Explorers:
+def chat_model(model: str, base_url: str | None = None, api_key_env: str | None = None) -> ExplorePlayers:
     """Return a model behind an OpenAI-compatible endpoint, which reflects and then chooses.
 
     Raises:
@@ -129,7 +129,7 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env or Endpoint.api_key_env)
     policy, reflector = RemotePolicy(endpoint), RemoteReflector(endpoint)
     layout, seats = PromptFormat(_env().instructions, history=HISTORY), reflecting(reflector)
-    return Explorers(str(endpoint), layout, lambda _: (policy, seats))
+    return ExplorePlayers(str(endpoint), layout, lambda _: (policy, seats))
 
 
 def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = None) -> Ask:
@@ -152,7 +152,7 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
     return ask
 
 
-def trained(run: Path, *, greedy: bool = True) -> Explorers:
+def trained(run: Path, *, greedy: bool = True) -> ExplorePlayers:
     """Return the players of a run, with the prompts they were trained on.
 
     Args:
@@ -179,7 +179,7 @@ def trained(run: Path, *, greedy: bool = True) -> Explorers:
         )
     policy = last_policy(recipe, run)
     given = {**recipe.env.options, **recipe.eval.env}
-    return Explorers(
+    return ExplorePlayers(
         f"{policy} of {run}",
         recipe.prompt.layout(cls.instructions),
         lambda options: _enter(recipe, run, policy, options, greedy=greedy),

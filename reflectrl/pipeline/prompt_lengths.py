@@ -14,7 +14,7 @@ from reflectrl.core.layout import TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
-from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import view
@@ -78,14 +78,14 @@ class PromptLimit:
 
 
 def check_prompt_lengths(
-    cast: Cast, models: Mapping[str, LanguageModel], split: str, options: Sequence[Mapping[str, Any]]
+    run_players: RunPlayers, models: Mapping[str, LanguageModel], split: str, options: Sequence[Mapping[str, Any]]
 ) -> None:
     """Warn of prompts that will be cut, and refuse those that cannot be.
 
     States are those of the teacher's episodes, and of episodes that are played at random to their ends.
 
     Args:
-        cast: the players of a run.
+        run_players: the players of a run.
         models: models of the ``policy``, the ``reflector`` or both.
         split: split of the tasks that will be played.
         options: options of the environments that will be played, over the recipe's.
@@ -94,36 +94,40 @@ def check_prompt_lengths(
         InvalidInput: a prompt that cannot be made to fit.
 
     """
-    players = cast.recipe.players
-    found = [*_taught(cast), *_at_random(cast, split, options)]
+    players = run_players.recipe.players
+    found = [*_taught(run_players), *_at_random(run_players, split, options)]
     played = [_without_reflections(trajectory, players.reflector) for trajectory in found]
     prompts = {
-        "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, cast.layout)],
+        "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, run_players.layout)],
         "reflector": [
-            view("reflector", cast.layout, state).prompt for trajectory in played for state in states_of(trajectory)
+            view("reflector", run_players.layout, state).prompt
+            for trajectory in played
+            for state in states_of(trajectory)
         ],
     }
     speaks = 0 if players.reflector in ("none", "expert") else players.max_new_tokens
     for player, lm in models.items():
-        PromptLimit(player, lm, cast.section(player).max_length, speaks).check(prompts[player])
+        PromptLimit(player, lm, run_players.section(player).max_length, speaks).check(prompts[player])
 
 
-def _taught(cast: Cast) -> list[Trajectory]:
-    if not (cast.run / TEACHER).is_file():
+def _taught(run_players: RunPlayers) -> list[Trajectory]:
+    if not (run_players.run / TEACHER).is_file():
         return []
-    return read_trajectories(cast.run.verified(TEACHER, "gen-data"))[1]
+    return read_trajectories(run_players.run.verified(TEACHER, "gen-data"))[1]
 
 
-def _at_random(cast: Cast, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:
+def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:
     distinct = [each for number, each in enumerate(options) if each not in options[:number]]
-    with RecipeEnvs(cast.recipe, cast.run.path, on_failure="drop") as envs:
+    with RecipeEnvs(run_players.recipe, run_players.run.path, on_failure="drop") as envs:
         for each in distinct:
             (env,) = envs.make(each, 1)
             tasks = env.split_tasks(split)
             chosen = tasks[:: max(1, len(tasks) // TASKS)][:TASKS]
-            episodes = [Episode(task, derive_seed(cast.recipe.seed, "prompt lengths", task.id)) for task in chosen]
+            episodes = [
+                Episode(task, derive_seed(run_players.recipe.seed, "prompt lengths", task.id)) for task in chosen
+            ]
             with contextlib.suppress(WorkFailed):  # reported when it happens in the stage itself
-                yield from rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=cast.layout)
+                yield from rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=run_players.layout)
             env.close()
 
 

@@ -32,9 +32,9 @@ from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import save_model
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import Player, reflecting
 from reflectrl.players.cache import CachedPlayer
@@ -74,13 +74,13 @@ class _Records:
         self,
         recipe: Recipe,
         run: RunFolder,
-        cast: Cast,
+        run_players: RunPlayers,
         reflector: Player | None,
         envs: RecipeEnvs,
         advance: Advance,
         tracking: Tracking | None,
     ) -> None:
-        self._header = Header(recipe.env.name, dict(recipe.env.options), cast.layout)
+        self._header = Header(recipe.env.name, dict(recipe.env.options), run_players.layout)
         self._keep = recipe.rlft.record_episodes if recipe.rlft else 0
         self._total = sum(stage.iterations for stage in recipe.rlft.stages) if recipe.rlft else 0
         self._run = run
@@ -144,7 +144,7 @@ class _Records:
         )
 
 
-def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
+def train_policy(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
     """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``.
 
     Returns:
@@ -155,11 +155,11 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize
-    cast = Cast(recipe, run, account)
-    lm = cast.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
-    reflector = cast.reflector(lm)
+    run_players = RunPlayers(recipe, run, account)
+    lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
+    reflector = run_players.reflector(lm)
     if recipe.rlft is not None and is_main_process():
-        check_prompt_lengths(cast, cast.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
+        check_prompt_lengths(run_players, run_players.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
     tell = tell_user if is_main_process() else lambda _: None
     checkpoint = last_checkpoint(run / checkpoints_folder("rlft"))
     first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)
@@ -168,14 +168,14 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
         gentle_stops(tell) as stop,
         tracking(recipe, run.path, first) if is_main_process() else nullcontext() as tracked,
     ):
-        records = _Records(recipe, run, cast, reflector, envs, advance, tracked)
+        records = _Records(recipe, run, run_players, reflector, envs, advance, tracked)
         trainer = ReflectRLTrainer(
             lm.model,
             training_config(recipe, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
-            encoder=cast.encoder(lm),
+            encoder=run_players.encoder(lm),
             env_factory=envs.make,
-            layout=cast.layout,
+            layout=run_players.layout,
             seats=reflecting(reflector),
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
             stop=stop,
@@ -188,4 +188,4 @@ def reinforce(recipe: Recipe, run: RunFolder, account: Account, advance: Advance
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if is_main_process():
         save_model(lm, run / POLICY)
-    return cast.usage
+    return run_players.usage

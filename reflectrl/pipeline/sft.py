@@ -12,9 +12,9 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.models.load import new_model, save_model
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.training.sft import train_sft
 from reflectrl.training.sft_examples import Player
@@ -46,7 +46,7 @@ def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
     return read_rows(run.verified(sft_rows_file(name), "gen-data"))[:count]
 
 
-def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
+def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
     """Train ``player`` from the base model and save it; a player that is there already is left alone."""
     folder = run / wanted_players(recipe)[player]
     checkpoints = run / checkpoints_folder(f"sft-{player}")
@@ -56,21 +56,21 @@ def finetune(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -
 
 
 def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
-    cast = Cast(recipe, run)
+    run_players = RunPlayers(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
-    base = cast.base(role)
-    lm = new_model(base, labels=cast.labels, seed=derive_seed(recipe.seed, "new", player))
+    base = run_players.base(role)
+    lm = new_model(base, labels=run_players.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
-    check_prompt_lengths(cast, dict.fromkeys(roles, lm), "train", played)
+    check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
     with gentle_stops() as stop:
         summary = train_sft(
             lm,
             training_rows(recipe, run, player),
             player=player,
             section=section,
-            labels=cast.labels,
+            labels=run_players.labels,
             max_length=base.max_length,
             max_new_tokens=recipe.players.max_new_tokens,
             drop_long_rows=recipe.sft.drop_long_rows,

@@ -121,25 +121,25 @@ def _gen_data(job: _Job) -> bool:
 
 
 def _sft(job: _Job) -> bool:
-    from reflectrl.pipeline.sft import finetune, wanted_players
+    from reflectrl.pipeline.sft import train_player, wanted_players
 
     for player in wanted_players(job.recipe):
         if player == "both" or player in job.sft_players:  # the single player is one model
             with job.reporter.stage(f"sft {player}") as advance:
-                finetune(job.recipe, job.run, player, advance)
+                train_player(job.recipe, job.run, player, advance)
             job.run.record("sft")
     return all((job.run / folder).is_dir() for folder in wanted_players(job.recipe).values())
 
 
 def _rlft(job: _Job) -> bool:
-    from reflectrl.pipeline.rlft import reinforce
+    from reflectrl.pipeline.rlft import train_policy
 
     if job.recipe.rlft is None:
         job.reporter.line("rlft               not part of this recipe")
         return True
     with job.reporter.stage("rlft") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost, processes=process_count())
-        usage = reinforce(job.recipe, job.run, account, advance)
+        usage = train_policy(job.recipe, job.run, account, advance)
     _report_calls(job, usage, account.spent)
     return True
 

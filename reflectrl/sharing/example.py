@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reflectrl.core.files import write_text
 from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
-from reflectrl.pipeline.cast import Cast
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.prompts.views import MenuView, State, menu_view
 from reflectrl.rollout.evaluate import fixed_episodes
 from reflectrl.rollout.record import read_trajectories
@@ -36,14 +36,14 @@ _ADAPTER = "from peft import AutoPeftModelForCausalLM\nfrom transformers import 
 _WEIGHTS = "from transformers import AutoModelForCausalLM, AutoTokenizer"
 
 
-def write_example(folder: Path, cast: Cast, policy: str, scrubber: Scrubber, *, adapter: bool) -> None:
+def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: Scrubber, *, adapter: bool) -> None:
     """Write ``example.py`` and ``example.json`` into ``folder``.
 
     Raises:
         InvalidInput: the run's trajectories are damaged, or its environment cannot be made.
 
     """
-    seen = _own_view(cast, policy) or _first_view(cast)
+    seen = _own_view(run_players, policy) or _first_view(run_players)
     state = {
         "prompt": scrubber.text(seen.prompt.text),
         "labels": list(seen.menu.labels),
@@ -54,11 +54,11 @@ def write_example(folder: Path, cast: Cast, policy: str, scrubber: Scrubber, *, 
     write_text(folder / "example.py", _PROGRAM.format(imports=_ADAPTER if adapter else _WEIGHTS, model=model))
 
 
-def _own_view(cast: Cast, policy: str) -> MenuView | None:
+def _own_view(run_players: RunPlayers, policy: str) -> MenuView | None:
     """Return the first view of an episode of the policy, preferably one with several actions."""
     first = None
-    for path in _episodes(cast, policy):
-        cast.run.verified(path.relative_to(cast.run.path).as_posix(), "eval")
+    for path in _episodes(run_players, policy):
+        run_players.run.verified(path.relative_to(run_players.run.path).as_posix(), "eval")
         header, trajectories = read_trajectories(path)
         for trajectory in (played for played in trajectories if played.turns):
             [seen] = policy_views(replace(trajectory, turns=trajectory.turns[:1]), header.prompt)
@@ -68,30 +68,32 @@ def _own_view(cast: Cast, policy: str) -> MenuView | None:
     return first
 
 
-def _episodes(cast: Cast, policy: str) -> Iterator[Path]:
+def _episodes(run_players: RunPlayers, policy: str) -> Iterator[Path]:
     """Yield files of episodes: first those of the evaluation, then the last iteration of training."""
-    who, results = cast.recipe.players.reflector, cast.run / RESULTS
-    rows = read_results(cast.run.verified(results.name, "eval")) if results.is_file() else []
+    who, results = run_players.recipe.players.reflector, run_players.run / RESULTS
+    rows = read_results(run_players.run.verified(results.name, "eval")) if results.is_file() else []
     splits = len({row.split for row in rows})
     for mode in ("greedy", "sampled"):
         for row in rows:
-            path = cast.run / episodes_file(row, splits)
+            path = run_players.run / episodes_file(row, splits)
             if (row.policy, row.reflections, row.mode) == (POLICIES[policy], who, mode) and path.is_file():
                 yield path
     if policy == POLICY:
-        yield from (cast.run / training_episodes_file(last) for last in recorded_iterations(cast.run.path)[-1:])
+        yield from (
+            run_players.run / training_episodes_file(last) for last in recorded_iterations(run_players.run.path)[-1:]
+        )
 
 
-def _first_view(cast: Cast) -> MenuView:
+def _first_view(run_players: RunPlayers) -> MenuView:
     """Return the policy's view of the first state of the evaluation, with the expert's reflection."""
-    section = cast.recipe.eval
-    env = cast.env(section.env)
+    section = run_players.recipe.eval
+    env = run_players.env(section.env)
     try:
-        episode = fixed_episodes(env, section.splits[0], episodes=1, max_tasks=1, seed=cast.recipe.seed)[0]
+        episode = fixed_episodes(env, section.splits[0], episodes=1, max_tasks=1, seed=run_players.recipe.seed)[0]
         env.reset(seed=episode.seed, options={"task": episode.task})
-        said = None if cast.recipe.players.reflector == "none" else env.hints().reflection
+        said = None if run_players.recipe.players.reflector == "none" else env.hints().reflection
         observation = env.observation
     finally:
         env.close()
     state = State(observation, seed=episode.seed, said={} if said is None else {"reflector": said})
-    return menu_view("policy", cast.layout, state, menu_of(state, cast.layout))
+    return menu_view("policy", run_players.layout, state, menu_of(state, run_players.layout))

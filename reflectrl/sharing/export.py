@@ -23,8 +23,8 @@ from reflectrl.core.files import in_one_move, write_text
 from reflectrl.core.layout import AGENT, POLICY_SFT, RECIPE
 from reflectrl.core.version import version_errors
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.runs import read_runs
 from reflectrl.sharing.example import write_example
@@ -94,23 +94,23 @@ class _Export:
 
     def write(self) -> None:
         """Write all files of the export."""
-        cast, scrubber = Cast(self.recipe, RunFolder(self.run)), self.scrubber
+        run_players, scrubber = RunPlayers(self.recipe, RunFolder(self.run)), self.scrubber
         if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
-        self._player("policy", self.policy, cast.section("policy"))
+        self._player("policy", self.policy, run_players.section("policy"))
         if self.recipe.players.reflector == "local":
-            self._player("reflector", "reflector", cast.section("reflector"))
+            self._player("reflector", "reflector", run_players.section("reflector"))
         recipe = scrubber.recipe(self.recipe)
         options = {**recipe.env.options, **recipe.eval.env}
-        layout = replace(cast.layout, instructions=scrubber.text(cast.layout.instructions))
-        agent = AgentFile(recipe.env.name, options, layout, len(cast.labels))
+        layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
+        agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))
         adapter = (self.to / "policy" / _ADAPTER).is_file()
         write_agent_file(self.to, agent)
         write_text(self.to / RECIPE, dump_recipe(recipe))
-        write_example(self.to, cast, self.policy, scrubber, adapter=adapter)
+        write_example(self.to, run_players, self.policy, scrubber, adapter=adapter)
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
-        base = _base(cast.section("policy"))
+        base = _base(run_players.section("policy"))
         write_text(self.to / "README.md", model_card(Card(run, recipe, agent, self.policy, adapter, base, self.notes)))
 
     def _player(self, role: str, name: str, section: ModelSection) -> None:

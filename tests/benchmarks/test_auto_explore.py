@@ -22,8 +22,8 @@ from records import chose, turn_of
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.data_gen import generate
-from reflectrl.pipeline.cast import Cast
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
@@ -97,7 +97,7 @@ def untrained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Arm:
     shutil.copytree(dataset, run / "dataset")
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
     generate(recipe, run.path)
-    base = Cast(recipe, run).base("policy")
+    base = RunPlayers(recipe, run).base("policy")
     for player in ("policy", "reflector"):
         shutil.copytree(base.name, run / player)
     return arm

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # openai takes a second to import
     from reflectrl.endpoint.chat import ChatClient
 
 
-class Cast:
+class RunPlayers:
     """The players of one run; models are loaded when first asked for."""
 
     def __init__(self, recipe: Recipe, run: RunFolder, account: Account | None = None) -> None:
@@ -158,7 +158,7 @@ class Cast:
             reflector = self._remote_reflector(section.endpoint, eval_role(section))
             return lambda: reflector
         folder = Path(section.run or "")
-        other = Cast(reflector_recipe(section.name, folder, self.recipe), RunFolder(folder))
+        other = RunPlayers(reflector_recipe(section.name, folder, self.recipe), RunFolder(folder))
         return lambda: other.reflector(None)
 
     def _remote_reflector(self, endpoint: Endpoint, role: str) -> Player:
