@@ -30,12 +30,13 @@ from reflectrl.core import Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.dataset import BY_CONTENT, ask_about, read_dataset, readable_files, write_dataset
+from reflectrl.envs.auto_explore.dataset import BY_CONTENT, ask_about, read_dataset, write_dataset
+from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Reflector
+from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import evaluate
@@ -269,12 +270,12 @@ def play(
     tasks: Sequence[Task],
     seed: int,
     policy: Policy,
-    reflector: Reflector | None = None,
+    seats: Sequence[Seat] = (),
     layout: PromptFormat = PROMPT,
 ) -> list[Game]:
     """Each task once."""
     episodes = [Episode(task, derive_seed(seed, "packages", number)) for number, task in enumerate(tasks)]
-    played = evaluate([env], episodes, policy=policy, reflector=reflector, layout=layout)
+    played = evaluate([env], episodes, policy=policy, seats=seats, layout=layout)
     return [(depth(task), searched(trajectory)) for task, trajectory in zip(tasks, played, strict=True)]
 
 
@@ -283,7 +284,7 @@ def play_agent(env: AutoExplore, tasks: Sequence[Task], arm: Arm, seed: int) -> 
     run = RunFolder(arm.folder(seed))
     run_players = RunPlayers(load_recipe(str(run / "recipe.yaml")), run)
     lm, player = run_players.lm_policy("policy")
-    return play(env, tasks, seed, player(False), run_players.reflector(lm), run_players.layout)
+    return play(env, tasks, seed, player(False), run_players.seats(lm), run_players.layout)
 
 
 def packages(seeds: Sequence[int], runs: Path, dataset: Path) -> str:

@@ -52,7 +52,7 @@ from reflectrl.config.schema import ModelSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.sequences import padded
 from reflectrl.models.kernels import adopt_kernels
-from reflectrl.players import Reflector
+from reflectrl.players import Player
 
 
 def act() -> str:
@@ -65,7 +65,7 @@ def act() -> str:
         for calls in (one, *([] if case.heavy else [all_of])):
             sides = {"plain": single, "batched": batched, "ours": policy(who)}
             times = case.race({name: partial(acts, side, calls) for name, side in sides.items()})
-            rows = [who.encoder.tokens(step.policy) for steps in calls for step in steps]
+            rows = [who.encoder.tokens(step.policy.prompt) for steps in calls for step in steps]
             tokens = f"{sum(map(len, rows)):,} / {new_tokens(rows):,}"
             faster = f"**{times_as_fast(times, 'ours', 'batched'):.1f}**"
             lines.append([*case.line(times, str(max(map(len, calls))), str(len(rows)), tokens), faster])
@@ -81,12 +81,12 @@ def score() -> str:
             episodes = scene.steps(scene.play(2))
             case = Case(env, shape, scene, episodes, reader(shape, scene, episodes, max_length=2048))
             who, step = case.reader, episodes[0][-1]
-            prompt = with_menu(step.policy, scene.layout, made_up_actions(episodes, count))
-            one = [[replace(step, sample=replace(step.sample, prompt=prompt))]]
+            seen = with_menu(step.policy, scene.layout, made_up_actions(episodes, count))
+            one = [[replace(step, sample=replace(step.sample, view=seen))]]
             scored = ScoringPolicy(who.model, who.tokenizer, who.encoder)
             sides: dict[str, Call] = {"plain": partial(acts, scored, one), "ours": partial(acts, policy(who), one)}
             times = case.race(sides, 2 if count == 20 else 1)
-            lines.append(case.line(times, str(count), str(len(who.encoder.tokens(prompt)))))
+            lines.append(case.line(times, str(count), str(len(who.encoder.tokens(seen.prompt)))))
     heads = ["actions", "tokens with menu", "scoring, s", "ours, s", "times as fast (goal 10 and 40)"]
     return table([*CASE, *heads], lines)
 
@@ -116,7 +116,7 @@ def cache() -> str:
             for calls in batches[:seen]:
                 asks(ours, calls)
             asked, written = ours.asked, ours.written
-            sides: dict[str, Reflector] = {
+            sides: dict[str, Player] = {
                 "1 at a time": plain_reflector(who, 0.0),
                 "16 at a time": plain_reflector(who, 0.0, batch_size=16),
                 "ours": ours,
@@ -148,7 +148,7 @@ def learn() -> str:
             "ours": partial(tree_update, who, optimizer, samples),
         }
         times = case.race(sides, 1)
-        rows = [who.encoder.tokens(sample.prompt) for sample in samples]
+        rows = [who.encoder.tokens(sample.view.prompt) for sample in samples]
         faster = [f"**{times_as_fast(times, 'ours', name):.1f}**" for name in ("step", "padded", "bucketed")]
         tokens = f"{sum(map(len, rows)):,} / {new_tokens(rows):,}"
         seconds = [f"{times[name].seconds:.3g}" for name in sides]
@@ -165,7 +165,7 @@ def update_of(side: str) -> Call:
         return partial(tree_update, who, optimizer, samples)
     if side == "label rows":
         return partial(bucketed_update, who.model, optimizer, who.encoder, samples, budget=BUDGET)
-    longest = max(len(who.encoder.tokens(sample.prompt)) for sample in samples)
+    longest = max(len(who.encoder.tokens(sample.view.prompt)) for sample in samples)
     return partial(
         plain_update, who.model, optimizer, who.encoder, who.label_ids, samples, rows=max(1, BUDGET // longest)
     )
@@ -243,7 +243,7 @@ def work() -> str:
     lines = []
     for case in cases(1, 1, SHAPES[1:]):
         who = case.reader
-        rows = [who.encoder.tokens(step.policy) for step in case.episodes[0]]
+        rows = [who.encoder.tokens(step.policy.prompt) for step in case.episodes[0]]
         reads = partial(prefill, who, rows)
         learns = partial(tree_update, who, sgd(who), case.samples)
         times = race({"matmul": product, "prefill": reads, "update": learns}, 3)

@@ -27,7 +27,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
-from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
+from reflectrl.core import Choice, Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
@@ -36,12 +36,13 @@ from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
-from reflectrl.players import ExpertPolicy, ExpertReflector
+from reflectrl.players import ExpertPolicy, ExpertReflector, ReadsHints, reflecting
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.format import ACTION_CUE
+from reflectrl.prompts.views import MenuView, View, view
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import prompts_of
-from reflectrl.training.batch import StepSample, step_samples
+from reflectrl.rollout.turn import states_of
+from reflectrl.training.batch import Estimator, StepSample, step_samples
 
 ENVS = ("dangerous_taxi", "auto_explore", "alfworld")
 PAPER, NANO = ([f"{env}/{size}" for env in ENVS] for size in ("paper", "nano"))
@@ -65,35 +66,34 @@ TRIES = 100
 class Step:
     """One step of an episode, as both players and the update see it."""
 
-    reflector: Prompt
+    reflector: View
+    """View of the reflector."""
     sample: StepSample
-    """The policy's prompt, the action played, and what it was worth."""
+    """The policy's view, its decision, and the advantage."""
 
     @property
-    def policy(self) -> Prompt:
-        """Prompt of the policy."""
-        return self.sample.prompt
+    def policy(self) -> MenuView:
+        """View of the policy."""
+        return self.sample.view
 
 
-class NoisyExpert:
+class NoisyExpert(ReadsHints):
     """Plays the expert's action with probability ``expertise``, otherwise any."""
-
-    wants_hints = True
 
     def __init__(self, expertise: float) -> None:
         self._expertise = expertise
 
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt."""
-        return [self._decide(prompt, draw) for prompt, draw in zip(prompts, draws, strict=True)]
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view."""
+        return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
 
-    def _decide(self, prompt: Prompt, draw: float) -> Decision:
-        expert = ExpertPolicy().act([prompt], [draw])[0]
+    def _decide(self, view: MenuView, draw: float) -> Decision:
+        expert = ExpertPolicy().act([view], [draw])[0]
         if draw < self._expertise:
             return expert
-        actions = prompt.menu.actions if prompt.menu else ()
+        actions = view.menu.actions
         index = int((draw - self._expertise) / (1 - self._expertise) * len(actions))
-        return replace(expert, index=index, action=actions[index], probabilities=())
+        return replace(expert, action=actions[index], output=Choice(index))
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,13 @@ class Scene:
         return kept if steps is None else [replace(whole, turns=whole.turns[:steps]) for whole in kept]
 
     def steps(self, trajectories: Sequence[Trajectory]) -> list[list[Step]]:
-        """Prompts and samples of each episode, with normalised advantages discounted as in the recipe."""
+        """Views and samples of each episode, with normalised advantages discounted as in the recipe."""
         gamma = self.recipe.rlft.gamma if self.recipe.rlft else 1.0
-        samples = step_samples(trajectories, self.layout, gamma=gamma, baseline="batch", normalize=True)
+        samples = step_samples(trajectories, self.layout, Estimator(gamma, "batch", 1.0, True, {"env": 1.0}))
         each = iter(samples)
         return [
-            [Step(reflector, next(each)) for reflector, _ in prompts_of(whole, self.layout)] for whole in trajectories
+            [Step(view("reflector", self.layout, state), next(each)) for state in states_of(whole)]
+            for whole in trajectories
         ]
 
     def _endless(self, env: NatLangEnv, seed: int) -> Iterator[Episode]:
@@ -153,8 +154,8 @@ class Scene:
         return (Episode(tasks[at % len(tasks)], derive_seed(seed, "episode", at)) for at in count())
 
     def _one(self, envs: Sequence[NatLangEnv], episode: Episode, expertise: float) -> Trajectory:
-        policy, reflector = NoisyExpert(expertise), ExpertReflector()
-        return rollout(envs, [episode], policy=policy, reflector=reflector, layout=self.layout)[0]
+        policy, seats = NoisyExpert(expertise), reflecting(ExpertReflector())
+        return rollout(envs, [episode], policy=policy, seats=seats, layout=self.layout)[0]
 
 
 @contextmanager
@@ -223,7 +224,7 @@ def _reader(scene: Scene, lm: LanguageModel, max_length: int) -> Reader:
 
 def corpus(episodes: Iterable[Iterable[Step]]) -> list[str]:
     """Every text that a policy reads; the reflector's is the beginning of it."""
-    return [step.policy.text for episode in episodes for step in episode]
+    return [step.policy.prompt.text for episode in episodes for step in episode]
 
 
 def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple[int, ...]:
@@ -241,17 +242,17 @@ def without_menu(prompt: Prompt) -> Prompt:
     return replace(prompt, tail=prompt.tail.removesuffix(listed) + ACTION_CUE, menu=None)
 
 
-def with_menu(prompt: Prompt, layout: PromptFormat, actions: Sequence[str]) -> Prompt:
+def with_menu(seen: MenuView, layout: PromptFormat, actions: Sequence[str]) -> MenuView:
     """The same state and reflection with another menu."""
     menu = Menu(labels(layout.labels, len(actions)), tuple(actions))
-    tail = without_menu(prompt).tail.removesuffix(ACTION_CUE)
-    return replace(prompt, tail=tail + menu.text + ACTION_CUE, menu=menu)
+    tail = without_menu(seen.prompt).tail.removesuffix(ACTION_CUE)
+    return replace(seen, prompt=replace(seen.prompt, tail=tail + menu.text + ACTION_CUE, menu=menu), menu=menu)
 
 
 def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str]:
     """``number`` different actions: those of the episodes' menus, then the same once more with a number behind."""
     menus = (step.policy.menu for episode in episodes for step in episode)
-    real = list(dict.fromkeys(action for menu in menus if menu for action in menu.actions))
+    real = list(dict.fromkeys(action for menu in menus for action in menu.actions))
     made_up = (f"{action} {turn}" for turn in count(2) for action in real)
     return list(dict.fromkeys([*real, *islice(made_up, number + len(real))]))[:number]
 
@@ -267,8 +268,8 @@ def new_tokens(rows: Iterable[Sequence[int]]) -> int:
 
 def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) -> list[str]:
     """One line of the table."""
-    said = [[reader.encoder.tokens(step.reflector) for step in episode] for episode in episodes]
-    read = [[reader.encoder.tokens(step.policy) for step in episode] for episode in episodes]
+    said = [[reader.encoder.tokens(step.reflector.prompt) for step in episode] for episode in episodes]
+    read = [[reader.encoder.tokens(step.policy.prompt) for step in episode] for episode in episodes]
 
     def share(trees: Iterable[Iterable[Sequence[int]]], rows: Sequence[Sequence[Sequence[int]]]) -> str:
         return f"{100 * sum(map(new_tokens, trees)) / sum(len(row) for episode in rows for row in episode):.0f}"
@@ -285,7 +286,7 @@ def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) ->
         mean(said),
         mean(read),
         str(max(len(row) for episode in read for row in episode)),
-        f"{fmean(len(step.policy.menu.actions) for episode in episodes for step in episode if step.policy.menu):.0f}",
+        f"{fmean(len(step.policy.menu.actions) for episode in episodes for step in episode):.0f}",
         share(said, said),
         share(all_of(said), said),
         share(read, read),

@@ -15,11 +15,9 @@ from timing import Call, Times, race, times_as_fast
 
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.engine.sequences import attention_break_even_tokens, read, split
-from reflectrl.models.encode import action_distribution
-from reflectrl.models.policy import LMPolicy
+from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Policy, Reflector
+from reflectrl.players import Player, Policy
 from reflectrl.training.batch import StepSample
 
 
@@ -146,30 +144,31 @@ def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
         player.act([step.policy for step in steps], [0.5] * len(steps))
 
 
-def reflects(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
+def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
     """Reflect at each step without states of earlier ones."""
     if isinstance(player, LMReflector):
         player.clear()
     asks(player, calls)
 
 
-def asks(player: Reflector, calls: Sequence[Sequence[Step]]) -> None:
+def asks(player: Player, calls: Sequence[Sequence[Step]]) -> None:
     """Reflect at each step."""
     rng = random.Random(0)
     for steps in calls:
-        player.reflect([step.reflector for step in steps], [rng.random() for _ in steps])
+        player.say([step.reflector for step in steps], [rng.random() for _ in steps])
 
 
 def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample]) -> float:
     """The update of ``ReflectRLTrainer``: forward passes over prefix trees."""
-    rows = [who.encoder.tokens(sample.prompt) for sample in samples]
-    batches = list(split(rows, tokens=BUDGET, square=attention_break_even_tokens(who.model)))
-    parts = [[samples[index] for tree in batch for index in tree] for batch in batches]
-    inputs = (read(rows, batch, who.model.device, who.model.dtype) for batch in batches)
+    player = policy(who)
+    passes = player.divide(
+        [sample.view for sample in samples], [sample.decision for sample in samples], max_tokens=BUDGET
+    )
+    parts = [[samples[index] for index in each.indices] for each in passes]
+    upcoming = iter(passes)
 
-    def forward(part: Sequence[StepSample]) -> Any:
-        prompts = [sample.prompt for sample in part]
-        return action_distribution(who.model, who.encoder.with_menus(prompts, next(inputs)))[0]
+    def forward(part: Sequence[StepSample]) -> Scores:  # noqa: ARG001 - the passes are in the same order
+        return player.score(next(upcoming))
 
     return update(who.model, optimizer, parts, forward, REINFORCE)
 
@@ -179,12 +178,12 @@ def sgd(who: Reader) -> torch.optim.Optimizer:
     return torch.optim.SGD(who.model.parameters(), lr=1e-6)
 
 
-def iteration(player: Policy, speaker: Reflector, learn: Update, episodes: Sequence[Sequence[Step]]) -> None:
+def iteration(player: Policy, speaker: Player, learn: Update, episodes: Sequence[Sequence[Step]]) -> None:
     """An iteration on recorded prompts, all episodes side by side: reflect, act, learn."""
     if isinstance(player, LMPolicy):
         player.forget()
     for steps in together(episodes):
-        speaker.reflect([step.reflector for step in steps], [0.5] * len(steps))
+        speaker.say([step.reflector for step in steps], [0.5] * len(steps))
         player.act([step.policy for step in steps], [0.5] * len(steps))
     learn([step.sample for episode in episodes for step in episode])
 

@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.distributions import Categorical
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from reflectrl.core import Decision, Utterance
+from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
+from reflectrl.models.policy import Scores
 from reflectrl.models.reflector import Chosen
-from reflectrl.prompts import Prompt
+from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import Objective, step_losses
 
@@ -46,7 +47,7 @@ def drawn(distribution: Categorical, actions: Sequence[Sequence[str]], draws: Se
     index = (cumulative <= torch.tensor(draws, dtype=torch.double)[:, None] * cumulative[:, -1:]).sum(-1)
     columns = (index, distribution.log_prob(index.to(distribution.logits.device)), distribution.entropy(), probs)
     return [
-        Decision(choice, words[choice], logprob, entropy, tuple(row[: len(words)]))
+        Decision(words[choice], logprob, entropy, Choice(choice, tuple(row[: len(words)])))
         for words, choice, logprob, entropy, row in zip(actions, *(column.tolist() for column in columns), strict=True)
     ]
 
@@ -57,8 +58,8 @@ def drawn(distribution: Categorical, actions: Sequence[Sequence[str]], draws: Se
 class _MenuOnly(LogitsProcessor):
     """Leaves ``generate`` one token: the label that is drawn from the masked logits."""
 
-    def __init__(self, prompts: Sequence[Prompt], label_ids: Sequence[int], draws: Sequence[float]) -> None:
-        self._actions = [prompt.menu.actions if prompt.menu else () for prompt in prompts]
+    def __init__(self, views: Sequence[MenuView], label_ids: Sequence[int], draws: Sequence[float]) -> None:
+        self._actions = [view.menu.actions for view in views]
         self._label_ids = label_ids
         self._draws = draws
         self.decisions: list[Decision] = []
@@ -66,15 +67,13 @@ class _MenuOnly(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
         sizes = [len(actions) for actions in self._actions]
         self.decisions = drawn(menu_distribution(scores, self._label_ids, sizes), self._actions, self._draws)
-        chosen = [[self._label_ids[decision.index]] for decision in self.decisions]
+        chosen = [[self._label_ids[decision.choice.index]] for decision in self.decisions]
         only = torch.full_like(scores, -torch.inf)
         return only.scatter(1, torch.tensor(chosen, device=scores.device), 0.0)
 
 
 class PlainPolicy:
     """``generate(max_new_tokens=1)`` at each step, ``batch_size`` prompts at a time, padded on the left."""
-
-    wants_hints = False
 
     def __init__(self, model: Any, encoder: PromptEncoder, label_ids: Sequence[int], *, batch_size: int = 1) -> None:
         self._model = model
@@ -83,13 +82,13 @@ class PlainPolicy:
         self._batch_size = batch_size
 
     @torch.no_grad()
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt."""
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view."""
         decisions: list[Decision] = []
-        for start in range(0, len(prompts), self._batch_size):
-            part = prompts[start : start + self._batch_size]
+        for start in range(0, len(views), self._batch_size):
+            part = views[start : start + self._batch_size]
             choose = _MenuOnly(part, self._label_ids, draws[start : start + self._batch_size])
-            _generate(self._model, [self._encoder.tokens(prompt) for prompt in part], 1, [choose])
+            _generate(self._model, [self._encoder.tokens(view.prompt) for view in part], 1, [choose])
             decisions += choose.decisions
         return decisions
 
@@ -125,8 +124,6 @@ def score_actions(
 class ScoringPolicy:
     """Plays in proportion to the normalised probability of an action's words; the menu is not in its prompt."""
 
-    wants_hints = False
-
     def __init__(self, model: Any, tokenizer: Any, encoder: PromptEncoder, *, batch_size: int | None = None) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -135,14 +132,14 @@ class ScoringPolicy:
         self._tokens: dict[str, list[int]] = {}
 
     @torch.no_grad()
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt, each by itself."""
-        return [self._decide(prompt, draw) for prompt, draw in zip(prompts, draws, strict=True)]
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view, each by itself."""
+        return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
 
-    def _decide(self, prompt: Prompt, draw: float) -> Decision:
-        actions = prompt.menu.actions if prompt.menu else ()
+    def _decide(self, view: MenuView, draw: float) -> Decision:
+        actions = view.menu.actions
         ids = [self._action(action) for action in actions]
-        asked = self._encoder.tokens(without_menu(prompt), reserve=max(map(len, ids)))
+        asked = self._encoder.tokens(without_menu(view.prompt), reserve=max(map(len, ids)))
         scores = score_actions(self._model, asked, ids, batch_size=self._batch_size)
         return drawn(Categorical(logits=scores[None], validate_args=False), [actions], [draw])[0]
 
@@ -169,7 +166,6 @@ class PlainReflector:
 
     """
 
-    wants_hints = False
     hit_rate = 0.0
 
     def __init__(
@@ -192,12 +188,12 @@ class PlainReflector:
         self._batch_size = batch_size
 
     @torch.no_grad()
-    def reflect(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """One utterance a prompt."""
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return one utterance a view."""
         said: list[list[int]] = []
-        for start in range(0, len(prompts), self._batch_size):
+        for start in range(0, len(views), self._batch_size):
             stop = start + self._batch_size
-            rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts[start:stop]]
+            rows = [self._encoder.tokens(view.prompt, reserve=self._max_new_tokens) for view in views[start:stop]]
             sampler = [Chosen(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
             said += _generate(self._model, rows, self._max_new_tokens, sampler, sorted(self._ends))
         return [self._utterance(ids) for ids in said]
@@ -245,13 +241,14 @@ def plain_update(
 ) -> float:
     """One optimizer step from full-vocabulary logits, ``rows`` steps a forward pass, padded on the right."""
 
-    def forward(part: Sequence[StepSample]) -> Categorical:
-        ids = [encoder.tokens(sample.prompt) for sample in part]
+    def forward(part: Sequence[StepSample]) -> Scores:
+        ids = [encoder.tokens(sample.view.prompt) for sample in part]
         width = max(map(len, ids))
         padded = torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in ids], device=model.device)
         logits = model(padded, use_cache=False).logits
         last = logits[torch.arange(len(ids), device=model.device), [len(row) - 1 for row in ids]]
-        return menu_distribution(last, label_ids, [len(sample.prompt.menu.actions) for sample in part])
+        sizes = [len(sample.view.menu.actions) for sample in part]
+        return scores_of(menu_distribution(last, label_ids, sizes), part)
 
     return update(
         model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, objective
@@ -289,8 +286,8 @@ def padded_update(
 def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
     """Steps by length, cut where a padded batch would hold more than ``budget`` tokens."""
     part: list[StepSample] = []
-    for sample in sorted(samples, key=lambda sample: len(encoder.tokens(sample.prompt))):
-        if part and (len(part) + 1) * len(encoder.tokens(sample.prompt)) > budget:
+    for sample in sorted(samples, key=lambda sample: len(encoder.tokens(sample.view.prompt))):
+        if part and (len(part) + 1) * len(encoder.tokens(sample.view.prompt)) > budget:
             yield part
             part = []
         part.append(sample)
@@ -298,36 +295,42 @@ def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) 
         yield part
 
 
-def _choices(model: Any, encoder: PromptEncoder) -> Callable[[Sequence[StepSample]], Categorical]:
-    def forward(part: Sequence[StepSample]) -> Categorical:
-        return action_distribution(model, encoder.batch([sample.prompt for sample in part], model.device))[0]
+def _choices(model: Any, encoder: PromptEncoder) -> Callable[[Sequence[StepSample]], Scores]:
+    def forward(part: Sequence[StepSample]) -> Scores:
+        batch = encoder.batch([sample.view.prompt for sample in part], model.device)
+        return scores_of(action_distribution(model, batch)[0], part)
 
     return forward
+
+
+def scores_of(distribution: Categorical, part: Sequence[StepSample]) -> Scores:
+    """Return the scores of the actions of ``part``, one row of ``distribution`` each."""
+    chosen = torch.tensor([sample.decision.choice.index for sample in part], device=distribution.logits.device)
+    entropies = distribution.entropy()
+    return Scores(distribution.log_prob(chosen), entropies, torch.zeros_like(entropies))
 
 
 def update(
     model: Any,
     optimizer: torch.optim.Optimizer,
     parts: Sequence[Sequence[StepSample]],
-    forward: Callable[[Sequence[StepSample]], Categorical],
+    forward: Callable[[Sequence[StepSample]], Scores],
     objective: Objective,
 ) -> float:
     """One optimizer step over all parts, whose gradients add up; the mean loss."""
     steps, total = sum(map(len, parts)), 0.0
     optimizer.zero_grad()
     for part in parts:
-        distribution = forward(part)
-        index, old_logprobs, advantages, returns = (
-            torch.tensor([getattr(sample, name) for sample in part], device=model.device)
-            for name in ("index", "old_logprob", "advantage", "returned")
-        )
+        scores = forward(part)
+        rows = [(sample.decision.logprob, sample.advantage, sample.target) for sample in part]
+        old_logprobs, advantages, returns = torch.tensor(rows, device=model.device).unbind(-1)
         loss = step_losses(
             objective,
-            logprobs=distribution.log_prob(index),
+            logprobs=scores.logprobs,
             old_logprobs=old_logprobs,
             advantages=advantages,
-            entropies=distribution.entropy(),
-            values=torch.zeros_like(returns),
+            entropies=scores.entropies,
+            values=scores.values,
             returns=returns,
         ).total
         (loss / steps).backward()

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from reflectrl.core import NatLangEnv, Utterance, make_env
-from reflectrl.players import RandomPolicy
-from reflectrl.players.remote import Endpoint, RemoteReflector
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.players import RandomPolicy, reflecting
+from reflectrl.players.remote import RemoteReflector
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout
 
@@ -146,7 +147,7 @@ def play(envs: Sequence[NatLangEnv], url: str, line: Connection, concurrency: in
         Endpoint(model="slow", base_url=url, concurrency=concurrency, temperature=1.0, max_attempts=1)
     )
     wall, cpu = time.perf_counter(), time.process_time()
-    rollout(envs, episodes(envs[0]), policy=RandomPolicy(), reflector=reflector, layout=PromptFormat())
+    rollout(envs, episodes(envs[0]), policy=RandomPolicy(), seats=reflecting(reflector), layout=PromptFormat())
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     line.send("seen")
     seen = line.recv()
@@ -169,7 +170,7 @@ def main() -> None:
     os.environ["NO_PROXY"] = "127.0.0.1"
     envs = [make_env("dangerous_taxi", stage="full", horizon=15) for _ in range(ENVS)]
     start = time.perf_counter()
-    alone = rollout(envs, episodes(envs[0]), policy=RandomPolicy(), reflector=None, layout=PromptFormat())
+    alone = rollout(envs, episodes(envs[0]), policy=RandomPolicy(), seats=(), layout=PromptFormat())
     seconds, steps = time.perf_counter() - start, sum(len(each.turns) for each in alone)
     print(
         f"`python benchmarks/remote_reflector.py` on {os.cpu_count()} cores ({platform.machine()}), load "

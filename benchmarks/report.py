@@ -24,8 +24,9 @@ from arms import table
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, make_env
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy
-from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ReadsHints, reflecting
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import MenuView
 from reflectrl.report import write_report
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, write_trajectories
@@ -36,15 +37,13 @@ MISTAKES = 0.1
 """Probability of a random action."""
 
 
-class Careless:
+class Careless(ReadsHints):
     """The expert, but for some actions."""
 
-    wants_hints = True
-
-    def act(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Decision]:
-        """One decision a prompt."""
-        right = ExpertPolicy().act(prompts, draws)
-        wrong = RandomPolicy().act(prompts, [min(draw / MISTAKES, 0.999) for draw in draws])
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view."""
+        right = ExpertPolicy().act(views, draws)
+        wrong = RandomPolicy().act(views, [min(draw / MISTAKES, 0.999) for draw in draws])
         return [wrong[place] if draw < MISTAKES else right[place] for place, draw in enumerate(draws)]
 
 
@@ -55,7 +54,7 @@ def make_run(folder: Path, count: int) -> int:
     tasks = envs[0].split_tasks("train")
     episodes = [Episode(tasks[number % len(tasks)], number) for number in range(count)]
     layout = PromptFormat(envs[0].instructions)
-    played = rollout(envs, episodes, policy=Careless(), reflector=ExpertReflector(), layout=layout)
+    played = rollout(envs, episodes, policy=Careless(), seats=reflecting(ExpertReflector()), layout=layout)
     folder.mkdir()
     (folder / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
     (folder / "trajectories").mkdir()

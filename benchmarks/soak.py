@@ -207,7 +207,7 @@ def alfworld(folder: Path, out: Path, count: int, seed: int, overrides: Sequence
         episodes = [Episode(tasks[n % len(tasks)], derive_seed(seed, "episode", n)) for n in range(count)]
         for start in range(0, count, TOGETHER):
             done = start + len(episodes[start : start + TOGETHER])
-            now = rollout(envs, episodes[start:done], policy=policy, reflector=None, layout=layout)
+            now = rollout(envs, episodes[start:done], policy=policy, seats=(), layout=layout)
             begin_ahead(envs, episodes[done : done + TOGETHER])
             played += sum(len(trajectory.turns) for trajectory in now)
             write_trajectories(folder / "trajectories" / f"{start:05d}.jsonl", header, now[:8])

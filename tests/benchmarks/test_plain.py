@@ -14,7 +14,6 @@ from plain import (
     padded_update,
     plain_update,
 )
-from records import shown
 
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
@@ -41,12 +40,12 @@ def played(request):
         yield scene, episodes, reader
 
 
-def policies(episodes):
+def policy_views_of(episodes):
     return [step.policy for episode in episodes for step in episode]
 
 
-def draws(prompts):
-    return [(number + 0.5) / len(prompts) for number in range(len(prompts))]
+def draws(views):
+    return [(number + 0.5) / len(views) for number in range(len(views))]
 
 
 def gradients(reader, update, *arguments, **options):
@@ -58,9 +57,12 @@ def gradients(reader, update, *arguments, **options):
 
 def test_all_updates_have_the_same_gradients(played):
     _, episodes, reader = played
-    prompts = policies(episodes)
-    old = iter(LMPolicy(reader.model, reader.encoder).act(shown(prompts), draws(prompts)))
-    each = [[replace(step.sample, old_logprob=next(old).logprob) for step in episode] for episode in episodes]
+    views = policy_views_of(episodes)
+    old = iter(LMPolicy(reader.model, reader.encoder).act(views, draws(views)))
+    each = [
+        [replace(step.sample, decision=replace(step.sample.decision, logprob=next(old).logprob)) for step in episode]
+        for episode in episodes
+    ]
     samples = [sample for episode in each for sample in episode]
     assert any(sample.advantage > 0.1 for sample in samples)
     wanted_loss, wanted = gradients(reader, plain_update, reader.label_ids, samples, objective=PPO)

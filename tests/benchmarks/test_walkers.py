@@ -7,7 +7,8 @@ from walkers import BM25, Search, breadth_first, by_rank
 
 from reflectrl.core import Task
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.envs.auto_explore.dataset import read_dataset, readable_files
+from reflectrl.envs.auto_explore.dataset import read_dataset
+from reflectrl.envs.auto_explore.files import readable_files
 
 
 @pytest.fixture
