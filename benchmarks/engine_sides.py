@@ -13,6 +13,7 @@ from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, se
 from plain import REINFORCE, PlainReflector, Update, update
 from timing import Call, Times, race, times_as_fast
 
+from reflectrl.config.rlft import Terms
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.policy import LMPolicy, Scores
@@ -158,7 +159,9 @@ def asks(player: Player, calls: Sequence[Sequence[Step]]) -> None:
         player.say([step.reflector for step in steps], [rng.random() for _ in steps])
 
 
-def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample]) -> float:
+def tree_update(
+    who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample], terms: Terms = REINFORCE
+) -> float:
     """The update of ``ReflectRLTrainer``: forward passes over prefix trees."""
     player = policy(who)
     passes = player.divide(
@@ -170,7 +173,7 @@ def tree_update(who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence
     def forward(part: Sequence[StepSample]) -> Scores:  # noqa: ARG001 - the passes are in the same order
         return player.score(next(upcoming))
 
-    return update(who.model, optimizer, parts, forward, REINFORCE)
+    return update(who.model, optimizer, parts, forward, terms)
 
 
 def sgd(who: Reader) -> torch.optim.Optimizer:

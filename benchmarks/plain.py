@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from reflectrl.config.rlft import Terms
 from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
@@ -26,9 +27,9 @@ from reflectrl.models.policy import Scores
 from reflectrl.models.reflector import Chosen
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample
-from reflectrl.training.objective import Objective, step_losses
+from reflectrl.training.objective import step_losses
 
-REINFORCE = Objective(epsilon=None, entropy_coef=0.0, value_coef=0.0)
+REINFORCE = Terms()
 Update = Callable[[Sequence[StepSample]], float]
 """Learns from steps and returns their mean loss."""
 
@@ -237,7 +238,7 @@ def plain_update(
     samples: Sequence[StepSample],
     *,
     rows: int = 1,
-    objective: Objective = REINFORCE,
+    terms: Terms = REINFORCE,
 ) -> float:
     """One optimizer step from full-vocabulary logits, ``rows`` steps a forward pass, padded on the right."""
 
@@ -250,9 +251,7 @@ def plain_update(
         sizes = [len(sample.view.menu.actions) for sample in part]
         return scores_of(menu_distribution(last, label_ids, sizes), part)
 
-    return update(
-        model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, objective
-    )
+    return update(model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, terms)
 
 
 def bucketed_update(
@@ -262,13 +261,13 @@ def bucketed_update(
     samples: Sequence[StepSample],
     *,
     budget: int,
-    objective: Objective = REINFORCE,
+    terms: Terms = REINFORCE,
 ) -> float:
     """The fair baseline: only the labels' rows of the head, steps of similar length, ``budget`` tokens a forward pass.
 
     ``model`` needs a choice head (``add_choice_head``), as for ``padded_update``.
     """
-    return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), objective)
+    return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), terms)
 
 
 def padded_update(
@@ -277,10 +276,10 @@ def padded_update(
     encoder: PromptEncoder,
     episodes: Sequence[Sequence[StepSample]],
     *,
-    objective: Objective = REINFORCE,
+    terms: Terms = REINFORCE,
 ) -> float:
     """Only the labels' rows of the head, one padded batch an episode."""
-    return update(model, optimizer, episodes, _choices(model, encoder), objective)
+    return update(model, optimizer, episodes, _choices(model, encoder), terms)
 
 
 def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
@@ -315,7 +314,7 @@ def update(
     optimizer: torch.optim.Optimizer,
     parts: Sequence[Sequence[StepSample]],
     forward: Callable[[Sequence[StepSample]], Scores],
-    objective: Objective,
+    terms: Terms,
 ) -> float:
     """One optimizer step over all parts, whose gradients add up; the mean loss."""
     steps, total = sum(map(len, parts)), 0.0
@@ -323,15 +322,16 @@ def update(
     for part in parts:
         scores = forward(part)
         rows = [(sample.decision.logprob, sample.advantage, sample.target) for sample in part]
-        old_logprobs, advantages, returns = torch.tensor(rows, device=model.device).unbind(-1)
+        old_logprobs, advantages, targets = torch.tensor(rows, device=model.device).unbind(-1)
         loss = step_losses(
-            objective,
+            terms,
+            0.0,
             logprobs=scores.logprobs,
             old_logprobs=old_logprobs,
             advantages=advantages,
             entropies=scores.entropies,
             values=scores.values,
-            returns=returns,
+            targets=targets,
         ).total
         (loss / steps).backward()
         total += float(loss.detach())

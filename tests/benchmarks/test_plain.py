@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engine_prompts import NANO, nano, set_up
+from engine_sides import asks, iteration, plain_reflector, policy, reflector, tree_update
 from plain import (
     PlainPolicy,
     PlainReflector,
@@ -15,14 +16,14 @@ from plain import (
     plain_update,
 )
 
+from reflectrl.config.rlft import PPOTerm, Term, Terms
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import reflecting
 from reflectrl.rollout import rollout
-from reflectrl.training.objective import Objective
 
-PPO = Objective(epsilon=0.2, entropy_coef=0.05, value_coef=0.0)
+PPO = Terms(ppo=PPOTerm(epsilon=0.2), entropy=Term(coef=0.05))
 
 
 @pytest.fixture(scope="module", params=NANO)
@@ -65,14 +66,19 @@ def test_all_updates_have_the_same_gradients(played):
     ]
     samples = [sample for episode in each for sample in episode]
     assert any(sample.advantage > 0.1 for sample in samples)
-    wanted_loss, wanted = gradients(reader, plain_update, reader.label_ids, samples, objective=PPO)
+
+    def trees(model, optimizer, encoder, samples, *, terms):
+        return tree_update(replace(reader, model=model, encoder=encoder), optimizer, samples, terms)
+
+    wanted_loss, wanted = gradients(reader, plain_update, reader.label_ids, samples, terms=PPO)
     assert max(float(gradient.abs().max()) for gradient in wanted.values()) > 1e-2
     for update, *arguments in (
         (plain_update, reader.label_ids, samples, {"rows": 4}),
         (bucketed_update, samples, {"budget": 400}),
         (padded_update, each, {}),
+        (trees, samples, {}),
     ):
-        loss, found = gradients(reader, update, *arguments[:-1], objective=PPO, **arguments[-1])
+        loss, found = gradients(reader, update, *arguments[:-1], terms=PPO, **arguments[-1])
         assert loss == pytest.approx(wanted_loss, abs=1e-5)
         for name, gradient in wanted.items():
             scale = max(1.0, float(gradient.norm()))
@@ -105,3 +111,17 @@ def test_plain_players_play_the_episodes_that_players_of_the_library_play(played
     assert [[turn.reflection for turn in whole.turns] for whole in found] == [
         [turn.reflection for turn in whole.turns] for whole in wanted
     ]
+
+
+def test_both_sides_play_and_learn_an_iteration_of_recorded_views(played):
+    _, episodes, reader = played
+    for player, speaker in (
+        (PlainPolicy(reader.model, reader.encoder, reader.label_ids), plain_reflector(reader, 1.0)),
+        (policy(reader), reflector(reader, 1.0)),
+    ):
+        learned = []
+        iteration(player, speaker, learned.extend, episodes[:1])
+        assert learned == [step.sample for step in episodes[0]]
+    asked = reflector(reader, 0.0, cache_size=100)
+    asks(asked, [episodes[0]] * 2)
+    assert asked.hit_rate >= 0.5
