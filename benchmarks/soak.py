@@ -38,6 +38,7 @@ from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.workers.env import Local, Pending
 
 SAMPLES = 100
 GROWTH = 5.0
@@ -205,10 +206,11 @@ def alfworld(folder: Path, out: Path, count: int, seed: int, overrides: Sequence
         envs = pool.make({}, SIDE_BY_SIDE)
         tasks = envs[0].tasks("train")
         episodes = [Episode(tasks[n % len(tasks)], derive_seed(seed, "episode", n)) for n in range(count)]
+        begun: list[Pending | Local] = []
         for start in range(0, count, TOGETHER):
             done = start + len(episodes[start : start + TOGETHER])
-            now = rollout(envs, episodes[start:done], policy=policy, seats=(), layout=layout)
-            begin_ahead(envs, episodes[done : done + TOGETHER])
+            now = rollout(envs, episodes[start:done], policy=policy, seats=(), layout=layout, begun=begun)
+            begun = begin_ahead(envs, episodes[done : done + TOGETHER])
             played += sum(len(trajectory.turns) for trajectory in now)
             write_trajectories(folder / "trajectories" / f"{start:05d}.jsonl", header, now[:8])
             watch.look(done, lambda played=played: played)  # type: ignore[misc]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
-from reflectrl.core import EpisodeFailed, Hints, NatLangEnv, Task, Trajectory, Turn
+from reflectrl.core import EpisodeFailed, Hints, InvalidInput, NatLangEnv, Task, Trajectory, Turn
 from reflectrl.core.profile import part
 from reflectrl.players import Policy, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State
 from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
-from reflectrl.workers.pool import ask_ahead, send_ahead
+from reflectrl.workers.env import Local, Pending, gather, send
 from reflectrl.workers.protocol import AskHints, Reset, Step
 
 
@@ -25,7 +26,7 @@ class Episode:
 
     @property
     def reset(self) -> Reset:
-        """What begins it."""
+        """Request that begins the episode."""
         return Reset(self.task, self.seed)
 
 
@@ -35,19 +36,27 @@ class _Slot:
     def __init__(self, env: NatLangEnv) -> None:
         self.env = env
         self.free = True
+        self.pending: Pending | Local | None = None  # a request that was sent, until its result is read
 
-    def take(self, dealt: tuple[int, Episode]) -> _Slot:
-        """Take an episode and its number, to begin it later."""
-        self.number, self.episode = dealt
+    def take(self, number: int, episode: Episode, begun: Pending | Local | None) -> _Slot:
+        """Take an episode and its number, to begin it later, and its reset if that was sent before."""
+        self.number, self.episode, self.pending = number, episode, begun
         return self
 
+    def read(self) -> Any:
+        """Return the result of the pending request, once it has come."""
+        if self.pending is None:
+            raise RuntimeError("a result was read before its request was sent")
+        pending, self.pending = self.pending, None
+        return pending.result()
+
     def begin(self) -> None:
-        """Begin the episode."""
+        """Begin the episode, whose reset was sent."""
         self.turns: list[Turn] = []
         self.carried: dict[str, str] = {}  # words of episode_start, in view until the end
         self.hints: Hints | None = None
         self.trajectory: Trajectory | None = None
-        self.env.reset(seed=self.episode.seed, options={"task": self.episode.task})
+        self.read()
         self.free = False
 
     @property
@@ -56,13 +65,16 @@ class _Slot:
         return State(self.env.observation, past, self.episode.seed, self.carried, self.hints)
 
     def ask(self) -> None:
-        """Ask the expert about the present state."""
-        self.hints = self.env.hints()
+        """Take in what the expert was asked about the present state."""
+        self.hints = self.read()
 
     def play(self, move: Move, starting: Sequence[str]) -> None:
-        """Play one move; there is a trajectory once it was the last. Words of the roles ``starting`` are carried."""
+        """Play one move, whose action was sent; there is a trajectory once it was the last.
+
+        Words of the roles ``starting`` are carried.
+        """
         observation = self.env.observation
-        _, reward, terminated, truncated, info = self.env.step(move.decision.action)
+        _, reward, terminated, truncated, info = self.read()
         self.carried = {**self.carried, **{role: move.said[role].text for role in starting if role in move.said}}
         self.turns.append(
             Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
@@ -80,6 +92,7 @@ def rollout(
     seats: Sequence[Seat],
     layout: PromptFormat,
     bootstrap: bool = False,
+    begun: Sequence[Pending | Local] = (),
     on_episode: Callable[[Trajectory], None] | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Trajectory]:
@@ -98,19 +111,29 @@ def rollout(
         seats: the frozen players; without a reflector among them, prompts have no reflection.
         layout: how prompts are written.
         bootstrap: estimate the value of the state in which an episode was truncated (``Trajectory.last_value``).
+        begun: pending resets of the first of ``episodes``, from ``begin_ahead``.
         on_episode: called with each finished episode, in order of finishing.
         on_turn: called with each step once it is played, without its episode: to watch a single one.
 
     Returns:
         One trajectory an episode, in the order given, less those that were dropped (``EpisodeFailed``).
 
+    Raises:
+        InvalidInput: ``begun`` are resets of other environments or episodes.
+
     """
+    for env, episode, reset in zip(envs, episodes, begun, strict=False):
+        if reset.env is not env or reset.request != episode.reset:
+            raise InvalidInput(
+                f"the reset of task {episode.task.id!r} was given as begun, but another one was sent to its "
+                "environment; pass begin_ahead and rollout the same environments and episodes."
+            )
     done: dict[int, Trajectory] = {}
-    queue = list(enumerate(episodes))[::-1]
+    queue = list(zip_longest(range(len(episodes)), episodes, begun[: len(episodes)]))[::-1]
     slots = [_Slot(env) for env in envs[: len(queue)]]
     while queue or not all(slot.free for slot in slots):
         playing = [slot for slot in slots if not slot.free]
-        joining = [slot.take(queue.pop()) for slot in slots if slot.free and queue]
+        joining = [slot.take(*queue.pop()) for slot in slots if slot.free and queue]
         played = _step(playing, joining, policy, seats, layout)
         if on_turn is not None:
             for slot in played:
@@ -124,33 +147,39 @@ def rollout(
             done[slot.number] = trajectory
             if on_episode is not None:
                 on_episode(trajectory)
-        _each(_Slot.begin, joining, [slot.episode.reset for slot in joining])
+        _each(_Slot.begin, joining)
     return [done[number] for number in sorted(done)]
 
 
-def begin_ahead(envs: Sequence[NatLangEnv], episodes: Sequence[Episode]) -> None:
+def begin_ahead(envs: Sequence[NatLangEnv], episodes: Sequence[Episode]) -> list[Pending | Local]:
     """Have environments in worker processes begin the first of ``episodes`` while the caller does something else.
 
-    It is for who will play the same episodes over the same environments next: ``rollout`` finds them begun, or tells
-    what went wrong. Nothing has to be undone if they are not played. Environments of this process begin nothing ahead.
+    Environments of this process begin nothing ahead.
+
+    Returns:
+        Pending resets, for ``rollout`` over the same environments and episodes, which reports what went wrong. Nothing
+        has to be undone if they are not played.
+
     """
     together = list(zip(envs, episodes, strict=False))
-    send_ahead([env for env, _ in together], [episode.reset for _, episode in together])
+    return send([env for env, _ in together], [episode.reset for _, episode in together])
 
 
-def _each(
-    method: Callable[..., None],
-    slots: Sequence[_Slot],
-    requests: Sequence[Reset | Step | AskHints],
-    *arguments: Sequence[Any],
-) -> list[_Slot]:
-    """Call a method of each slot, known to make this request; returns the slots whose episode was not dropped at it."""
+def _send(slots: Sequence[_Slot], requests: Sequence[Reset | Step | AskHints]) -> None:
+    """Send a request to the environment of each slot; ``_each`` reads the results."""
+    with part("environments: send"):
+        for slot, pending in zip(slots, send([slot.env for slot in slots], requests), strict=True):
+            slot.pending = pending
+
+
+def _each(read: Callable[..., None], slots: Sequence[_Slot], *arguments: Sequence[Any]) -> list[_Slot]:
+    """Have each slot read the result of its pending request; returns those whose episode was not dropped at it."""
     left = []
-    with part(f"environments: {method.__name__}"):
-        ask_ahead([slot.env for slot in slots], requests)
+    with part(f"environments: {read.__name__}"):
+        gather([slot.pending for slot in slots if slot.pending is not None])
         for slot, *given in zip(slots, *arguments, strict=True):
             try:
-                method(slot, *given)
+                read(slot, *given)
             except EpisodeFailed:
                 slot.free = True
             else:
@@ -167,14 +196,16 @@ def _step(
 ) -> list[_Slot]:
     """One step of every slot; returns those that played it. Meanwhile others come to join them."""
     if reads_hints(policy, seats):
-        slots = _each(_Slot.ask, slots, [AskHints()] * len(slots))
-    begin_ahead([slot.env for slot in joining], [slot.episode for slot in joining])  # hints would have waited for it
+        _send(slots, [AskHints()] * len(slots))
+        slots = _each(_Slot.ask, slots)
+    unsent = [slot for slot in joining if slot.pending is None]
+    _send(unsent, [slot.episode.reset for slot in unsent])  # after the hints, which would have waited for it
     if not slots:
         return []
     moves = play_turn([slot.state for slot in slots], policy=policy, seats=seats, layout=layout)
     starting = [seat.role for seat in seats if seat.when == "episode_start"]
-    steps = [Step(move.decision.action) for move in moves]
-    return _each(_Slot.play, slots, steps, moves, [starting] * len(slots))
+    _send(slots, [Step(move.decision.action) for move in moves])
+    return _each(_Slot.play, slots, moves, [starting] * len(slots))
 
 
 def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> None:
@@ -184,7 +215,7 @@ def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequenc
         return
     if reads_hints(policy, seats):
         for slot in cut:
-            slot.ask()
+            slot.hints = slot.env.hints()
     moves = play_turn([slot.state for slot in cut], policy=policy, seats=seats, layout=layout)
     for slot, move in zip(cut, moves, strict=True):
         if slot.trajectory is not None:

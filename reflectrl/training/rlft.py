@@ -45,6 +45,7 @@ from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, step_losses
 from reflectrl.training.replay import ReplayBuffer
+from reflectrl.workers.env import Local, Pending
 
 STATE_NAME = "reflectrl_state_{rank}.json"
 VALUE_HEAD_NAME = "value_head.safetensors"
@@ -113,6 +114,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self._seats = seats
         self._env_factory = env_factory
         self._envs: Sequence[NatLangEnv] = ()
+        self._begun: list[Pending | Local] = []  # resets of the next iteration's episodes
         self._on_iteration = on_iteration
         self._stop = stop or Stop()
         self._failures = failures or Path(args.output_dir) / "failures"
@@ -197,14 +199,16 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                 seats=self._seats,
                 layout=self._layout,
                 bootstrap=self._value_head is not None,
+                begun=self._begun,
             )
+        self._begun = []
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
                 "nothing to learn from: fix the environment, then continue from the last checkpoint (the same command)."
             )
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
-            begin_ahead(self._envs, self._episodes(stage, self.iteration + 1))  # they are reset during the update
+            self._begun = begin_ahead(self._envs, self._episodes(stage, self.iteration + 1))  # during the update
         return played
 
     def _episodes(self, stage: Stage, iteration: int) -> list[Episode]:

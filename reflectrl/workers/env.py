@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,8 +16,22 @@ from reflectrl.core.env import NatLangEnv, place_in_episode
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 from reflectrl.workers.limits import WorkerLimits
-from reflectrl.workers.process import Broken, Lost, WorkerProcess, progress
-from reflectrl.workers.protocol import AskHints, Close, Describe, ListTasks, Made, Make, Played, Request, Reset, Step
+from reflectrl.workers.process import Broken, Call, WorkerProcess, progress
+from reflectrl.workers.protocol import (
+    Answer,
+    AskHints,
+    Close,
+    Describe,
+    ListTasks,
+    Made,
+    Make,
+    Played,
+    Raised,
+    Refused,
+    Request,
+    Reset,
+    Step,
+)
 
 MAKE_DEADLINE_S = 60.0
 """Time for making an environment, however short the deadline: a process starts and imports for it."""
@@ -57,47 +70,79 @@ class FailureCount:
             self.recycled += 1
 
 
-class Pending:
-    """A request to an environment, sent again when it fails, until ``answer`` holds the answer or an error."""
+class Pending(Call):
+    """A request to an environment in a worker process, sent again when it fails, until there is an answer or an error.
+
+    Args:
+        env: the environment.
+        request: the request to it.
+
+    """
 
     def __init__(self, env: WorkerEnv, request: Request) -> None:
+        super().__init__(env.number, request)
         self.env = env
-        self.request = request
-        self.answer: Future[Any] = Future()
-        self._reply: Future[Any] | None = None  # to the present attempt
+        self._dropped: EpisodeFailed | None = None
         self._failures = 0
 
-    def sent(self, reply: Future[Any]) -> None:
-        """Remember the reply to come."""
-        self._reply = reply
+    def result(self) -> Any:
+        """Wait for the answer, and return what the environment's method does when it is called in this process.
+
+        The environment stands where the request leads from then on, even if it was asked for something else meanwhile.
+
+        Raises:
+            InvalidInput: the environment refused.
+            EpisodeFailed: it failed, and failures drop the episode.
+            WorkFailed: it failed once too often, or all together did.
+
+        """
+        return self.env.collect(self)
+
+    def answer(self) -> Any:
+        """Return the answer, which has come, or raise the error that came instead; see ``result``."""
+        if self._dropped is not None:
+            raise self._dropped
+        if isinstance(self.reply, Refused):
+            raise InvalidInput(self.reply.sentence)
+        return self.reply.value if isinstance(self.reply, Answer) else None
+
+    @property
+    def done(self) -> bool:
+        """True if there is an answer, or an error that is final."""
+        return isinstance(self.reply, Answer | Refused) or self._dropped is not None
 
     def settle(self) -> bool:
-        """Take in the reply if it has come; returns whether there is an answer."""
-        if self._reply is not None and self._reply.done():
-            reply, self._reply = self._reply, None
-            with self.attempt():
-                self.answer.set_result(reply.result())
-        return self.answer.done()
+        """Deal with a failure; returns whether the request is done. Its process must not be busy."""
+        if isinstance(self.reply, Raised):
+            how, self.reply = self.reply.what, None
+            self.fail(how)
+        return self.done
 
-    @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Attribute errors raised inside the block to this request: fail it, or leave it to be sent again."""
+    def revive(self) -> None:
+        """Revive the environment; if that fails, so does the request."""
         try:
-            yield
-        except Lost:
-            pass
+            self.env.revive()
         except InvalidInput as refusal:
-            self.answer.set_exception(refusal)
+            self.reply = Refused(str(refusal))
         except Broken as broken:
-            self._fail(f"{self.env.failed_at(self.request)}: it {broken}")
+            self.fail(str(broken))
+        else:
+            if isinstance(self.request, Make):
+                self.reply = Answer(self.env.made)
 
-    def _fail(self, sentence: str) -> None:
-        count = self.env.count
+    def fail(self, how: str) -> None:
+        """Count a failure; the request is sent again, unless failures drop the episode.
+
+        Raises:
+            WorkFailed: it failed once too often, or all together did.
+
+        """
+        count, sentence = self.env.count, f"{self.env.failed_at(self.request)}: it {how}"
         self.env.abandon()
         count.count_failure(sentence)
         self._failures += 1
         if count.limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
-            self.answer.set_exception(EpisodeFailed(f"{sentence}; the episode is dropped."))
+            self._dropped = EpisodeFailed(f"{sentence}; the episode is dropped.")
         elif self._failures == MAX_ATTEMPTS:
             raise WorkFailed(
                 f"{sentence}; it was tried {MAX_ATTEMPTS} times: fix the environment, or raise deadline_s if it is "
@@ -107,47 +152,83 @@ class Pending:
             self.env.worker.stop()  # the last attempt has a process without open files or threads of earlier ones
 
 
-def gather(requests: Sequence[Pending], *, wait: bool = True) -> None:
-    """Send requests, each process's in one message, and wait for the answers.
+@dataclass(frozen=True)
+class Local:
+    """A request to an environment that lives in this process, which is made when its result is read."""
+
+    env: NatLangEnv
+    request: Reset | Step | AskHints
+
+    def result(self) -> Any:
+        """Return what the environment's method does."""
+        return _call(self.env, self.request)
+
+
+def send(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> list[Pending | Local]:
+    """Send a request to each environment; those in worker processes work while the caller does something else.
+
+    An environment waits until all requests that were sent to its process before are answered, so a slow one holds up
+    those it shares a process with, and no others. The deadline is counted once an answer is waited for.
+
+    Returns:
+        Pending results. Read them, after ``gather`` where there are several, before the environments are used again.
+
+    """
+    pending = [
+        env.pend(request) if isinstance(env, WorkerEnv) else Local(env, request)
+        for env, request in zip(envs, requests, strict=True)
+    ]
+    gather(pending, wait=False)
+    return pending
+
+
+def gather(requests: Sequence[Pending | Local], *, wait: bool = True) -> None:
+    """Wait for the answers of worker processes, side by side; what failed or was not sent yet is sent.
 
     Args:
         requests: at most one for each environment.
-        wait: without it, only what the processes were sent before is waited for, and a request that fails is sent
-            again when it is waited for.
+        wait: without it, requests are sent, and only what the processes were sent before is waited for.
 
     Raises:
         WorkFailed: a request failed once too often, or all together did.
 
     """
-    workers = list(dict.fromkeys(pending.env.worker for pending in requests))
+    unanswered: dict[WorkerProcess, list[Pending]] = {}
+    for request in requests:
+        if isinstance(request, Pending):
+            unanswered.setdefault(request.env.worker, []).append(request)
     with contextlib.ExitStack() as locks:
-        for worker in sorted(workers, key=id):  # in one order, or two threads might each wait for the other
+        for worker in sorted(unanswered, key=id):  # in one order, or two threads might each wait for the other
             locks.enter_context(worker.lock)
             worker.restart_clock()
-        while workers:
-            for worker in [worker for worker in workers if not worker.busy]:
-                unanswered = [pending for pending in requests if pending.env.worker is worker and not pending.settle()]
-                if unanswered:
-                    _send(worker, unanswered)
-                if not (unanswered and wait):
-                    workers.remove(worker)
-            if busy := [worker for worker in workers if worker.busy]:
-                progress(busy, requests[0].env.count.limits.deadline_s)
+        while unanswered:
+            for worker in [worker for worker in unanswered if not worker.busy]:
+                calls = unanswered[worker] = [call for call in unanswered[worker] if not call.settle()]
+                if calls:
+                    _send(worker, calls)
+                if not (calls and wait):
+                    del unanswered[worker]
+            if busy := [worker for worker in unanswered if worker.busy]:
+                progress(busy, unanswered[busy[0]][0].env.count.limits.deadline_s)
 
 
-def _send(worker: WorkerProcess, requests: Sequence[Pending]) -> None:
-    """Send the requests of all environments that are alive or can be brought back."""
-    _recycle(worker, requests[0].env.count, sum(isinstance(pending.request, Reset) for pending in requests))
-    for pending in requests:
-        with pending.attempt():
-            pending.env.revive()
-            if isinstance(pending.request, Make):
-                pending.answer.set_result(pending.env.made)
-    ready = [pending for pending in requests if pending.env.alive and not pending.answer.done()]
-    if ready:
-        replies = worker.send([(pending.env.number, pending.request) for pending in ready])
-        for pending, reply in zip(ready, replies, strict=True):
-            pending.sent(reply)
+def _send(worker: WorkerProcess, calls: Sequence[Pending]) -> None:
+    """Send the requests of all environments that are alive or can be revived."""
+    _recycle(worker, calls[0].env.count, sum(isinstance(call.request, Reset) for call in calls))
+    for call in calls:
+        call.revive()
+    if ready := [call for call in calls if call.env.alive and not call.done]:
+        worker.send(ready)
+
+
+def _call(env: NatLangEnv, request: Request) -> Any:
+    """Call the method of an environment that a request stands for."""
+    match request:
+        case Reset(task=task, seed=seed):
+            return env.reset(seed=seed, options={"task": task})
+        case Step(action=action):
+            return env.step(action)
+    return env.hints()
 
 
 def _recycle(worker: WorkerProcess, count: FailureCount, episodes: int) -> None:
@@ -191,7 +272,8 @@ class WorkerEnv(NatLangEnv):
         self.number = number
         self._make = make
         self._made_in = 0  # the life of the worker in which the inner environment was made; 0 for none
-        self._prefetched: Pending | None = None
+        self._unread: Pending | None = None  # the last request, until its answer is read
+        self._collected: Pending | None = None  # the request whose result is being read
         self._begun: Reset | None = None
         self._played: list[str] = []
         self._seen = Observation("", ())
@@ -326,25 +408,32 @@ class WorkerEnv(NatLangEnv):
             return None
         return seen
 
-    def prefetch(self, request: Request) -> Pending:
-        """Return a pending request, which is used when the environment is asked for just this next.
+    def pend(self, request: Request) -> Pending:
+        """Return a request that is still to be sent.
 
-        When it is asked for anything else, the inner environment may have gone another way, and is given up.
+        If the last one was not read, the inner environment may have gone another way, and is given up.
         """
-        if self._prefetched is not None:
-            if request == self._prefetched.request:
-                return self._prefetched
+        if self._unread is not None:
             self.abandon()
         if isinstance(request, Reset):
             self._begun, self._played = None, []
-        self._prefetched = Pending(self, request)
-        return self._prefetched
+        self._unread = Pending(self, request)
+        return self._unread
+
+    def collect(self, pending: Pending) -> Any:
+        """Return the result of a pending request, which is made again if another one came after it."""
+        self._collected = pending if pending is self._unread else None
+        try:
+            return _call(self, pending.request)
+        finally:
+            self._collected = None
 
     def _ask(self, request: Request) -> Any:
-        pending = self.prefetch(request)
-        gather([pending])
-        self._prefetched = None
-        return pending.answer.result()
+        pending = self._collected or self.pend(request)
+        if not pending.done:
+            gather([pending])
+        self._unread = None
+        return pending.answer()
 
     def failed_at(self, request: Request) -> str:
         """Begin a sentence on a request that failed."""

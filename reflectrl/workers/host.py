@@ -131,5 +131,7 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
 
 def _bare(kind: type[T], record: T) -> T:
     """Copy a record without what an author's own subclass of it may hold besides."""
+    if type(record) is kind:
+        return record
     names = (field.name for field in fields(kind))  # type: ignore[arg-type]  # it is a dataclass
     return kind(*(getattr(record, name) for name in names))

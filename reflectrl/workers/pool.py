@@ -1,9 +1,8 @@
 """``WorkerPool``: environments in worker processes, which may crash or stall without taking the work with them.
 
-A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos. ``ask_ahead`` lets many of
-them work side by side: each process is sent all of its requests in one message, so a busy processor has to turn to it
-once, not once for each environment. ``send_ahead`` lets them work while the caller does something else. A process that
-dies or stalls is started again, and each of its environments plays its own episode again before it is used next.
+A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos. ``send`` lets many of them
+work side by side, and while the caller does something else. A process that dies or stalls is started again, and each of
+its environments plays its own episode again before it is used next.
 """
 
 from __future__ import annotations
@@ -16,33 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.registry import env_path
-from reflectrl.workers.env import FailureCount, WorkerEnv, gather
+from reflectrl.workers.env import FailureCount, WorkerEnv
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.process import WorkerProcess
-from reflectrl.workers.protocol import AskHints, Make, Reset, Step
-
-
-def ask_ahead(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> None:
-    """Have environments in worker processes answer, side by side, what each of them will be asked next.
-
-    The answers, an ``EpisodeFailed`` too, are kept until the environment is reset, stepped or asked for hints in just
-    this way. Environments that live in this process do nothing ahead.
-    """
-    gather([env.prefetch(request) for env, request in zip(envs, requests, strict=True) if isinstance(env, WorkerEnv)])
-
-
-def send_ahead(envs: Sequence[NatLangEnv], resets: Sequence[Reset]) -> None:
-    """Do as ``ask_ahead`` without waiting: environments are reset while the caller does something else.
-
-    The next use of an environment waits until all those of its process are reset, so one slow reset holds up those it
-    shares a process with, and no others. Only then is the deadline counted.
-    """
-    gather(
-        [env.prefetch(reset) for env, reset in zip(envs, resets, strict=True) if isinstance(env, WorkerEnv)], wait=False
-    )
+from reflectrl.workers.protocol import Make
 
 
 class WorkerPool:

@@ -13,13 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from reflectrl.core.errors import InvalidInput
-from reflectrl.workers.protocol import Answer, Numbered, Raised, Refused, Request, decode_reply, encode_requests
+from reflectrl.workers.protocol import Raised, Refused, Reply, Request, decode_reply, encode_requests
 
 CLOSE_GRACE_S = 5.0
 """Time that a process has to close its environments when it is no longer needed."""
@@ -42,8 +42,15 @@ class Broken(Exception):
     """A request failed with its environment; the message says how: ``died of SIGKILL``."""
 
 
-class Lost(Exception):
-    """A request went under with a process that ended because of another one, or of an interrupt: send it again."""
+@dataclass(eq=False)
+class Call:
+    """A request to one environment of a process, and the reply once it has come."""
+
+    number: int
+    """The environment's number, unique among those of its process."""
+    request: Request
+    reply: Reply | None = None
+    """``None`` until it comes, and for good if the process ends because of another call: the request is sent again."""
 
 
 class WorkerProcess:
@@ -68,7 +75,7 @@ class WorkerProcess:
         """Goes up whenever the process ends: environments of an earlier life are gone."""
         self.episodes = 0
         """Episodes begun in this life, as its user counts them."""
-        self._pending: deque[tuple[Request, Future[Any]]] = deque()
+        self._pending: deque[Call] = deque()
         self._waiting_since = self._weighed_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: FileIO
@@ -107,18 +114,15 @@ class WorkerProcess:
                 process_group=0,
             )
 
-    def send(self, requests: Sequence[Numbered]) -> list[Future[Any]]:
-        """Send requests in one message to a process that is not busy; ``progress`` brings the answers.
-
-        A future raises ``InvalidInput`` (the environment refused), ``Broken`` or ``Lost``.
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send requests in one message to a process that is not busy; ``progress`` brings the replies.
 
         Raises:
             InvalidInput: options that are not plain values.
 
         """
-        rest = memoryview(encode_requests(requests))
-        futures: list[Future[Any]] = [Future() for _ in requests]
-        self._pending.extend((request, future) for (_, request), future in zip(requests, futures, strict=True))
+        rest = memoryview(encode_requests([(call.number, call.request) for call in calls]))
+        self._pending.extend(calls)
         self.restart_clock()
         try:
             while rest:
@@ -128,14 +132,25 @@ class WorkerProcess:
         except BaseException:  # interrupted, with half of the message sent
             self.kill()
             raise
-        return futures
 
     def ask(self, number: int, request: Request, deadline_s: float) -> Any:
-        """Send a single request to a process that is not busy, and wait; raises what its future does."""
-        [future] = self.send([(number, request)])
-        while not future.done():
+        """Send a single request to a process that is not busy, and wait for the answer.
+
+        Raises:
+            InvalidInput: the environment refused.
+            Broken: it failed.
+
+        """
+        call = Call(number, request)
+        self.send([call])
+        while self.busy:
             progress([self], deadline_s)
-        return future.result()
+        match call.reply:
+            case Refused(sentence=sentence):
+                raise InvalidInput(sentence)
+            case Raised(what=what):
+                raise Broken(what)
+        return call.reply and call.reply.value
 
     def restart_clock(self) -> None:
         """Count the deadline of the next reply from now on."""
@@ -203,29 +218,19 @@ class WorkerProcess:
         status = process.wait()
         self.life += 1
         self.episodes = 0
-        lost, self._pending = self._pending, deque()
-        for _, future in lost:
-            future.set_exception(Lost())
+        self._pending.clear()
         return status
 
     def _take(self, line: bytes) -> None:
         if not self._pending or not self._fits_memory():
             return
-        request, future = self._pending[0]
         try:
-            reply = decode_reply(line, request)
+            self._pending[0].reply = decode_reply(line, self._pending[0].request)
         except (ValueError, RecursionError) as error:
             self._fail(f"sent what cannot be read: {error}")
-            return
-        self._pending.popleft()
-        self.restart_clock()
-        match reply:
-            case Answer(value=value):
-                future.set_result(value)
-            case Refused(sentence=sentence):
-                future.set_exception(InvalidInput(sentence))
-            case Raised(what=what):
-                future.set_exception(Broken(what))
+        else:
+            self._pending.popleft()
+            self.restart_clock()
 
     def _fits_memory(self) -> bool:
         if self.max_memory_mb is None or time.monotonic() - self._weighed_at < MEMORY_CHECK_INTERVAL_S:
@@ -239,10 +244,10 @@ class WorkerProcess:
 
     def _fail(self, how: str) -> None:
         """End the process, and blame the request that was under way."""
-        blamed = self._pending.popleft()[1] if self._pending else None
+        blamed = self._pending.popleft() if self._pending else None
         status = self.kill()
         if blamed is not None:
-            blamed.set_exception(Broken(f"died {_cause(status)}" if how == "died" else how))
+            blamed.reply = Raised(f"died {_cause(status)}" if how == "died" else how)
 
 
 def progress(processes: Sequence[WorkerProcess], deadline_s: float) -> None:

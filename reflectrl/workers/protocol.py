@@ -111,6 +111,10 @@ class Raised(Message, frozen=True):
     what: str
 
 
+Reply = Answer[Any] | Refused | Raised
+"""What a worker sends for a request."""
+
+_ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
 _REQUESTS = msgspec.json.Decoder(list[Numbered])
 _ANSWERS: Mapping[type[Request], Any] = {
     Make: Made,
@@ -126,7 +130,7 @@ _REPLIES = {request: msgspec.json.Decoder(Answer[kind] | Refused | Raised) for r
 
 def encode_line(message: object) -> bytes:
     """Write a message, or a list of them, as a line of JSON."""
-    return msgspec.json.encode(message, enc_hook=to_plain) + b"\n"
+    return _ENCODER.encode(message) + b"\n"
 
 
 def encode_requests(requests: Sequence[Numbered]) -> bytes:
@@ -149,14 +153,14 @@ def decode_requests(line: bytes) -> list[Numbered]:
     return _REQUESTS.decode(line)
 
 
-def decode_reply(line: bytes, request: Request) -> Answer[Any] | Refused | Raised:
+def decode_reply(line: bytes, request: Request) -> Reply:
     """Read the reply to ``request`` that a worker has sent.
 
     Raises:
         ValueError: it is none.
 
     """
-    reply: Answer[Any] | Refused | Raised = _REPLIES[type(request)].decode(line)
+    reply: Reply = _REPLIES[type(request)].decode(line)
     return reply
 
 

@@ -15,8 +15,7 @@ from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.workers.limits import WorkerLimits
-from reflectrl.workers.pool import WorkerPool, send_ahead
-from reflectrl.workers.protocol import Reset
+from reflectrl.workers.pool import WorkerPool
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
 
@@ -71,8 +70,9 @@ def episodes(*lengths, note=""):
 STAGGERED = episodes(1, 3, 2, 6, 1, 1, 4, 2, 5, 3, 1, 2)
 
 
-def play(envs, to_play=STAGGERED, policy=None, seats=()):
-    return rollout(envs, to_play, policy=policy or RandomPolicy(), seats=seats, layout=PromptFormat())
+def play(envs, to_play=STAGGERED, policy=None, seats=(), begun=()):
+    layout = PromptFormat()
+    return rollout(envs, to_play, policy=policy or RandomPolicy(), seats=seats, layout=layout, begun=begun)
 
 
 def here(to_play=STAGGERED, **players):
@@ -122,8 +122,7 @@ def test_two_threads_may_begin_ahead_in_the_same_processes(pools):
 def test_long_answers_that_nobody_waits_for_yet_block_nothing(pools):
     long = episodes(*[1, 2] * 16, note="x" * 30_000)
     envs = pools[0].make("faulty", {}, 16)
-    begin_ahead(envs, long)
-    assert play(envs, long) == here(long)
+    assert play(envs, long, begun=begin_ahead(envs, long)) == here(long)
 
 
 # ---- while the others think ------------------------------------------------------------------------------------------
@@ -225,11 +224,11 @@ def test_episodes_begun_between_two_rollouts_are_under_way_at_once_and_are_not_b
     log = tmp_path / "log"
     with WorkerPool(2) as pool:
         envs = pool.make("faulty", {"fault": "wait", "log": str(log), **met}, 3)
-        begin_ahead(envs, STAGGERED)
+        begun = begin_ahead(envs, STAGGERED)
         faulty.wait_until(Path(met["marker"]).exists)
         assert not Path(met["gate"]).exists()
         Path(met["gate"]).touch()
-        assert play(envs) == here()
+        assert play(envs, begun=begun) == here()
     assert sorted(log.read_text().split()) == sorted(episode.task.id for episode in STAGGERED)
     assert pool.failures == 0
 
@@ -237,16 +236,16 @@ def test_episodes_begun_between_two_rollouts_are_under_way_at_once_and_are_not_b
 def test_there_may_be_more_environments_or_more_episodes(pools):
     envs = pools[0].make("faulty", {}, 3)
     for to_play in (STAGGERED[:2], STAGGERED, STAGGERED[:3], []):
-        begin_ahead(envs, to_play)
-        assert play(envs, to_play) == here(to_play)
+        assert play(envs, to_play, begun=begin_ahead(envs, to_play)) == here(to_play)
 
 
 @pytest.mark.parametrize("fault", ["", "kill"])
 def test_episodes_begun_but_not_played_leave_no_trace(fault, met):
     with WorkerPool(2) as pool:
         envs = pool.make("faulty", {"fault": fault, **met}, 3)
-        begin_ahead(envs, STAGGERED)
+        first = begin_ahead(envs, STAGGERED)
         begin_ahead(envs, STAGGERED[4:])
+        assert play(envs, begun=first) == here()
         assert play(envs, STAGGERED[:4]) == here(STAGGERED[:4])
 
 
@@ -255,9 +254,9 @@ def test_what_went_wrong_between_two_rollouts_is_told_by_the_second(fault, met):
     del met["marker"]
     with WorkerPool(1, WorkerLimits(max_failures=0)) as pool:
         envs = pool.make("faulty", {"fault": fault, **met}, 3)
-        begin_ahead(envs, STAGGERED)
+        begun = begin_ahead(envs, STAGGERED)
         with pytest.raises(InvalidInput if fault == "refuse" else WorkFailed):
-            play(envs)
+            play(envs, begun=begun)
 
 
 def test_environments_that_are_closed_have_finished_what_they_began(met, tmp_path):
@@ -276,17 +275,23 @@ def test_environments_that_are_closed_have_finished_what_they_began(met, tmp_pat
 def test_a_pool_that_is_closed_does_not_wait_for_what_was_begun(met):
     with WorkerPool(1) as pool:
         (env,) = pool.make("faulty", {"fault": "stall", **met}, 1)
-        begin_ahead([env], STAGGERED[2:])
+        begun = begin_ahead([env], STAGGERED[2:])
         faulty.wait_until(Path(met["marker"]).exists)
     with pytest.raises(InvalidInput, match="used after its worker processes were closed"):
-        play([env], STAGGERED[2:])
+        play([env], STAGGERED[2:], begun=begun)
     env.close()
     assert pool.failures == 0
+
+
+def test_resets_of_other_episodes_or_environments_are_refused():
+    envs = [make_env("faulty") for _ in range(2)]
+    for begun in (begin_ahead(envs, STAGGERED[1:]), begin_ahead(envs[::-1], STAGGERED)):
+        with pytest.raises(InvalidInput, match="'train-0'"):
+            play(envs, begun=begun)
 
 
 def test_environments_of_this_process_begin_nothing_ahead():
     env = make_env("faulty")
     begin_ahead([env], STAGGERED)
-    send_ahead([env], [Reset(STAGGERED[0].task, 0)])
     with pytest.raises(InvalidInput, match="'faulty' has not been reset yet"):
         env.observation  # noqa: B018

@@ -32,8 +32,9 @@ from reflectrl.core import (
 from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.workers.env import gather, send
 from reflectrl.workers.limits import WorkerLimits
-from reflectrl.workers.pool import WorkerPool, ask_ahead
+from reflectrl.workers.pool import WorkerPool
 from reflectrl.workers.protocol import Reset, Step
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
@@ -161,18 +162,21 @@ def test_many_long_requests_with_long_answers_do_not_block_each_other(pool):
     assert play(pool.make("faulty", {}, 32), tasks=tasks) == play([make_env("faulty")], tasks=tasks)
 
 
-def test_what_was_asked_ahead_but_not_played_leaves_no_trace(pool):
+def test_a_request_that_was_sent_and_not_read_leaves_no_trace(pool):
     (env,), inner = pool.make("faulty", {}, 1), make_env("faulty")
     first, second = env.tasks("train")[:2]
-    ask_ahead([env], [Reset(first, 0)])
+    (unread,) = send([env], [Reset(first, 0)])
     for each in (env, inner):
         each.reset(seed=0, options={"task": second})
-    ask_ahead([env, inner], [Step("left"), Step("left")])
+    send([env], [Step("left")])
     assert env.step("right") == inner.step("right")
-    ask_ahead([env], [Step("left")])
-    ask_ahead([env], [Step("right")])
+    send([env], [Step("left")])
+    send([env], [Step("right")])
     assert env.hints() == inner.hints()
-    ask_ahead([env], [Step("right")])
+    here, there = send([env, inner], [Step("right"), Step("right")])
+    gather([here, there])
+    assert here.result() == there.result()
+    assert unread.result() == inner.reset(seed=0, options={"task": first})
     assert env.step("right") == inner.step("right")
 
 
@@ -190,7 +194,7 @@ def test_processes_that_stall_at_the_same_time_are_waited_for_once():
         task, elapsed_s = envs[0].tasks("train")[1], []
         while not elapsed_s or (elapsed_s[-1] >= 2 and len(elapsed_s) < 5):  # one after the other never takes less
             before = time.monotonic()
-            ask_ahead(envs, [Reset(task, len(elapsed_s))] * 2)
+            gather(send(envs, [Reset(task, len(elapsed_s))] * 2))
             elapsed_s.append(time.monotonic() - before)
         assert elapsed_s[-1] < 2
         assert pool.failures == 2 * len(elapsed_s)
