@@ -7,15 +7,14 @@ process has one, so that neither work nor stalls add up.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from reflectrl.core.env import NatLangEnv, place_in_episode
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.types import Hints, Observation, Outcome, Task
-from reflectrl.workers.limits import WorkerLimits
+from reflectrl.workers.limits import FailureCount
 from reflectrl.workers.process import Broken, Call, WorkerProcess, progress
 from reflectrl.workers.protocol import (
     Answer,
@@ -37,37 +36,6 @@ MAKE_DEADLINE_S = 60.0
 """Time for making an environment, however short the deadline: a process starts and imports for it."""
 MAX_ATTEMPTS = 3
 """Times that a request is sent before it is given up."""
-
-
-@dataclass(eq=False)
-class FailureCount:
-    """The failures of a pool's environments, and the limits that they count against."""
-
-    limits: WorkerLimits
-    failures: int = 0
-    recycled: int = 0
-    _counting: threading.Lock = field(default_factory=threading.Lock)
-
-    def count_failure(self, sentence: str) -> None:
-        """Count a failed request.
-
-        Raises:
-            WorkFailed: there were too many.
-
-        """
-        with self._counting:
-            self.failures += 1
-            failures = self.failures
-        if failures > self.limits.max_failures:
-            raise WorkFailed(
-                f"environments failed {failures} times; the limit is {self.limits.max_failures}: {sentence}; fix the "
-                "environment, or raise max_failures."
-            )
-
-    def count_recycled(self) -> None:
-        """Count a process that was replaced because of its memory, which is no failure."""
-        with self._counting:
-            self.recycled += 1
 
 
 class Pending(Call):
@@ -139,7 +107,7 @@ class Pending(Call):
         """
         count, sentence = self.env.count, f"{self.env.failed_at(self.request)}: it {how}"
         self.env.abandon()
-        count.count_failure(sentence)
+        count.add(sentence)
         self._failures += 1
         if count.limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
             self._dropped = EpisodeFailed(f"{sentence}; the episode is dropped.")
@@ -214,7 +182,8 @@ def gather(requests: Sequence[Pending | Local], *, wait: bool = True) -> None:
 
 def _send(worker: WorkerProcess, calls: Sequence[Pending]) -> None:
     """Send the requests of all environments that are alive or can be revived."""
-    _recycle(worker, calls[0].env.count, sum(isinstance(call.request, Reset) for call in calls))
+    count = calls[0].env.count
+    count.recycled += worker.recycle(count.limits.max_memory_mb, sum(isinstance(call.request, Reset) for call in calls))
     for call in calls:
         call.revive()
     if ready := [call for call in calls if call.env.alive and not call.done]:
@@ -229,27 +198,6 @@ def _call(env: NatLangEnv, request: Request) -> Any:
         case Step(action=action):
             return env.step(action)
     return env.hints()
-
-
-def _recycle(worker: WorkerProcess, count: FailureCount, episodes: int) -> None:
-    """End a process that has grown too large before it begins ``episodes``; the others that it hosts are replayed.
-
-    Raises:
-        WorkFailed: one episode of each environment was too much for it, so a fresh one would not last either.
-
-    """
-    limit_mb, memory_mb = count.limits.max_memory_mb, worker.memory_mb
-    if not episodes or limit_mb is None:
-        return
-    if memory_mb > limit_mb:
-        if worker.episodes < worker.hosted:
-            raise WorkFailed(
-                f"a worker process uses {memory_mb:,.0f} MB of memory after {worker.episodes} episodes of "
-                f"{worker.hosted} environments; max_memory_mb is {limit_mb:,}: raise it, or raise workers."
-            )
-        worker.stop()
-        count.count_recycled()
-    worker.episodes += episodes
 
 
 class WorkerEnv(NatLangEnv):

@@ -22,6 +22,7 @@ from reflectrl.core.errors import EnvFailed, InvalidInput, raised
 from reflectrl.core.registry import make_env, register_env
 from reflectrl.core.types import Hints, Observation, Outcome, Task
 from reflectrl.workers.protocol import (
+    REQUESTS,
     Answer,
     AskHints,
     Describe,
@@ -35,7 +36,6 @@ from reflectrl.workers.protocol import (
     Request,
     Reset,
     Step,
-    decode_requests,
     encode_line,
     need_plain,
 )
@@ -55,7 +55,7 @@ def serve(requests: int, replies: int) -> None:
         for line in incoming:
             if not line.endswith(b"\n"):  # its sender was stopped while writing
                 break
-            for number, request in decode_requests(line):
+            for number, request in REQUESTS.decode(line):
                 outgoing.write(_reply(envs, number, request))
                 outgoing.flush()
     for env in envs.values():

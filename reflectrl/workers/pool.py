@@ -17,8 +17,8 @@ from typing import Any
 
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.registry import env_path
-from reflectrl.workers.env import FailureCount, WorkerEnv
-from reflectrl.workers.limits import WorkerLimits
+from reflectrl.workers.env import WorkerEnv
+from reflectrl.workers.limits import FailureCount, WorkerLimits
 from reflectrl.workers.process import WorkerProcess
 from reflectrl.workers.protocol import Make
 

@@ -18,8 +18,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core.errors import InvalidInput
-from reflectrl.workers.protocol import Raised, Refused, Reply, Request, decode_reply, encode_requests
+from reflectrl.core.errors import InvalidInput, WorkFailed
+from reflectrl.workers.protocol import REPLIES, Raised, Refused, Reply, Request, encode_requests
 
 CLOSE_GRACE_S = 5.0
 """Time that a process has to close its environments when it is no longer needed."""
@@ -73,8 +73,7 @@ class WorkerProcess:
         self.closed = False
         self.life = 1
         """Goes up whenever the process ends: environments of an earlier life are gone."""
-        self.episodes = 0
-        """Episodes begun in this life, as its user counts them."""
+        self._episodes = 0  # begun in this life
         self._pending: deque[Call] = deque()
         self._waiting_since = self._weighed_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -157,7 +156,7 @@ class WorkerProcess:
         self._waiting_since = time.monotonic()
 
     def patience_s(self, deadline_s: float) -> float:
-        """Seconds to wait for a reply before the deadline or the memory has to be checked."""
+        """Return the seconds to wait for a reply before the deadline or the memory has to be checked."""
         left_s = max(self._waiting_since + deadline_s - time.monotonic(), 0.0)
         return left_s if self.max_memory_mb is None else min(left_s, MEMORY_CHECK_INTERVAL_S)
 
@@ -196,6 +195,26 @@ class WorkerProcess:
             return 0.0
         return int(pages) * os.sysconf("SC_PAGE_SIZE") / _BYTES_PER_MB
 
+    def recycle(self, max_memory_mb: int | None, episodes: int) -> bool:
+        """End the process if it has grown too large before ``episodes`` begin; returns whether it was.
+
+        Raises:
+            WorkFailed: one episode of each environment was too much for it, so a fresh one would not last either.
+
+        """
+        if not episodes or max_memory_mb is None:
+            return False
+        memory_mb, begun = self.memory_mb, self._episodes
+        if recycled := memory_mb > max_memory_mb:
+            if begun < self.hosted:
+                raise WorkFailed(
+                    f"a worker process uses {memory_mb:,.0f} MB of memory after {begun} episodes of {self.hosted} "
+                    f"environments; max_memory_mb is {max_memory_mb:,}: raise it, or raise workers."
+                )
+            self.stop()
+        self._episodes += episodes
+        return recycled
+
     def stop(self) -> None:
         """End the process, if there is one; unless it is busy, it closes its environments first."""
         if self._process is not None and not self.busy:
@@ -217,7 +236,7 @@ class WorkerProcess:
         os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so its number is still its own
         status = process.wait()
         self.life += 1
-        self.episodes = 0
+        self._episodes = 0
         self._pending.clear()
         return status
 
@@ -225,7 +244,7 @@ class WorkerProcess:
         if not self._pending or not self._fits_memory():
             return
         try:
-            self._pending[0].reply = decode_reply(line, self._pending[0].request)
+            self._pending[0].reply = REPLIES[type(self._pending[0].request)].decode(line)
         except (ValueError, RecursionError) as error:
             self._fail(f"sent what cannot be read: {error}")
         else:

@@ -115,17 +115,21 @@ Reply = Answer[Any] | Refused | Raised
 """What a worker sends for a request."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
-_REQUESTS = msgspec.json.Decoder(list[Numbered])
-_ANSWERS: Mapping[type[Request], Any] = {
-    Make: Made,
-    ListTasks: tuple[Task, ...],
-    Describe: str,
-    Reset: Observation,
-    Step: Played,
-    AskHints: Hints,
-    Close: None,
+REQUESTS = msgspec.json.Decoder(list[Numbered])
+"""Decoder of what ``encode_requests`` wrote."""
+REPLIES: Mapping[type[Request], msgspec.json.Decoder[Reply]] = {
+    request: msgspec.json.Decoder(Answer[kind] | Refused | Raised)  # type: ignore[valid-type]  # made at run time
+    for request, kind in (
+        (Make, Made),
+        (ListTasks, tuple[Task, ...]),
+        (Describe, str),
+        (Reset, Observation),
+        (Step, Played),
+        (AskHints, Hints),
+        (Close, None),
+    )
 }
-_REPLIES = {request: msgspec.json.Decoder(Answer[kind] | Refused | Raised) for request, kind in _ANSWERS.items()}  # type: ignore[valid-type]
+"""Decoder of the replies to each kind of request; it raises ``ValueError`` if a line is none."""
 
 
 def encode_line(message: object) -> bytes:
@@ -146,22 +150,6 @@ def encode_requests(requests: Sequence[Numbered]) -> bytes:
         elif isinstance(request, Reset):
             need_plain(request.task.options, f"task {request.task.id!r}")
     return encode_line(requests)
-
-
-def decode_requests(line: bytes) -> list[Numbered]:
-    """Read what ``encode_requests`` wrote."""
-    return _REQUESTS.decode(line)
-
-
-def decode_reply(line: bytes, request: Request) -> Reply:
-    """Read the reply to ``request`` that a worker has sent.
-
-    Raises:
-        ValueError: it is none.
-
-    """
-    reply: Reply = _REPLIES[type(request)].decode(line)
-    return reply
 
 
 def need_plain(options: Mapping[str, Any], owner: str) -> None:
