@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
 
 
@@ -82,6 +84,25 @@ def test_a_key_is_one_of_the_schema(key: str) -> None:
 @pytest.mark.parametrize("key", ["rlft.episode", "rflt.episodes", "rlft.episodes.more", "players.endpoint.modell"])
 def test_a_key_that_is_not_would_be_found(key: str) -> None:
     assert not in_schema(key)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=lambda page: page.stem)
+def test_what_python_on_a_page_imports_is_there(page: Path) -> None:
+    """The tutorial's Python is run by a test of its own."""
+    for block in PYTHON.findall(page.read_text(encoding="utf-8")):
+        imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), page.name, "exec"), {})
+
+
+def test_the_frozen_player_of_the_page_speaks_before_each_act(capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = PYTHON.findall((ROOT / "docs" / "seats.md").read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    exec(compile(block, "seats.md", "exec"), names)
+    turns = names["played"].turns
+    assert len(turns) > 1
+    assert [turn.said["memory"].text for turn in turns[:2]] == ["", f"{turns[0].decision.action} 1x"]
+    printed = capsys.readouterr().out.splitlines()
+    assert f"Memory: {printed[0]}" in printed
 
 
 @pytest.mark.parametrize("name", modules())

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 API = {
     "core": ("Episodes and environments", ["reflectrl.core"]),
-    "players": ("Players and prompts", ["reflectrl.prompts", "reflectrl.players", "reflectrl.endpoint.endpoint"]),
+    "players": (
+        "Players and prompts",
+        ["reflectrl.prompts", "reflectrl.prompts.views", "reflectrl.players", "reflectrl.endpoint.endpoint"],
+    ),
     "rollout": (
         "Rollouts and records",
         ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results", "reflectrl.training.tools"],
     ),
-    "data": ("Recipes and data", ["reflectrl.config", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"]),
+    "data": (
+        "Recipes and data",
+        ["reflectrl.config", "reflectrl.config.rlft", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"],
+    ),
     "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.reflector"]),
     "training": (
         "Training",
@@ -24,7 +30,13 @@ API = {
     ),
     "pipeline": (
         "Pipeline",
-        ["reflectrl.rollout.evaluate", "reflectrl.pipeline", "reflectrl.pipeline.agent", "reflectrl.report"],
+        [
+            "reflectrl.run",
+            "reflectrl.rollout.evaluate",
+            "reflectrl.pipeline",
+            "reflectrl.pipeline.agent",
+            "reflectrl.report",
+        ],
     ),
     "sharing": (
         "Sharing and serving",

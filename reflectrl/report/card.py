@@ -44,21 +44,17 @@ reflectrl play --run FOLDER
 ```
 
 ```python
-from pathlib import Path
+from reflectrl import Observation, load_agent
 
-from reflectrl import Observation
-from reflectrl.pipeline.agent import load_agent
-
-agent = load_agent(Path("FOLDER"))
+agent = load_agent("FOLDER")
 move = agent.act(Observation("what the state says", ("one action", "another action")))
-print(move.reflection, move.decision.action, move.decision.probabilities)
+print(move.reflection, move.decision.action, move.decision.choice.probabilities)
 ```"""
 _REFLECTORS = {
     "local": "a local model, in `reflector/`",
     "remote": "a model behind a chat endpoint, which is not part of this folder",
     "expert": "the environment's own expert, which is not part of this folder",
     "self": "the policy itself",
-    "none": "nobody",
 }
 
 
@@ -125,9 +121,8 @@ def _what(card: Card) -> Iterator[str]:
         yield f"In the words of its recipe: {markdown(recipe.description)}\n"
     yield (
         f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
-        "labelled menu of its legal actions, and answers with the label of one. Before it chooses, a reflection on "
-        f"the state is written by {_REFLECTORS[recipe.players.reflector]}. Trained with reflectrl by the method of "
-        "Reflect-RL."
+        f"labelled menu of its legal actions, and answers with the label of one. {_reflections(recipe)} Trained with "
+        "reflectrl by the method of Reflect-RL."
     )
     yield ""
     yield f"- Weights: {'a LoRA adapter' if card.adapter else 'full weights'} in `policy/`, with the tokenizer"
@@ -137,6 +132,13 @@ def _what(card: Card) -> Iterator[str]:
     yield f"- Training: {supervised}, {'then' if card.policy == 'policy' else 'no'} reinforcement learning"
     for note in card.notes:
         yield f"- {markdown(note)}"
+
+
+def _reflections(recipe: Recipe) -> str:
+    writer = _REFLECTORS.get(recipe.players.reflector)
+    if writer is None:
+        return "It is shown no reflections."
+    return f"Before it chooses, a reflection on the state is written by {writer}."
 
 
 def _evaluation(run: Run) -> Iterator[str]:
@@ -170,4 +172,4 @@ def _limits(card: Card) -> Iterator[str]:
     if card.policy != "policy" and card.recipe.rlft:
         yield "Its reinforcement learning was not done when it was exported."
     if card.base is None or card.base.license is None:
-        yield "No licence is stated here; ask whoever published it."
+        yield "No licence is stated here; ask the publisher."

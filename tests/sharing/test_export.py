@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,12 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     assert theirs.decision.action == ours.decision.action
     assert theirs.decision.choice.probabilities == pytest.approx(ours.decision.choice.probabilities, abs=1e-5)
     assert contents(export_run(run, tmp_path / "again")) == contents(folder)  # to the byte
-    merged = "merged into its base" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    [shown] = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(shown.replace("FOLDER", str(folder)), names)
+    assert names["move"].decision.action in ("one action", "another action")
+    merged = "merged into its base" in card
     assert merged == (kind == "adapted") == any("builtin/nano" in line for line in said)
     assert not list(folder.rglob("adapter*"))
 
