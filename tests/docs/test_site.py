@@ -147,7 +147,7 @@ def test_values_are_told_with_their_limits_and_defaults(pages):
     said = words(pages["recipe-keys"])
     for values in (
         "number (above 0), default 0.2",
-        "whole number (1 or more) or null, default null",
+        "whole number (at least 1) or null, default null",
         "expert or openai",
     ):
         assert f". {values}" in said
