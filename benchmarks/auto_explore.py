@@ -39,7 +39,7 @@ from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import evaluate
+from reflectrl.rollout.evaluate import play_all
 from reflectrl.rollout.record import read_trajectories
 
 REFLECT = Arm("auto_explore-reflect_rl", "auto_explore/nano")
@@ -275,7 +275,7 @@ def play(
 ) -> list[Game]:
     """Each task once."""
     episodes = [Episode(task, derive_seed(seed, "packages", number)) for number, task in enumerate(tasks)]
-    played = evaluate([env], episodes, policy=policy, seats=seats, layout=layout)
+    played = play_all([env], episodes, policy=policy, seats=seats, layout=layout)
     return [(depth(task), searched(trajectory)) for task, trajectory in zip(tasks, played, strict=True)]
 
 

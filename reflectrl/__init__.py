@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
     from reflectrl.config.rlft import Stage
     from reflectrl.pipeline.agent import Agent, load_agent
+    from reflectrl.rollout.evaluate import evaluate
     from reflectrl.run import Run
     from reflectrl.training.config import ReflectRLConfig
     from reflectrl.training.rlft import ReflectRLTrainer
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "check_env",
     "env_names",
+    "evaluate",
     "load_agent",
     "load_recipe",
     "make_env",
@@ -59,6 +61,7 @@ _HOMES = {
     "ReflectRLTrainer": "reflectrl.training.rlft",
     "Run": "reflectrl.run",
     "Stage": "reflectrl.config.rlft",
+    "evaluate": "reflectrl.rollout.evaluate",
     "load_agent": "reflectrl.pipeline.agent",
     "load_recipe": "reflectrl.config",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from tiny import LAYOUT, encoder, gpt2, tokenizer
+from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,7 +16,7 @@ from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import ExpertReflector, Player, reflecting
+from reflectrl.players import ExpertReflector, Player
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.config import ReflectRLConfig
@@ -56,6 +56,7 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "learning_rate": 3e-3,
         "max_grad_norm": 1.0,
         "gamma": 0.9,
+        "max_length": MAX_LENGTH,
     }
     settings = {**defaults, **options}
     objective = terms(settings)
@@ -102,10 +103,10 @@ def run(
         model,
         config(folder, **options),
         tokenizer(),
-        encoder=encoder(),
-        env_factory=lambda given, count: [env(**given) for _ in range(count)],
+        env=env,
+        reflector=reflector,
         layout=layout,
-        seats=reflecting(reflector),
+        labels=LABELS,
         on_iteration=listen,
         stop=stop,
         failures=failures,

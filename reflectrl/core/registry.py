@@ -12,10 +12,10 @@ import contextlib
 import importlib
 import inspect
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 
@@ -164,6 +164,33 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     if not env.name:
         raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {plain!r}.")
     return env
+
+
+@runtime_checkable
+class EnvMaker(Protocol):
+    """Makes environments several at a time, e.g. in worker processes."""
+
+    def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
+        """Return ``count`` new environments of one kind."""
+        ...
+
+
+Env = str | Callable[..., NatLangEnv] | EnvMaker
+"""Registered name of an environment, its class or another callable that takes its options, or an ``EnvMaker``."""
+
+
+def make_envs(env: Env, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
+    """Return ``count`` new environments with ``options``.
+
+    Raises:
+        InvalidInput: an unknown name, or options that the environment does not take.
+
+    """
+    if isinstance(env, str):
+        return [make_env(env, **options) for _ in range(count)]
+    if isinstance(env, EnvMaker):
+        return env.make(options, count)
+    return [env(**options) for _ in range(count)]
 
 
 def _gym_id(name: str) -> str:

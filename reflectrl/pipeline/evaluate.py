@@ -18,7 +18,7 @@ from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, ShuffledReflector, reflecting
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import evaluate, fixed_episodes
+from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
 
@@ -107,7 +107,7 @@ class _Evaluation:
             finished += 1
             self._advance(finished, len(episodes), label)
 
-        return evaluate(
+        return play_all(
             self._envs,
             episodes,
             policy=policy,

@@ -36,7 +36,7 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import Player, reflecting
+from reflectrl.players import Player
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
@@ -54,6 +54,7 @@ def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
     return ReflectRLConfig(
         **{each.name: getattr(recipe.rlft, each.name) for each in fields(RLFTSettings)},
         output_dir=output_dir,
+        max_length=recipe.model.max_length,
         prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
         use_cpu=not cuda,
@@ -173,10 +174,10 @@ def train_policy(recipe: Recipe, run: RunFolder, account: Account, advance: Adva
             lm.model,
             training_config(recipe, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
-            encoder=run_players.encoder(lm),
-            env_factory=envs.make,
+            env=envs,
+            reflector=reflector,
             layout=run_players.layout,
-            seats=reflecting(reflector),
+            labels=run_players.labels,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
             stop=stop,
             failures=run / FAILURES,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, WorkFailed
+from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
 from reflectrl.players import Policy, Seat
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout import Episode, EpisodeMetrics, episode_metrics, rollout
 
 
 def fixed_episodes(
@@ -37,10 +39,10 @@ def fixed_episodes(
             )
     tasks = tasks[:max_tasks]
     count = len(tasks) if episodes is None else episodes
-    return [Episode(tasks[i % len(tasks)], derive_seed(seed, "eval", split, i)) for i in range(count)]
+    return _in_turn(tasks, count, split, seed)
 
 
-def evaluate(
+def play_all(
     envs: Sequence[NatLangEnv],
     episodes: Sequence[Episode],
     *,
@@ -64,3 +66,61 @@ def evaluate(
             f"{', '.join(dict.fromkeys(dropped))}; an evaluation needs all: play with on_failure replay."
         )
     return played
+
+
+class Team(Protocol):
+    """Policy and frozen players that play together: an ``Agent``, or a ``ReflectRLTrainer`` with its present policy."""
+
+    @property
+    def policy(self) -> Policy:
+        """Chooses the actions."""
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        """The frozen players."""
+
+    @property
+    def layout(self) -> PromptFormat:
+        """How their prompts are written."""
+
+
+def evaluate(
+    team: Team,
+    env: Env,
+    tasks: str | Sequence[Task] = "test",
+    *,
+    options: Mapping[str, Any] | None = None,
+    episodes: int | None = None,
+    batch_size: int = 16,
+    seed: int = 0,
+) -> EpisodeMetrics:
+    """Play tasks in turn, and summarise success, return and length with their uncertainty.
+
+    Args:
+        team: who plays, e.g. ``load_agent("runs/taxi")``.
+        env: registered name of an environment, or its class, or a function that takes its options.
+        tasks: a split, or the tasks themselves.
+        options: of the environment.
+        episodes: number of episodes; each task once if absent.
+        batch_size: episodes played side by side.
+        seed: decides every draw.
+
+    Raises:
+        InvalidInput: an environment, split or state that cannot be played.
+        WorkFailed: the environment or a chat endpoint failed.
+
+    """
+    envs = make_envs(env, options or {}, batch_size)
+    try:
+        chosen = list(envs[0].split_tasks(tasks) if isinstance(tasks, str) else tasks)
+        split = tasks if isinstance(tasks, str) else "given"
+        to_play = _in_turn(chosen, len(chosen) if episodes is None else episodes, split, seed)
+        return episode_metrics(play_all(envs, to_play, policy=team.policy, seats=team.seats, layout=team.layout))
+    finally:
+        for each in envs:
+            each.close()
+
+
+def _in_turn(tasks: Sequence[Task], count: int, split: str, seed: int) -> list[Episode]:
+    """Return ``count`` episodes of the tasks in turn, each with its own seed."""
+    return [Episode(tasks[i % len(tasks)], derive_seed(seed, "eval", split, i)) for i in range(count)]

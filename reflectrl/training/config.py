@@ -21,6 +21,8 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
     """
 
     bf16: bool | None = False
+    max_length: int = 1024
+    """Longest prompt of the policy, in tokens; longer ones are cut."""
     prefix_reuse: bool = True
     """Compute what prompts share once, where the model can: by a prefix cache at play, in prefix trees at updates."""
 

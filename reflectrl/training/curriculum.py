@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from reflectrl.config.rlft import Stage
+from reflectrl.core import NatLangEnv
+from reflectrl.core.seeds import derive_seed
+from reflectrl.rollout import Episode
+from reflectrl.training.config import ReflectRLConfig
 
 
 class Curriculum:
@@ -41,3 +46,15 @@ class Curriculum:
         self.index += 1
         self.successes = []
         return True
+
+
+def fresh_episodes(stage: Stage, env: NatLangEnv, args: ReflectRLConfig, iteration: int) -> list[Episode]:
+    """Return the episodes to sample in an iteration of ``stage``; seed, iteration and process alone decide."""
+    rank = args.process_index
+    rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
+    choices = stage.choose(env)
+    groups = [rng.choice(choices) for _ in range(args.episodes // args.episodes_per_task)]
+    tasks = [task for task in groups for _ in range(args.episodes_per_task)]
+    return [
+        Episode(task, derive_seed(args.seed, "episode", iteration, rank, number)) for number, task in enumerate(tasks)
+    ]

@@ -10,49 +10,52 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.profile import active_profile, part
+from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.policy import LMPolicy, Scores
+from reflectrl.models.policy import Scores
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Seat
+from reflectrl.players import Player, Seat, reflecting
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout import Episode, begin_ahead, episode_metrics, rollout
+from reflectrl.prompts import labels as menu_labels
+from reflectrl.rollout import begin_ahead, episode_metrics, rollout
 from reflectrl.rollout.iteration import Iteration
+from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import Estimator, StepSample, advantages_by_episode, minibatches, scored, step_samples
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.curriculum import Curriculum, fresh_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, step_losses
 from reflectrl.training.replay import ReplayBuffer
 from reflectrl.workers.env import Local, Pending
+
+if TYPE_CHECKING:  # peft takes a second to import
+    from peft import PeftConfig, PeftModel
 
 STATE_NAME = "reflectrl_state_{rank}.json"
 VALUE_HEAD_NAME = "value_head.safetensors"
 
 
 class _OptimizerStepped(TrainerCallback):
-    """Goes on with the iteration once the optimizer has stepped: Trainer has no method that is called there."""
+    """Continues the iteration once the optimizer has stepped: Trainer has no method that is called there."""
 
     def __init__(self, trainer: ReflectRLTrainer) -> None:
         self._trainer = trainer
@@ -65,16 +68,23 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
     """Trains the policy; the other players are frozen.
 
     Args:
-        model: a causal language model of transformers, or a ``PeftModel`` around one.
-        args: settings of the run.
-        processing_class: its tokenizer.
-        encoder: prompts to tokens, with the ids of the labels.
-        env_factory: makes so many environments from the options of a stage; they are closed when the stage ends.
-        layout: how prompts are written.
-        seats: the frozen players. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
+        model: name or folder of a causal language model, or one of transformers or peft with its tokenizer.
+        args: settings of the run; the defaults of ``ReflectRLConfig`` if absent.
+        processing_class: the tokenizer; that of a model's name if absent.
+        env: registered name of an environment, or its class, or a function that takes its options. Environments are
+            made with the options of each stage, and closed when the stage ends.
+        reflector: folder of a trained reflector, or a player such as ``ExpertReflector()``; ``None`` for no
+            reflections. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
+        seats: further frozen players.
+        layout: how prompts are written; a default layout with the environment's instructions if absent.
+        labels: all menu labels; those of the environment's longest menu if absent.
+        peft_config: adapters to train instead of all weights.
         on_iteration: called with each iteration and its fresh episodes, on the main process only.
         stop: training ends with a checkpoint after the iteration in which it is requested, on whichever process.
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
+
+    Raises:
+        InvalidInput: a model, reflector or environment that cannot be used.
 
     """
 
@@ -84,35 +94,41 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
 
     def __init__(
         self,
-        model: Any,
-        args: ReflectRLConfig,
-        processing_class: Any,
+        model: str | PreTrainedModel | PeftModel,
+        args: ReflectRLConfig | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
         *,
-        encoder: PromptEncoder,
-        env_factory: Callable[[Mapping[str, Any], int], Sequence[NatLangEnv]],
-        layout: PromptFormat,
-        seats: Sequence[Seat],
+        env: Env,
+        reflector: str | Path | Player | None = None,
+        seats: Sequence[Seat] = (),
+        layout: PromptFormat | None = None,
+        labels: Sequence[str] | None = None,
+        peft_config: PeftConfig | None = None,
         on_iteration: Callable[[Iteration, Sequence[Trajectory]], None] | None = None,
         stop: Stop | None = None,
         failures: Path | None = None,
     ) -> None:
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        add_choice_head(base, value_head=args.baseline == "value")
-        prefix_cache = None
-        if args.prefix_reuse:
-            prefix_cache = prefix_cache_for(base, encoder.max_length, "policy", args.micro_batch_tokens)
-        self.policy = LMPolicy(model, encoder, prefix_cache=prefix_cache)
+        args = args or ReflectRLConfig(output_dir="reflectrl-rlft")
+        if layout is None or labels is None:
+            [probe] = make_envs(env, args.stages[0].env, 1)
+            layout = layout or PromptFormat(instructions=probe.instructions)
+            labels = labels or menu_labels(layout.labels, probe.max_actions)
+            probe.close()
+        lm = language_model(
+            model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
+        )
+        self.policy = trainable_policy(lm, labels, args)
+        self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
+        self.layout = layout
         self.curriculum = Curriculum(args.stages)
         self.replay = ReplayBuffer(args.replay_size)
         self.iteration = 0
         self.env_steps = 0
         self.advantages: list[list[float]] = []
         """Of each step of the fresh episodes of this iteration, as its updates use them."""
-        self._value_head: nn.Module | None = getattr(base, "value_head", None)
+        self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
         self._estimator = Estimator(args.gamma, args.baseline, args.gae_lambda, args.normalize_advantages, args.rewards)
-        self._layout = layout
-        self._seats = seats
-        self._env_factory = env_factory
+        self._env = env
         self._envs: Sequence[NatLangEnv] = ()
         self._begun: list[Pending | Local] = []  # resets of the next iteration's episodes
         self._on_iteration = on_iteration
@@ -123,12 +139,12 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
         self._reported: dict[str, float] = {}
         super().__init__(
-            model=model,
+            model=lm.model,
             args=args,
             # Trainer counts optimizer steps by the rows of a dataset: one row a step, which nobody reads
             train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
             data_collator=lambda rows: rows,
-            processing_class=processing_class,
+            processing_class=lm.tokenizer,
             callbacks=[_OptimizerStepped(self)],
         )
         self.remove_callback(PrinterCallback)
@@ -163,7 +179,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                         f"{', '.join(self._estimator.rewards)}, so there is nothing to learn from: fix the rater, then "
                         "continue from the last checkpoint (the same command)."
                     )
-                samples = step_samples([*learned, *replayed], self._layout, self._estimator)
+                samples = step_samples([*learned, *replayed], self.layout, self._estimator)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
 
             self._losses = []
@@ -185,10 +201,10 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         """
         if not self._envs:
             side_by_side = min(self.args.batch_size or self.args.episodes, self.args.episodes)
-            self._envs = self._env_factory(stage.env, side_by_side)
-        episodes = self._episodes(stage, self.iteration)
+            self._envs = make_envs(self._env, stage.env, side_by_side)
+        episodes = fresh_episodes(stage, self._envs[0], self.args, self.iteration)
         self.policy.forget()
-        for seat in self._seats:
+        for seat in self.seats:
             if isinstance(seat.player, LMReflector) and seat.player.speaks_with(self.model):
                 seat.player.clear()  # single player: its words change with its weights
         with part("rollout"):
@@ -196,8 +212,8 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                 self._envs,
                 episodes,
                 policy=self.policy,
-                seats=self._seats,
-                layout=self._layout,
+                seats=self.seats,
+                layout=self.layout,
                 bootstrap=self._value_head is not None,
                 begun=self._begun,
             )
@@ -208,20 +224,10 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                 "nothing to learn from: fix the environment, then continue from the last checkpoint (the same command)."
             )
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
-            self._begun = begin_ahead(self._envs, self._episodes(stage, self.iteration + 1))  # during the update
+            self._begun = begin_ahead(
+                self._envs, fresh_episodes(stage, self._envs[0], self.args, self.iteration + 1)
+            )  # during the update
         return played
-
-    def _episodes(self, stage: Stage, iteration: int) -> list[Episode]:
-        """Return the fresh episodes of an iteration of ``stage``; seed, iteration and rank alone decide."""
-        rank = self.args.process_index
-        rng = random.Random(derive_seed(self.args.seed, "tasks", iteration, rank))
-        choices = stage.choose(self._envs[0])
-        groups = [rng.choice(choices) for _ in range(self.args.episodes // self.args.episodes_per_task)]
-        tasks = [task for task in groups for _ in range(self.args.episodes_per_task)]
-        return [
-            Episode(task, derive_seed(self.args.seed, "episode", iteration, rank, number))
-            for number, task in enumerate(tasks)
-        ]
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration, means over all processes."""

@@ -6,7 +6,7 @@ from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout.evaluate import evaluate, fixed_episodes
+from reflectrl.rollout.evaluate import fixed_episodes, play_all
 
 
 def test_the_list_is_fixed_by_the_seed_and_plays_the_tasks_in_turn():
@@ -35,7 +35,7 @@ def test_the_numbers_do_not_depend_on_the_batch_size(batch_size):
     episodes = fixed_episodes(make_env("dangerous_taxi"), "test", episodes=70, max_tasks=None, seed=0)
 
     def run(size):
-        return evaluate(
+        return play_all(
             [make_env("dangerous_taxi") for _ in range(size)],
             episodes,
             policy=RandomPolicy(),
@@ -57,4 +57,4 @@ def test_an_evaluation_with_dropped_episodes_is_refused_and_names_their_tasks():
             super().start(task)
 
     with pytest.raises(WorkFailed, match=lost):
-        evaluate([Breaking()], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())
+        play_all([Breaking()], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())

@@ -1,0 +1,83 @@
+"""Models and reflectors as ``ReflectRLTrainer`` takes them: by name, by folder, or as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from reflectrl.config.schema import ModelSection
+from reflectrl.core import InvalidInput
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.reuse import prefix_cache_for
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.load import LanguageModel, load_model, new_model
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.players import Player
+from reflectrl.training.config import ReflectRLConfig
+
+if TYPE_CHECKING:  # peft takes a second to import
+    from peft import PeftConfig, PeftModel
+
+
+def language_model(
+    model: str | PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    peft_config: PeftConfig | None,
+    *,
+    labels: Sequence[str],
+    max_length: int,
+    seed: int,
+) -> LanguageModel:
+    """Return a policy to train: load ``model`` if it is a name, and put the adapters of ``peft_config`` around it.
+
+    Raises:
+        InvalidInput: the model cannot be loaded, or a model object came without its tokenizer.
+
+    """
+    if isinstance(model, str):
+        loaded = new_model(ModelSection(name=model, max_length=max_length), labels=labels, seed=seed)
+    elif tokenizer is None:
+        raise InvalidInput(
+            "model was given as an object without processing_class; expected its tokenizer along with it, e.g. "
+            "processing_class=AutoTokenizer.from_pretrained(...), or the model's name."
+        )
+    else:
+        loaded = LanguageModel(model, tokenizer)
+    if peft_config is not None:
+        from peft import get_peft_model
+
+        loaded = LanguageModel(get_peft_model(loaded.model, peft_config), loaded.tokenizer)
+    return LanguageModel(loaded.model, tokenizer or loaded.tokenizer)
+
+
+def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig) -> LMPolicy:
+    """Return a policy that acts and scores with ``lm``; the model gets a choice head, and perhaps a value head.
+
+    Raises:
+        InvalidInput: a model whose forward cannot be narrowed to labels, or a label that is not one token.
+
+    """
+    add_choice_head(lm.base, value_head=args.baseline == "value")
+    encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, labels), args.max_length)
+    cache = None
+    if args.prefix_reuse:
+        cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens)
+    return LMPolicy(lm.model, encoder, prefix_cache=cache)
+
+
+def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:
+    """Return the reflector; a path is the folder of a trained one, whose words are greedy and cached.
+
+    Raises:
+        InvalidInput: the folder holds no model.
+
+    """
+    if not isinstance(reflector, str | Path):
+        return reflector
+    lm = load_model(Path(reflector), ModelSection(max_length=max_length), trainable=False)
+    return LMReflector(lm.model, lm.tokenizer, max_length=max_length)
