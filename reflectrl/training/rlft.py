@@ -253,6 +253,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             for env in self._envs:
                 env.close()
             self._envs = ()
+            self._begun = []  # a stage that reached its threshold does not play what it has begun
         self.iteration += 1
 
     # ---- one optimizer step, between the yields of an iteration --------------------------------------------------
