@@ -30,6 +30,7 @@ from reflectrl.workers.protocol import (
     Request,
     Reset,
     Step,
+    need_plain,
 )
 
 MAKE_DEADLINE_S = 60.0
@@ -70,9 +71,7 @@ class Pending(Call):
         """Return the answer, which has come, or raise the error that came instead; see ``result``."""
         if self._dropped is not None:
             raise self._dropped
-        if isinstance(self.reply, Refused):
-            raise InvalidInput(self.reply.sentence)
-        return self.reply.value if isinstance(self.reply, Answer) else None
+        return super().answer()
 
     @property
     def done(self) -> bool:
@@ -360,10 +359,15 @@ class WorkerEnv(NatLangEnv):
         """Return a request that is still to be sent.
 
         If the last one was not read, the inner environment may have gone another way, and is given up.
+
+        Raises:
+            InvalidInput: a task with options that are not plain values.
+
         """
         if self._unread is not None:
             self.abandon()
         if isinstance(request, Reset):
+            need_plain(request.task.options, f"task {request.task.id!r}")
             self._begun, self._played = None, []
         self._unread = Pending(self, request)
         return self._unread

@@ -20,7 +20,7 @@ from reflectrl.core.registry import env_path
 from reflectrl.workers.env import WorkerEnv
 from reflectrl.workers.limits import FailureCount, WorkerLimits
 from reflectrl.workers.process import WorkerProcess
-from reflectrl.workers.protocol import Make
+from reflectrl.workers.protocol import Make, need_plain
 
 
 class WorkerPool:
@@ -56,10 +56,12 @@ class WorkerPool:
         """Make ``count`` environments ``name``, spread over the processes.
 
         Raises:
-            InvalidInput: unknown name or options, or a class that worker processes cannot import.
+            InvalidInput: unknown name or options, options that are not plain values, or a class that worker processes
+                cannot import.
             WorkFailed: they cannot be made.
 
         """
+        need_plain(options, f"environment {name!r}")
         path, total = env_path(name), len(self._workers)
         make, numbers = Make(name, options, path), [next(self._numbers) for _ in range(count)]
         with ThreadPoolExecutor(total) as threads:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.errors import InvalidInput, WorkFailed
-from reflectrl.workers.protocol import REPLIES, Raised, Refused, Reply, Request, encode_requests
+from reflectrl.workers.protocol import REPLIES, Raised, Refused, Reply, Request, encode_line
 
 CLOSE_GRACE_S = 5.0
 """Time that a process has to close its environments when it is no longer needed."""
@@ -51,6 +51,21 @@ class Call:
     request: Request
     reply: Reply | None = None
     """``None`` until it comes, and for good if the process ends because of another call: the request is sent again."""
+
+    def answer(self) -> Any:
+        """Return the answer, which has come.
+
+        Raises:
+            InvalidInput: the environment refused.
+            Broken: it failed.
+
+        """
+        match self.reply:
+            case Refused(sentence=sentence):
+                raise InvalidInput(sentence)
+            case Raised(what=what):
+                raise Broken(what)
+        return self.reply and self.reply.value
 
 
 class WorkerProcess:
@@ -114,13 +129,8 @@ class WorkerProcess:
             )
 
     def send(self, calls: Sequence[Call]) -> None:
-        """Send requests in one message to a process that is not busy; ``progress`` brings the replies.
-
-        Raises:
-            InvalidInput: options that are not plain values.
-
-        """
-        rest = memoryview(encode_requests([(call.number, call.request) for call in calls]))
+        """Send requests in one message to a process that is not busy; ``progress`` brings the replies."""
+        rest = memoryview(encode_line([(call.number, call.request) for call in calls]))
         self._pending.extend(calls)
         self.restart_clock()
         try:
@@ -133,30 +143,19 @@ class WorkerProcess:
             raise
 
     def ask(self, number: int, request: Request, deadline_s: float) -> Any:
-        """Send a single request to a process that is not busy, and wait for the answer.
-
-        Raises:
-            InvalidInput: the environment refused.
-            Broken: it failed.
-
-        """
+        """Send a single request to a process that is not busy, and wait for the answer; raises as ``answer`` does."""
         call = Call(number, request)
         self.send([call])
         while self.busy:
             progress([self], deadline_s)
-        match call.reply:
-            case Refused(sentence=sentence):
-                raise InvalidInput(sentence)
-            case Raised(what=what):
-                raise Broken(what)
-        return call.reply and call.reply.value
+        return call.answer()
 
     def restart_clock(self) -> None:
         """Count the deadline of the next reply from now on."""
         self._waiting_since = time.monotonic()
 
     def patience_s(self, deadline_s: float) -> float:
-        """Return the seconds to wait for a reply before the deadline or the memory has to be checked."""
+        """Seconds to wait for a reply before the deadline or the memory has to be checked."""
         left_s = max(self._waiting_since + deadline_s - time.monotonic(), 0.0)
         return left_s if self.max_memory_mb is None else min(left_s, MEMORY_CHECK_INTERVAL_S)
 

@@ -7,7 +7,7 @@ but values of the types that were asked for: it can lie, but it cannot run anyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -116,7 +116,7 @@ Reply = Answer[Any] | Refused | Raised
 
 _ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
 REQUESTS = msgspec.json.Decoder(list[Numbered])
-"""Decoder of what ``encode_requests`` wrote."""
+"""Decoder of the requests in one line."""
 REPLIES: Mapping[type[Request], msgspec.json.Decoder[Reply]] = {
     request: msgspec.json.Decoder(Answer[kind] | Refused | Raised)  # type: ignore[valid-type]  # made at run time
     for request, kind in (
@@ -135,21 +135,6 @@ REPLIES: Mapping[type[Request], msgspec.json.Decoder[Reply]] = {
 def encode_line(message: object) -> bytes:
     """Write a message, or a list of them, as a line of JSON."""
     return _ENCODER.encode(message) + b"\n"
-
-
-def encode_requests(requests: Sequence[Numbered]) -> bytes:
-    """Write what a worker reads.
-
-    Raises:
-        InvalidInput: the options of an environment or a task are not plain.
-
-    """
-    for _, request in requests:
-        if isinstance(request, Make):
-            need_plain(request.options, f"environment {request.name!r}")
-        elif isinstance(request, Reset):
-            need_plain(request.task.options, f"task {request.task.id!r}")
-    return encode_line(requests)
 
 
 def need_plain(options: Mapping[str, Any], owner: str) -> None:
