@@ -109,7 +109,7 @@ async def ask_all(
 
     Args:
         client: opened and closed here; its ``usage`` holds afterwards what this call cost.
-        inquiries: what is asked.
+        inquiries: the chats to send.
         progress: called with the number of inquiries that are settled.
 
     Returns:
@@ -142,7 +142,7 @@ async def ask_all(
 
 
 async def _ask_twice(client: ChatClient, inquiry: Inquiry) -> str | None:
-    """A usable reply, the second if the first is none; a client that reads would set the call aside as a failure."""
+    """Return a usable reply, asking once more if the first is none; ``client`` itself would count that as a failure."""
     chat = inquiry.chat
     try:
         for _ in range(2):

@@ -34,7 +34,7 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class Demonstrated:
-    """What can be learned from demonstrations."""
+    """Samples of demonstrations that may become rows."""
 
     samples: tuple[Sample, ...] = ()
     held_out: int = 0
@@ -42,7 +42,7 @@ class Demonstrated:
 
 
 def check_place(path: Path, header: Header) -> None:
-    """See whether episodes can be kept in ``path``: a new file, or one of the same environment and options.
+    """Check that episodes can be kept in ``path``: a new file, or one of the same environment and options.
 
     Raises:
         InvalidInput: they cannot.
@@ -66,7 +66,7 @@ def check_place(path: Path, header: Header) -> None:
 
 
 def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
-    """Add an episode that succeeded to ``path``; its samples are on the disk when this returns their number.
+    """Add an episode that succeeded to ``path``; return the number of its samples, which are on the disk then.
 
     Raises:
         WorkFailed: the file cannot be written.
@@ -97,10 +97,10 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
 
 
 def read_demonstrations(recipe: Recipe) -> list[Demonstration]:
-    """The samples of the files that ``data.demonstrations`` names, in their order.
+    """Return the samples of the files that ``data.demonstrations`` names, in their order.
 
     Raises:
-        InvalidInput: a file that is not there, of another environment, or with a line that nobody could have played.
+        InvalidInput: a file that is not there, of another environment, or with a line that is no legal step.
 
     """
     return [found for file in recipe.data.demonstrations or () for found in _read(Path(file), recipe)]
@@ -139,7 +139,7 @@ def _check(demonstration: Demonstration) -> None:
 
 
 def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[str]) -> Demonstrated:
-    """What may be learned from: nothing of a held-out task, nor a state that shows one of its ``starts``.
+    """Return the samples to learn from: none of a held-out task, nor of a state that shows one of its ``starts``.
 
     Raises:
         InvalidInput: a state that ``env`` could not show.
@@ -163,5 +163,5 @@ def _words(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _yaml(value: object) -> str:
-    """As the command line takes it: JSON is YAML."""
+    """Return a value as the command line takes it: JSON is YAML."""
     return value if isinstance(value, str) else json.dumps(value)

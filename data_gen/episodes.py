@@ -21,7 +21,7 @@ from reflectrl.rollout.turn import menu_of
 
 @dataclass(frozen=True)
 class Teaching:
-    """How every episode of one run is taught."""
+    """Settings that all teacher episodes of a run share."""
 
     teacher: Teacher
     layout: PromptFormat
@@ -40,7 +40,7 @@ async def play_teacher_episode(env: NatLangEnv, number: int, task: Task, teachin
 
 
 class _Episode:
-    """An episode in the middle of being taught."""
+    """State of a teacher episode that is being played."""
 
     def __init__(self, env: NatLangEnv, number: int, task: Task, teaching: Teaching) -> None:
         self._env = env
@@ -90,7 +90,7 @@ class _Episode:
         )
 
     async def _negative(self, past: tuple[str, ...], advised: str) -> None:
-        """Play a wrong action, ask how to recover, keep only that step, and come back."""
+        """Play a wrong action, ask how to recover, keep only that step, and restore the state."""
         env = self._env
         others = [action for action in env.observation.actions if action != advised]
         if not others:
@@ -122,12 +122,12 @@ class _Episode:
         return None
 
     async def _teach(self, state: State, *, strayed: bool, negative: bool) -> Advice:
-        """Ask the teacher, and keep the answer as a sample unless it shows what it must not.
+        """Ask the teacher, and keep the answer as a sample unless it reveals a secret or a held-out start.
 
         Args:
-            state: where the episode stands.
-            strayed: whether the last action was another one than advised.
-            negative: whether it was a deliberately wrong one.
+            state: present state of the episode.
+            strayed: True if the last action was not the advised one.
+            negative: True if it was a deliberately wrong one.
 
         """
         env, teaching, draw = self._env, self._teaching, f"{self._number} {len(state.past)} {negative}"

@@ -1,4 +1,4 @@
-"""What the calls to a chat model will come to, before the first of them is sent."""
+"""Estimate of the calls to a chat model and of their cost, before the first of them is sent."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Menu, TeacherPrompts, labels
 
-CHARACTERS = 4
-"""Of English text, a token."""
+CHARACTERS_PER_TOKEN = 4
+"""Characters of English text in one token."""
 REFLECTION_TOKENS = 70
-"""A reflection of the 50 words that are asked for."""
+"""Tokens of a reflection of 50 words, the length that is asked for."""
 LABEL_TOKENS = 2
-EXAMPLES = 40
-"""Samples that stand for all,"""
+"""Tokens of a reply that names a label."""
+MAX_SAMPLES = 40
+"""Samples from which the cost of all is extrapolated."""
 MAX_EPISODES = 20
-"""looked for in so many episodes."""
+"""Episodes that are played to find these samples."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Calls, and the tokens of all of them together."""
+    """Number of calls, and the sum of their tokens."""
 
     calls: int
     tokens: Tokens
 
     def sentence(self, endpoint: Endpoint, kept: int) -> str:
-        """For the person who pays; ``kept`` replies are there already."""
+        """Describe the estimate for the user; ``kept`` replies are there already."""
         tokens = f"{self.tokens.prompt:,} tokens sent and {self.tokens.completion:,} answered"
         cost = f"about {self.tokens.cost(endpoint.price):.2f} dollars"
         money = "the endpoint's price is not set" if endpoint.price is None else cost
@@ -43,7 +44,7 @@ class Estimate:
 
 
 def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
-    """One call a file, with a reply of at most ``reply_tokens``."""
+    """Return the estimate of one call a chat, with a reply of at most ``reply_tokens``."""
     sizes = [_tokens(chat) for chat in chats]
     return Estimate(len(sizes), Tokens(sum(sizes), reply_tokens * len(sizes)))
 
@@ -51,15 +52,15 @@ def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
 def estimate_teacher_calls(
     env: NatLangEnv, tasks: Sequence[Task], teaching: Teaching, prompts: TeacherPrompts, *, samples: int, chooses: bool
 ) -> Estimate:
-    """As many calls a sample as in a few episodes that are played without asking anybody.
+    """Return the estimate for ``samples``, extrapolated from a few episodes that are played without any call.
 
     Args:
-        env: plays them.
-        tasks: in their order.
-        teaching: how they are taught, but for the teacher.
-        prompts: words of the teacher.
-        samples: how many are wanted.
-        chooses: whether the teacher plays; here the expert does if there is one, else the first action is taken.
+        env: environment in which they are played.
+        tasks: training tasks, in the order in which they are played.
+        teaching: settings of the episodes; their teacher is not asked.
+        prompts: prompts of the teacher.
+        samples: number of samples to collect.
+        chooses: True if the teacher plays; here the expert does if there is one, else the first action is taken.
 
     Raises:
         InvalidInput: no expert where the teacher does not play.
@@ -70,7 +71,7 @@ def estimate_teacher_calls(
     for number, task in enumerate(itertools.islice(itertools.cycle(tasks), MAX_EPISODES)):
         episode = run_async(play_teacher_episode(env, number, task, replace(teaching, teacher=tally)))
         taught += len(episode.samples)
-        if taught >= min(samples, EXAMPLES):
+        if taught >= min(samples, MAX_SAMPLES):
             break
     scale = samples / max(1, taught)
     tokens = Tokens(round(scale * tally.tokens.prompt), round(scale * tally.tokens.completion))
@@ -98,7 +99,7 @@ class _Tally:
         self._count(chat, REFLECTION_TOKENS)
         if self._chooses:
             menu = Menu(labels("numbers", len(actions)), actions)
-            self._count(self._prompts.choose(chat, "x" * CHARACTERS * REFLECTION_TOKENS, menu), LABEL_TOKENS)
+            self._count(self._prompts.choose(chat, "x" * CHARACTERS_PER_TOKEN * REFLECTION_TOKENS, menu), LABEL_TOKENS)
         return Advice("", action)
 
     def _count(self, chat: Messages, answered: int) -> None:
@@ -107,4 +108,4 @@ class _Tally:
 
 
 def _tokens(chat: Messages) -> int:
-    return sum(len(message["content"]) for message in chat) // CHARACTERS
+    return sum(len(message["content"]) for message in chat) // CHARACTERS_PER_TOKEN

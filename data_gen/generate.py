@@ -48,7 +48,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a run of gen-data collected, and what the chat models cost."""
+    """Samples that gen-data collected, and cost of the chat models."""
 
     episodes: int
     samples: int
@@ -60,15 +60,15 @@ class DataSummary:
     indiscreet: int
     """Samples left out because their reflection says a secret that their prompt does not show."""
     success_rate: float
-    """Of the teacher's episodes; 0 without any."""
+    """Fraction of the teacher's episodes that succeeded; 0 without any."""
     reflection_words: float
-    """Mean over the samples."""
+    """Mean number of words in the reflection of a sample."""
     questions: int
-    """In the dataset that was made for the environment, all splits together; 0 where it brings its own tasks."""
+    """Questions of the dataset made for the environment, over all splits; 0 where it brings its own tasks."""
     usage: Usage
-    """In this process, of the questions' writer and of the teacher together; nothing for the expert."""
+    """Calls of this process, of the questions' writer and of the teacher together; none for the expert."""
     spent: float
-    """US dollars, by earlier processes too, as far as prices are known."""
+    """Cost in USD, earlier processes included, as far as prices are known."""
 
 
 def generate(
@@ -85,17 +85,18 @@ def generate(
     teacher's, who adds what is missing, if anything is.
 
     Episodes play training tasks in a seeded order and are independent of each other, so the result does not depend on
-    which of them ends first. Replies are in ``calls/`` before they are used: whoever is killed asks nothing twice.
+    which of them ends first. Replies are in ``calls/`` before they are used: a process that is killed and
+    started again makes no call twice.
 
     Args:
-        recipe: what to do.
+        recipe: the experiment.
         folder: the run folder.
-        progress: told how far it is.
+        progress: called with the number of samples done and wanted.
         spending: limits on the calls to chat endpoints.
-        tell: told, in a sentence, what will be asked and what it may cost.
+        tell: called with a sentence on the calls to make and their estimated cost.
 
     Returns:
-        What was collected; ``None`` for a dry run.
+        Summary of the collected samples; ``None`` for a dry run.
 
     Raises:
         InvalidInput: an environment without the expert that the recipe asks for, no key, held-out states only, a limit
@@ -137,7 +138,7 @@ def generate(
 
 
 def teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient | None:
-    """Speaks to the teacher of ``recipe``; ``None`` for the expert.
+    """Return the client of the teacher of ``recipe``; ``None`` for the expert.
 
     Raises:
         InvalidInput: no key, or a limit on money without a price.
@@ -164,7 +165,7 @@ def _batch(
     what: str,
     shown: Demonstrated,
 ) -> str:
-    """One half of a round through Batch mode."""
+    """Submit the calls of Batch mode, or collect their replies; return a sentence that describes the result."""
     if client is None or recipe.data.trajectory != "oracle":
         raise InvalidInput(
             f"Batch mode was asked for with data.teacher={recipe.data.teacher} and data.trajectory="
@@ -187,7 +188,7 @@ def collect(
     progress: Progress | None = None,
     shown: Demonstrated | None = None,
 ) -> Collection:
-    """Play episodes until there are enough samples besides those ``shown``, one at a time in each of ``envs``.
+    """Play teacher episodes until there are enough samples besides those ``shown``, one at a time in each of ``envs``.
 
     Raises:
         InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
@@ -234,7 +235,7 @@ def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts)
 
 
 def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[str]:
-    """Texts of the states in which held-out tasks start, where texts tell states apart."""
+    """Return the texts of the states in which held-out tasks start; none where one text may show different states."""
     if not env_class(recipe.env.name).observable:
         return frozenset()
     tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]
@@ -248,7 +249,10 @@ def _order(env: NatLangEnv, seed: int) -> list[Task]:
 
 
 class Collection:
-    """Episodes by number; those in a row from the first on count, until they and what was shown hold enough samples."""
+    """Teacher episodes in the order of their numbers, up to the first with which there are enough samples.
+
+    Samples of demonstrations (``shown``) count as well.
+    """
 
     def __init__(self, layout: PromptFormat, wanted: int, progress: Progress | None, shown: Demonstrated) -> None:
         self.layout = layout
@@ -261,12 +265,12 @@ class Collection:
 
     @property
     def enough(self) -> bool:
-        """Whether there are as many samples as are wanted."""
+        """True if there are as many samples as are wanted."""
         return len(self.shown.samples) + self._count >= self._wanted
 
     @property
     def samples(self) -> list[Sample]:
-        """As many as are wanted, those shown first."""
+        """As many samples as are wanted, those of demonstrations first."""
         taught = (sample for episode in self.episodes for sample in episode.samples)
         return [*self.shown.samples, *taught][: self._wanted]
 
@@ -280,7 +284,7 @@ class Collection:
             self._progress(min(len(self.shown.samples) + self._count, self._wanted), self._wanted, "samples")
 
     def check_yield(self, tasks: int) -> None:
-        """Refuse to go on for ever when a whole round of tasks taught nothing."""
+        """Raise ``InvalidInput`` if a whole round of tasks gave no sample, since further rounds would not either."""
         if len(self.episodes) < tasks or self._count or any(episode.rejected for episode in self.episodes):
             return
         if any(episode.indiscreet for episode in self.episodes):
@@ -302,7 +306,7 @@ async def _collect(
     collection: Collection,
     client: ChatClient | None,
 ) -> None:
-    """Play episodes, several at a time where a remote teacher is waited for."""
+    """Play teacher episodes, one at a time in each environment, until there are enough samples."""
     numbers = itertools.count()
 
     async def work(env: NatLangEnv) -> None:

@@ -37,14 +37,14 @@ class Row:
 
 
 def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
-    """State in, reflection out."""
+    """Return the reflector's row of ``sample``: its state, completed by its reflection."""
     prompt = view("reflector", layout, State(sample.observation, sample.past)).prompt
     completion = layout.completion(sample.reflection)
     return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative)
 
 
 def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row:
-    """State, menu and, unless it is left out for the ablation, reflection in; one label out."""
+    """Return the policy's row of ``sample``: state, reflection (unless ablated) and menu, completed by one label."""
     menu = Menu(labels(layout.labels, len(sample.menu)), sample.menu)
     said = {"reflector": sample.reflection} if reflection else {}
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt

@@ -14,11 +14,11 @@ FORMAT = "reflectrl-samples"
 
 @dataclass(frozen=True)
 class Sample:
-    """What a teacher would think and do in one state. Made of public text only: no hint, no spoiler."""
+    """Reflection and action of a teacher in one state. It holds public text only: no hint, no spoiler."""
 
     task: Task
     seed: int
-    """Of the episode."""
+    """Seed of the episode."""
     past: tuple[str, ...]
     """All actions that led here, a negative sample's wrong one last."""
     observation: Observation
@@ -38,13 +38,13 @@ class TeacherEpisode:
     number: int
     trajectory: Trajectory
     samples: tuple[Sample, ...]
-    """In the order in which they arose; states where a held-out task starts are left out."""
+    """Samples in the order of play; states where a held-out task starts are left out."""
     held_out: int
-    """How many were left out."""
+    """Number of samples left out because a held-out task starts in their state."""
     indiscreet: int = 0
     """Samples left out because the reflection says a secret that its prompt does not show."""
     rejected: bool = False
-    """Whether it ends where a call to the teacher was set aside."""
+    """True if the episode ends where a call to the teacher was set aside."""
 
 
 def write_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:

@@ -31,7 +31,7 @@ class Request:
 
     @property
     def hints(self) -> Hints:
-        """What the environment's expert knows here."""
+        """Knowledge of the environment's expert about the state."""
         return self.seen.hints or Hints()
 
 
@@ -47,7 +47,7 @@ class Teacher(Protocol):
     """Reflects on a state, then chooses an action."""
 
     async def advise(self, request: Request) -> Advice:
-        """Return what to think and to do."""
+        """Return a reflection on the state and an action."""
         ...
 
 
@@ -55,7 +55,7 @@ class ExpertTeacher:
     """The environment's expert: offline, free, and the same every time."""
 
     async def advise(self, request: Request) -> Advice:
-        """The expert's reflection and action.
+        """Return the expert's reflection and action.
 
         Raises:
             InvalidInput: the environment has no expert here.
@@ -71,7 +71,7 @@ class ExpertTeacher:
 
 
 class OracleTeacher:
-    """The expert acts; a chat model, told the spoiler in private, reflects."""
+    """The expert acts; a chat model, which is given the spoiler in private, reflects."""
 
     def __init__(self, client: ChatClient, prompts: TeacherPrompts) -> None:
         """Speak through ``client``, in the words of ``prompts``."""
@@ -79,7 +79,7 @@ class OracleTeacher:
         self._prompts = prompts
 
     async def advise(self, request: Request) -> Advice:
-        """The model's reflection, without its spoiler, and the expert's action.
+        """Return the model's reflection, without its spoiler, and the expert's action.
 
         Raises:
             InvalidInput: the environment has no expert here.
@@ -104,7 +104,7 @@ class ChatTeacher:
         self._prompts = prompts
 
     async def advise(self, request: Request) -> Advice:
-        """The model's reflection and its choice.
+        """Return the model's reflection and its choice.
 
         Raises:
             RejectedReply: the model gave no usable reply, or no label however often it was asked.
@@ -123,7 +123,7 @@ class ChatTeacher:
 
 
 def expert_action(request: Request) -> str:
-    """The expert's action in ``request``.
+    """Return the expert's action in ``request``.
 
     Raises:
         InvalidInput: there is none, or it is not on the menu.

@@ -25,7 +25,7 @@ class Catalogue:
             ALFWORLD_DATA points at), or a folder: ``json_2.1.1``, the one it is in, or one with games in train/,
             validation/ and test/.
         count: games to make for the training split; the other two get a quarter of it each.
-        seed: of the games to make.
+        seed: seed of the games to make.
         families: the task types to play.
         scenes: the floor plans of games to make; ``None`` gives each split its own.
 

@@ -192,7 +192,7 @@ class Engine:
             command = self._commands.get(name)
             if command is None:
                 sentences, binding = self._bind(name)
-                # kept, since names and places of furniture, all that a command tells, stay as they are
+                # kept, since names and places of furniture, all that a command shows, stay as they are
                 command = self._commands[name] = self._grammar.write(sentences.command, self._world(facts), binding)
             moves.setdefault(command, Move(operator.id, name, operator.nb_effect_atoms))
         return moves

@@ -50,7 +50,7 @@ class AlfWorld(NatLangEnv):
             families), made here; ``alfworld:published`` (the downloaded ones that ALFWORLD_DATA points at); or a
             folder of games.
         count: games to make for training; validation and test get a quarter of it each.
-        seed: of the games to make.
+        seed: seed of the games to make.
         families: the families to play; all that the dataset has when it is left out.
         scenes: numbers of the floor plans of games that are made here, the same in all splits; when it is left out,
             each split has floor plans of its own.

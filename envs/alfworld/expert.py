@@ -137,8 +137,8 @@ def best_plan(
     """A shortest plan from a position; ``None`` where the game is won, or cannot be.
 
     Args:
-        game: what has to be done.
-        names: what things are called, by id.
+        game: the game with its goal.
+        names: names of the things, by id.
         position: where to start.
         seen: names of the things that may be planned with; ``None`` is all that there are. With one thing of two, the
             plan is to bring that one; with no lamp, to have the thing in hand, and then there is none.

@@ -80,7 +80,7 @@ def make_game(
 
     Args:
         family: one of ``FAMILIES``.
-        seed: of everything that is drawn: what is not given, what lies where, the start, the wording of the goal.
+        seed: seed of everything that is drawn: what is not given, what lies where, the start, the wording of the goal.
         object: the kind of thing that the goal is about.
         receptacle: the kind of furniture that gets it, or the lamp of ``look_at_obj_in_light``.
         scene: number of the floor plan.
@@ -128,7 +128,7 @@ def make_games(
         kind: one of ``KINDS``.
         split: "train", "validation" or "test".
         count: how many.
-        seed: of all of them.
+        seed: seed of all of them.
         scenes: numbers of the floor plans to play in; ``None`` gives each split floor plans of its own.
         families: those to make, which come in turn; a game is the same whichever others are made.
 

@@ -48,7 +48,7 @@ class Grammar:
     """The rules of one grammar text; see TextWorld's ``ContextSensitiveGrammar`` for the language.
 
     Args:
-        text: of a grammar file, ``alfred.twl2`` with the goal filled in.
+        text: text of a grammar file, ``alfred.twl2`` with the goal filled in.
 
     Raises:
         InvalidInput: TextWorld's parser refuses the text.

@@ -54,12 +54,12 @@ def write_problem(family: str, scene: Scene, thing: str, target: str, rng: rando
     """The problem's text. It is solvable: the agent can go everywhere and no door is locked.
 
     Args:
-        family: of the task.
+        family: family of the task.
         scene: where it is set.
         thing: the kind that the goal is about; none of it lies on ``target`` at the start.
         target: the kind of furniture that gets it, or the lamp.
         rng: draws what lies where, and the start.
-        name: of the problem, one word.
+        name: name of the problem, one word.
 
     """
     things = _things(family, scene, thing, target, rng)

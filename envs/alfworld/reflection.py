@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Position
 
 NOISE = ("examine", "help", "inventory", "look")
-"""Verbs that change nothing and tell what was told already."""
+"""Verbs that change nothing and repeat known facts."""
 MAX_PLACES = 3
 """Number of remaining places that a reflection names."""
 
@@ -98,7 +98,7 @@ def reflect(now: Moment, command: str | None = None, before: Moment | None = Non
 
     Args:
         now: where the episode stands.
-        command: what was played last.
+        command: the last command played.
         before: where it was played.
 
     """

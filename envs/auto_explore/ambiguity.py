@@ -52,7 +52,7 @@ def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
 
     Args:
         texts: every file that an agent may look at, with as much of its text as is known. Its path counts as text.
-        pairs: what was written for each file.
+        pairs: the questions written for each file.
 
     """
     clean = {file: [(_one_line(question), _one_line(answer)) for question, answer in pairs[file]] for file in pairs}

@@ -19,7 +19,7 @@ MAX_COMMAND_CHARS = 65_536
 DEFAULT_LINES = 10
 """Lines that head and tail show unless a number is given."""
 SNIFF_BYTES = 8192
-"""Bytes by which text is told from binary content."""
+"""Bytes that occur in text; others mark binary content."""
 PROGRAMS = ("edit", "pip", "python", "write")
 """Commands that exist only where programs may run."""
 HELP = f"""\

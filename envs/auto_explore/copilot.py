@@ -152,7 +152,7 @@ def _file(library: Library, repository: str, file: str) -> str:
     """Return the path by which the environment names ``file``."""
     done = library.sandbox(repository).run(f"id {quote(file)}")
     if done.answer is None:
-        raise InvalidInput(f"the expert is to be told a file of the repository, but {done.output}")
+        raise InvalidInput(f"the expert needs a file of the repository as the answer, but {done.output}")
     return done.answer
 
 
@@ -175,7 +175,7 @@ def work_on(
 
     Args:
         source: the repository, in any form that ``sources.fetch`` takes.
-        task: what is to be done.
+        task: the task to do.
         typist: types the commands.
         steps: most commands.
         seconds: most seconds that one program may run.

@@ -91,7 +91,7 @@ def write_questions(file: str, text: str) -> list[Pair]:
 
 
 def write_content_questions(file: str, text: str) -> list[Pair]:
-    """Questions that name neither the file nor a folder on its way, so that only its content tells it from others.
+    """Return questions that name neither the file nor a folder on its way, so that only its content identifies it.
 
     They say what stands below a heading, which value a column begins with, what a comment goes on to say. Words of the
     path are left out of what names the subject; what holds one elsewhere is not asked.

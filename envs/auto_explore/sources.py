@@ -60,7 +60,7 @@ def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: 
             that you would install. Nothing of the other sources is run.
         folder: gets the repository, unless the source is a folder itself, which is used as it is and never written to.
         taken: names that other repositories have.
-        timeout_s: of git or pip.
+        timeout_s: seconds that git or pip may take.
 
     Returns:
         A name, new and safe as the name of a folder, and the repository's folder.

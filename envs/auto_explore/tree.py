@@ -97,7 +97,7 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._root = os.open(root, FOLDER)
-        # Never closed before the last user has gone: the number might come to mean another folder.
+        # Never closed before the last user has gone: the number might be given to another folder.
         weakref.finalize(self, os.close, self._root)
 
     def check(self) -> None:

@@ -115,7 +115,7 @@ def map_text(state: int) -> str:
     """Five rows of squares with the walls (``|``) and passages (``:``) between them.
 
     T taxi, P passenger, D destination, O taxi on the waiting passenger's square, X taxi with the passenger. The taxi
-    hides a D below it, and that is the only reason for a map without one, so the text still tells all states apart.
+    hides a D below it, and that is the only reason for a map without one, so the text still distinguishes all states.
     """
     taxi, passenger, destination = parts(state)
     grid = [[cell.decode() for cell in row[1:-1]] for row in _taxi().desc[1:-1]]

@@ -109,9 +109,9 @@ class TextWorldGame(NatLangEnv):
                 f"{self.task.id!r} offers {len(commands)} commands here, but menu={self.max_actions}; "
                 f"give {self.name!r} the option menu={len(commands)} or more."
             )
-        told = [_tidy(self._state.get(part)) for part in ("description", "inventory")]
+        shown = [_tidy(self._state.get(part)) for part in ("description", "inventory")]
         # a room that was just entered, and what was just asked for, are in the answer already
-        lines = [self._last, *(line for line in told if line not in self._last)]
+        lines = [self._last, *(line for line in shown if line not in self._last)]
         return Observation("\n".join(lines), commands, f"Task: {self._about}")
 
     def act(self, action: str) -> Outcome:

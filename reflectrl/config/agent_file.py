@@ -67,7 +67,7 @@ def read_agent_file(folder: Path) -> AgentFile | None:
 def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """The ``recipe.yaml`` of an exported folder, as its players are loaded: merged weights have no adapters any more.
 
-    The recipe on disk tells how the agent was trained, so it still names them.
+    The recipe on disk describes the training of the agent, so it still names them.
     """
     sections = {"policy": recipe.model, "reflector": recipe.reflector_model or recipe.model}
     as_saved = {role: _as_saved(section, folder / role) for role, section in sections.items()}

@@ -20,7 +20,7 @@ class ReflectorSection(Section):
     """Another reflector for the RLFT policy at evaluation (section 6): that of a run, or one behind an endpoint."""
 
     name: str
-    """What the table and the files of its episodes call it."""
+    """Name in the table and in the files of its episodes."""
     run: str | None = None
     """Folder of a run or of an exported agent whose fine-tuned reflector is taken; a path from the working folder."""
     endpoint: Endpoint | None = None

@@ -34,7 +34,7 @@ class DatasetSection(Section):
     repositories: Annotated[list[Source], Field(min_length=1)]
     """Folders, git URLs, ``pypi:NAME==VERSION`` (a package's source archive), ``company:nano`` or ``company:full``."""
     writer: Literal["extractive", "openai"] = "extractive"
-    """Who writes the questions: the files' own headings, docstrings and columns, or a chat endpoint."""
+    """Source of the questions: the files' own headings, docstrings and columns, or a chat endpoint."""
     files: Count | None = None
     """Ask about so many files of each repository, drawn by the seed; absent: about all."""
     per_file: Count = 3
@@ -127,10 +127,10 @@ class ModelSection(Section):
 
 
 class PlayersSection(Section):
-    """Who reflects while the policy plays."""
+    """Reflector that speaks while the policy plays."""
 
     reflector: Literal["local", "remote", "expert", "none", "self"] = "local"
-    """The fine-tuned local model, an endpoint, the expert, nobody, or the policy itself (appendix F.2)."""
+    """The fine-tuned local model, an endpoint, the expert, none, or the policy itself (appendix F.2)."""
     max_new_tokens: Count = 100
     """Longest reflection (section 5.1)."""
     temperature: NonNegative = 0.0
@@ -138,7 +138,7 @@ class PlayersSection(Section):
     cache_size: CountOrZero = 100_000
     """Reflections kept when greedy; 0 for none."""
     endpoint: Endpoint = Endpoint()
-    """For ``remote``."""
+    """Chat endpoint of the reflector ``remote``."""
 
 
 class DataSection(Section):
@@ -147,7 +147,7 @@ class DataSection(Section):
     teacher: Literal["expert", "openai"] = "expert"
     """The environment's expert (offline) or a chat endpoint."""
     trajectory: Literal["teacher", "oracle"] = "oracle"
-    """Who moves: the teacher itself (reflect, then choose), or the expert with the reflection asked under a spoiler."""
+    """Source of the actions: the teacher (reflect, then choose), or the expert with reflections on a spoiler."""
     noise: Fraction = 0.0
     """Probability of a random action instead of the expert's (noisy-oracle trajectories)."""
     demonstrations: list[str] | None = None
@@ -213,9 +213,9 @@ class Recipe(Section):
     name: str
     """Name of the run folder."""
     description: str = ""
-    """What this recipe shows."""
+    """Purpose of the recipe, in a sentence."""
     seed: CountOrZero = 0
-    """Seed of everything."""
+    """Seed of all random draws."""
     env: EnvSection
     """The environment."""
     dataset: DatasetSection | None = None
@@ -227,9 +227,9 @@ class Recipe(Section):
     reflector_model: ModelSection | None = None
     """Another base for the reflector."""
     players: PlayersSection = PlayersSection()
-    """Who reflects."""
+    """Settings of the reflector."""
     data: DataSection = DataSection()
-    """gen-data."""
+    """Settings of gen-data."""
     sft: SFTSection = SFTSection()
     """Supervised fine-tuning."""
     rlft: RLFTSection | None = RLFTSection()

@@ -56,7 +56,7 @@ class Artefacts:
 
     Args:
         run: the folder.
-        ledger: what its ``stages.json`` holds.
+        ledger: contents of its ``stages.json``.
 
     Raises:
         InvalidInput: digests in the ledger that are none.

@@ -143,8 +143,8 @@ class Copilot(Protocol):
         """Do a whole task in a private copy of ``source``, by commands that a model or a person types.
 
         Args:
-            source: what is worked on.
-            task: what is to be done.
+            source: the repository to work on.
+            task: the task to do.
             ask: reaches the chat model that types; absent: a person at the keyboard does.
             steps: most commands.
             seconds: most seconds that one program may run.

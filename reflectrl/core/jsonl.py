@@ -70,7 +70,7 @@ def decode(kind: type[T], value: object, where: str) -> T:
 
     Args:
         kind: a frozen dataclass, a ``msgspec.Struct``, or a type made of these, such as ``tuple[Turn, ...]``.
-        value: what the JSON holds.
+        value: the parsed JSON.
         where: the beginning of an error's message, e.g. ``metrics.jsonl, line 3``.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 STAGES = ("gen-data", "sft", "rlft", "eval")
-"""In the order in which they run."""
+"""Stages in the order in which they run."""
 
 RECIPE = "recipe.yaml"
 AGENT = "agent.json"

@@ -12,9 +12,9 @@ def derive_seed(*parts: str | int) -> int:
 
 
 def draw(seed: int, step: int, role: str) -> float:
-    """A number in [0, 1), uniform over seeds: all the randomness of ``role`` at ``step`` of the episode ``seed``.
+    """Return a number in [0, 1), uniform over seeds: the draw of ``role`` at ``step`` of the episode ``seed``.
 
-    It depends on nothing else, so another role moves nobody's stream, and a step can be drawn without those before it.
+    It depends on nothing else, so another role changes no other draw, and a step can be drawn without those before it.
     """
     digest = hashlib.sha256(f"{seed}/{step}/{role}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53

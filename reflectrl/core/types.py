@@ -13,7 +13,7 @@ from reflectrl.core.errors import InvalidInput
 
 SPLITS = ("train", "validation", "test")
 OUTCOMES = ("success", "failure", "out of time")
-"""How an episode may end, in words."""
+"""Names of the ways in which an episode may end."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Task:
     id: str
     """Unique within the environment; the splits of one environment share no id."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What ``start`` needs to set the problem up: JSON values only."""
+    """Arguments that ``start`` needs to set the problem up: JSON values only."""
 
 
 @dataclass(frozen=True)
@@ -40,26 +40,26 @@ class Image:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a player may read of the state, ``p(s)`` of the paper, with the legal actions ``A(s)``."""
+    """Part of the state that a player may read, ``p(s)`` of the paper, with the legal actions ``A(s)``."""
 
     text: str
     actions: tuple[str, ...]
     """The legal actions of THIS state, in words, in the environment's own order."""
     task: str = ""
-    """What an episode is about, where the environment says so in words: the same in every state, so prompts show it
+    """Goal of the episode, where the environment states it in words: the same in every state, so prompts show it
     before the history, where its tokens keep their place."""
     images: tuple[Image, ...] = ()
     """Pictures of the state; players that read text see only ``text``."""
 
     @property
     def full_text(self) -> str:
-        """Task and text."""
+        """Task and text of the state."""
         return f"{self.task}\n{self.text}" if self.task else self.text
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an action did."""
+    """Result of an action."""
 
     reward: float
     ended: bool = False
@@ -72,7 +72,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Hints:
-    """What the environment's own expert knows of a state. Only teachers and the expert read it; never a model."""
+    """Knowledge of the environment's own expert about a state; only teachers and the expert read it, never a model."""
 
     action: str | None = None
     """The expert's action, ``None`` where the environment has no expert."""
@@ -81,7 +81,7 @@ class Hints:
     spoiler: str | None = None
     """Privileged facts for a teaching model, which must not repeat them."""
     mistaken: bool | None = None
-    """Whether the last action was worse than the expert's; ``None`` where that is not known."""
+    """True if the last action was worse than the expert's; ``None`` where that is not known."""
     secrets: tuple[str, ...] = ()
     """Words that a reflection may hold only where the prompt shows them."""
 
@@ -125,7 +125,7 @@ class Decision:
     logprob: float
     """Natural log of the probability with which the action was sampled."""
     entropy: float
-    """In nats, of the distribution over the menu."""
+    """Entropy of the distribution over the menu, in nats."""
     output: Choice | Tokens
     """The form in which the policy produced the action."""
     value: float = 0.0
@@ -163,7 +163,7 @@ class Turn:
 
     @property
     def reflection(self) -> str | None:
-        """Text of the reflector; ``None`` where nobody reflected."""
+        """Text of the reflector; ``None`` without a reflection."""
         words = self.said.get("reflector")
         return None if words is None else words.text
 

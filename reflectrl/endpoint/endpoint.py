@@ -51,8 +51,8 @@ class Endpoint:
     notice_s: Positive = 30.0
     """Seconds without any reply after which a line says so; they double with each further line."""
     price: Price | None = None
-    """For the estimate, the summary and ``--max-cost``; absent: tokens are counted, money is not. It belongs to the
-    ``model`` and ``base_url`` that it was written for: change one of them, and it is dropped unless given again."""
+    """Price of tokens, for the estimate, the summary and ``--max-cost``; absent: only tokens are counted. It belongs to
+    the ``model`` and ``base_url`` that it was written for: change one of them, and it is dropped unless given again."""
 
     def __str__(self) -> str:
         """Return model and address, for messages."""

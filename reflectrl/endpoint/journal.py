@@ -1,7 +1,7 @@
 """``Journal``: all paid replies of a run folder, so that no call is paid for twice, even after a kill.
 
 The key of a reply is a digest of the endpoint and the chat. A reply is on disk before it is used, so a restarted
-process makes the same calls, reads the same replies and comes to the same result.
+process makes the same calls, reads the same replies and gets the same result.
 """
 
 from __future__ import annotations

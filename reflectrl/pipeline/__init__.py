@@ -1,4 +1,4 @@
-"""The whole job: stages over one run folder, skipped when done, resumed when killed."""
+"""The stages of an experiment over one run folder: skipped when done, resumed when killed."""
 
 from reflectrl.core.layout import STAGES
 from reflectrl.pipeline.stages import run_stages

@@ -78,7 +78,7 @@ class Agent:
 
     @property
     def reflector(self) -> Player | None:
-        """The player who reflects; ``None`` without one."""
+        """The player that reflects; ``None`` without one."""
         return next((seat.player for seat in self.seats if seat.role == "reflector"), None)
 
 

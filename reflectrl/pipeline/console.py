@@ -26,7 +26,7 @@ MIN_SECONDS_APART = 60.0
 
 
 class _Rate(ProgressColumn):
-    """Column of units a second."""
+    """Column of units per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -34,7 +34,7 @@ class _Rate(ProgressColumn):
 
 
 class _Board(Progress):
-    """The bar, and the note on a line of its own: on a narrow terminal both have room."""
+    """Progress bar with the note on a separate line, so that both fit on a narrow terminal."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -83,7 +83,7 @@ class Reporter:
         self._apart = apart
 
     def line(self, text: str) -> None:
-        """One plain line."""
+        """Print one plain line."""
         self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager

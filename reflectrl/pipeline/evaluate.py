@@ -76,7 +76,7 @@ class _Evaluation:
     def play(
         self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
-        """One row of the table, and those of its groups of tasks."""
+        """Play and record one row of the table, and those of its groups of tasks; return its episodes."""
         section, splits = self.recipe.eval, self.recipe.eval.splits
         row = self._before.get((name, reflections, mode, split))
         if row is not None:
@@ -117,14 +117,14 @@ class _Evaluation:
         )
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:
-        """Before the first episode of a local policy; the prompts of the next ones are as long."""
+        """Check the prompts of the first local policy; those of the next ones are as long."""
         if not self._checked:
             for split in self.recipe.eval.splits:
                 check_prompt_lengths(self.run_players, self.run_players.readers(lm), split, [self.recipe.eval.env])
         self._checked = True
 
     def model_rows(self, name: str) -> None:
-        """A local policy: sampled, greedy if wanted, and for the RLFT policy the controls and other reflectors."""
+        """Play a local policy: sampled, greedy if wanted; the RLFT policy also with controls and other reflectors."""
         lm, player = self.run_players.lm_policy(_FOLDERS[name])
         self._check_prompt_lengths(lm)
         who, section = self.recipe.players.reflector, self.recipe.eval
@@ -142,7 +142,7 @@ class _Evaluation:
                         self.play(name, control, "sampled", split, player(False), _control(control, sampled))
 
     def plain_rows(self, name: str) -> None:
-        """A policy without a local model: sampled."""
+        """Play a policy without a local model, sampled."""
         policy = self.run_players.plain_policy(name)
         for split in self.recipe.eval.splits:
             self.play(name, "none", "sampled", split, policy, None)

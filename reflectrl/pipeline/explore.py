@@ -74,10 +74,10 @@ def explore(
 
     Args:
         source: in a form that the environment's copilot takes.
-        question: what is to be answered.
+        question: the question to answer.
         players: play the episode.
-        options: of the environment, over those of the players.
-        seed: of all draws.
+        options: options of the environment, over those of the players.
+        seed: seed of all draws.
         show: called with each step once it is played.
 
     Returns:

@@ -60,27 +60,27 @@ _NEUTRAL = {
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
+    """Flatten nested mappings to dotted keys."""
     if not isinstance(value, Mapping):
         return {path: value}
     return {key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{path}.{name}".strip(".")).items()}
 
 
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
-    """Dotted recipe keys that the result of ``stage`` depends on, with their values."""
+    """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
     prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
     flat = _flat(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
-    return _of_weight(read)
+    return _relevant(read)
 
 
-def _of_weight(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs on which results depend; ledgers of earlier versions hold others as well."""
+def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs on which results depend; ledgers of earlier versions hold others as well."""
     return {key: value for key, value in inputs.items() if key.partition(".")[2] not in _NEUTRAL}
 
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
-    """SHA-256 of each file or folder outside of the run that ``stage`` reads."""
+    """Return the SHA-256 of each file or folder outside of the run that ``stage`` reads."""
     files: Sequence[str] = recipe.data.demonstrations or () if stage == "gen-data" else ()
     if stage == "eval":
         files = [str(Path(each.run) / REFLECTOR) for each in recipe.eval.reflectors if each.run is not None]
@@ -95,12 +95,12 @@ def _digest(file: str) -> str | None:
 
 
 def process_rank() -> int:
-    """0 but for the further processes that `torchrun` starts."""
+    """Return the rank of this process in a `torchrun` launch; 0 without one."""
     return int(os.environ.get("RANK", "0"))
 
 
 def process_count() -> int:
-    """1, or as many as `torchrun` has started."""
+    """Return the number of processes of a `torchrun` launch; 1 without one."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -145,7 +145,7 @@ def _gone(folder: Path) -> WorkFailed:
 
 
 class RunFolder:
-    """One run folder; knows for each stage which inputs it was begun with, and whether it is done."""
+    """One run folder, with a record of the inputs and the state of each stage."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class RunFolder:
         return self.path / name
 
     def verified(self, name: str, made_by: str) -> Path:
-        """The path of ``name``, a file or folder that the stage ``made_by`` has left here, as it left it.
+        """Return the path of ``name``, a product of the stage ``made_by``, after a check that it is unchanged.
 
         Raises:
             InvalidInput: it is not there, or was damaged or exchanged.
@@ -196,7 +196,7 @@ class RunFolder:
             yield
 
     def unfinished(self, stage: str) -> Path:
-        """Path of the file in which ``stage`` keeps its finished parts."""
+        """Return the path of the file in which ``stage`` keeps its finished parts."""
         return self.path / unfinished_file(stage)
 
     def is_done(self, stage: str) -> bool:
@@ -204,7 +204,7 @@ class RunFolder:
         return bool(self._read().get(stage, {}).get("done")) and not self.deleted(stage)
 
     def deleted(self, stage: str) -> list[str]:
-        """Products of a finished ``stage`` that were deleted since, and that it makes again."""
+        """Return the products of a finished ``stage`` that were deleted since, and that it makes again."""
         return self._artefacts.deleted(stage) if self._read().get(stage, {}).get("done") else []
 
     def done_with(self, stage: str) -> str:
@@ -217,12 +217,12 @@ class RunFolder:
         return f"with {', '.join(changed)} as it was then; choose another --run to use it as it is now"
 
     def changed(self, stage: str) -> list[str]:
-        """Files outside of the run that ``stage`` read and that have changed since."""
+        """Return the files outside of the run that ``stage`` read and that have changed since."""
         files = self._read().get(stage, {}).get("files", {})
         return [file for file, then in files.items() if _digest(file) not in (None, then)]
 
     def check(self, recipe: Recipe, stage: str) -> None:
-        """Refuse to mix inputs.
+        """Check that ``stage`` was begun with the inputs of ``recipe``, or not begun yet.
 
         Raises:
             InvalidInput: ``stage`` was begun here with other inputs; names the keys that differ.
@@ -231,7 +231,7 @@ class RunFolder:
         entry = self._read().get(stage)
         if entry is None:
             return
-        then, now = _of_weight(entry["inputs"]), stage_inputs(recipe, stage)
+        then, now = _relevant(entry["inputs"]), stage_inputs(recipe, stage)
         shown = without_credentials(then)  # which earlier versions allowed in addresses
         changed = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
         if changed:
@@ -263,7 +263,7 @@ class RunFolder:
         write_text(self.path / RECIPE, text)
 
     def _kept(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The digests of players that sft has made before; it leaves them alone, and writes the base once more."""
+        """Return the digests of players that sft has made before; it keeps them, and writes the base once more."""
         given = entry.get("artefacts", {}).items()
         return {name: value for name, value in given if not name.startswith(BASE) and (self.path / name).exists()}
 
@@ -293,7 +293,7 @@ class RunFolder:
         self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})
 
     def cpu_seconds(self, stage: str) -> float:
-        """Processor seconds of the last start of a finished stage, which do not depend on other processes."""
+        """Return the processor seconds of the last start of a finished stage, independent of other processes."""
         return float(self._read()[stage]["cpu_seconds"])
 
     def _update(self, stage: str, change: Mapping[str, Any]) -> None:
@@ -324,7 +324,7 @@ def _is_entry(value: object) -> bool:
 
 
 def read_recipe(run: Path) -> Recipe:
-    """The recipe of a run folder, or of an exported agent.
+    """Return the recipe of a run folder, or of an exported agent.
 
     Raises:
         InvalidInput: ``run`` is neither, or its recipe was changed since its stages were done.
@@ -338,7 +338,7 @@ def read_recipe(run: Path) -> Recipe:
 
 
 def last_policy(recipe: Recipe, run: Path) -> str:
-    """Name of the folder of the last policy that ``run`` has, or should have.
+    """Return the name of the folder of the last policy that ``run`` has, or should have.
 
     Raises:
         InvalidInput: it has none yet.

@@ -20,24 +20,24 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
 
 Options = Mapping[str, Any]
-"""An environment's."""
+"""Options of an environment."""
 
 
 @dataclass(frozen=True)
 class Game:
-    """An environment, and who plays it."""
+    """An environment and its players."""
 
     env: NatLangEnv
     header: Header
-    """What a record of its episodes begins with: name and options of the environment, layout of the prompts."""
+    """First line of a record of its episodes: name and options of the environment, layout of the prompts."""
     who: str
-    """In words, for the person who watches."""
+    """Name of the player, for the person who watches."""
     policy: Policy
     seats: tuple[Seat, ...]
 
 
 def person(name: str, options: Options, *, hints: bool = False, reflects: bool = False) -> Game:
-    """Somebody at the keyboard, who has seen on the screen what was played.
+    """Return a game that a person plays at the keyboard.
 
     Args:
         name: the environment.
@@ -55,25 +55,25 @@ def person(name: str, options: Options, *, hints: bool = False, reflects: bool =
 
 
 def expert(name: str, options: Options) -> Game:
-    """The environment's own expert."""
+    """Return a game that the environment's own expert plays."""
     env = make_env(name, **options)
     header = Header(name, options, PromptFormat(env.instructions))
     return Game(env, header, "expert", ExpertPolicy(), reflecting(ExpertReflector()))
 
 
 def chance(name: str, options: Options) -> Game:
-    """Any action, each as probable as the others."""
+    """Return a game of actions that are drawn uniformly from the legal ones."""
     env = make_env(name, **options)
     return Game(env, Header(name, options, PromptFormat(env.instructions)), "random", RandomPolicy(), ())
 
 
 def trained(run: Path, name: str | None, options: Options, *, policy: str | None = None, greedy: bool = True) -> Game:
-    """The players of a run, in its own environment.
+    """Return a game of the players of a run, in its own environment.
 
     Args:
         run: a run folder, or an exported agent.
         name: the environment, if it was named; it must be the run's.
-        options: of the environment, over those of the run.
+        options: options of the environment, over those of the run.
         policy: ``policy`` or ``policy-sft``; the last that is there if absent.
         greedy: play the most probable action; otherwise draw it.
 
@@ -106,7 +106,7 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
 def choose_episodes(
     env: NatLangEnv, *, task: str | None = None, split: str | None = None, count: int = 1, seed: int = 0
 ) -> list[Episode]:
-    """What to play: ``task``, of any split, or tasks of ``split`` (train if absent) in an order drawn by ``seed``.
+    """Return episodes of ``task``, of any split, or of tasks of ``split`` (train if absent), shuffled by ``seed``.
 
     Raises:
         InvalidInput: no such task or split.
@@ -132,7 +132,7 @@ def _task(env: NatLangEnv, wanted: str, splits: tuple[str, ...]) -> Task:
 
 
 def check_expert(env: NatLangEnv, episode: Episode) -> None:
-    """See whether the expert has something to say.
+    """Check that the environment has an expert.
 
     Raises:
         InvalidInput: there is no expert.
@@ -146,10 +146,10 @@ def check_expert(env: NatLangEnv, episode: Episode) -> None:
 
 
 def check_teacher(game: Game, episodes: list[Episode]) -> None:
-    """See whether others can learn from these episodes.
+    """Check that the episodes can serve as demonstrations.
 
     Raises:
-        InvalidInput: they cannot.
+        InvalidInput: the player does not reflect, or a task is held out.
 
     """
     if not game.seats:
@@ -160,7 +160,7 @@ def check_teacher(game: Game, episodes: list[Episode]) -> None:
     train = {task.id for task in game.env.split_tasks("train")}
     if odd := [episode.task.id for episode in episodes if episode.task.id not in train]:
         raise InvalidInput(
-            f"episodes were to be saved for others to learn from, but task {odd[0]!r} is held out to judge them; "
+            f"episodes were to be saved for others to learn from, but task {odd[0]!r} is held out for evaluation; "
             "choose a task of the split 'train'."
         )
 
@@ -169,9 +169,9 @@ def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> 
     """Play one episode.
 
     Args:
-        game: where, and by whom.
+        game: the environment and its players.
         episode: the task, and the seed of all that is drawn.
-        show: told of each step once it is played.
+        show: called with each step once it is played.
 
     Raises:
         InvalidInput: a state that is too long for a local model.

@@ -1,4 +1,4 @@
-"""From a recipe and a run folder to the players on stage."""
+"""``RunPlayers``: the players of a run, made from its recipe and its folder."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class RunPlayers:
 
     @property
     def usage(self) -> Usage:
-        """What the calls to chat endpoints came to in this process."""
+        """Calls to chat endpoints of this process, and their cost."""
         return sum((client.usage for client in self._clients), Usage())
 
     def env(self, options: Mapping[str, Any]) -> NatLangEnv:
-        """A new environment; ``options`` override the recipe's."""
+        """Return a new environment; ``options`` override the recipe's."""
         if self.recipe.dataset is not None and not self._whole_dataset:
             self.run.verified(DATASET, "gen-data")
             self._whole_dataset = True
@@ -65,7 +65,7 @@ class RunPlayers:
 
     @cached_property
     def layout(self) -> PromptFormat:
-        """How prompts are written."""
+        """Layout of the prompts."""
         return self.recipe.prompt.layout(self.env({}).instructions)
 
     @cached_property
@@ -74,11 +74,11 @@ class RunPlayers:
         return labels(self.layout.labels, self.env({}).max_actions)
 
     def section(self, role: str) -> ModelSection:
-        """The model section of the ``reflector`` or the ``policy``."""
+        """Return the model section of the ``reflector`` or the ``policy``."""
         return (self.recipe.reflector_model or self.recipe.model) if role == "reflector" else self.recipe.model
 
     def base(self, role: str) -> ModelSection:
-        """The section of a role with a base that can be loaded: the built-in one is written to the run folder."""
+        """Return the section of a role with a base that can be loaded; the built-in one is written to the folder."""
         files = (self.run.verified(sft_rows_file(name), "gen-data") for name in ("reflector", "policy"))
         rows = [row for file in files for row in read_rows(file)]
         return make_base(
@@ -93,7 +93,7 @@ class RunPlayers:
         return BASE_REFLECTOR if role == "reflector" and self.recipe.reflector_model else BASE
 
     def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
-        """A model of this run: ``reflector``, ``policy-sft``, ``policy``, or ``base`` before any training."""
+        """Load a model of this run: ``reflector``, ``policy-sft``, ``policy``, or ``base`` before any training."""
         if name == "base":
             seed = derive_seed(self.recipe.seed, "new", "policy")
             return new_model(self.base("policy"), labels=self.labels, seed=seed)
@@ -106,11 +106,11 @@ class RunPlayers:
         return load_model(folder, section, trainable=trainable)
 
     def encoder(self, lm: LanguageModel) -> PromptEncoder:
-        """Prompts to tokens for a policy."""
+        """Return the encoder of a policy's prompts."""
         return PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, self.labels), self.recipe.model.max_length)
 
     def lm_policy(self, name: str) -> tuple[LanguageModel, Callable[[bool], Policy]]:
-        """A saved policy, and a function from ``greedy`` to a player of it."""
+        """Return the model of a saved policy, and a function from ``greedy`` to a player of it."""
         lm = self.load(name)
         add_choice_head(lm.base)
         encoder = self.encoder(lm)
@@ -118,7 +118,7 @@ class RunPlayers:
         return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy, prefix_cache=prefix_cache)
 
     def plain_policy(self, name: str) -> Policy:
-        """A player without a local model: ``random``, ``expert`` or ``remote``."""
+        """Return a policy without a local model: ``random``, ``expert`` or ``remote``."""
         if name == "remote":
             from reflectrl.players.remote import RemotePolicy
 
@@ -133,7 +133,7 @@ class RunPlayers:
         return reflecting(self.reflector(policy))
 
     def reflector(self, policy: LanguageModel | None) -> Player | None:
-        """Who reflects in this recipe; ``policy`` is the model that speaks for itself in the single-player ablation."""
+        """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model."""
         kind, players = self.recipe.players.reflector, self.recipe.players
         if kind == "none":
             return None
@@ -148,7 +148,7 @@ class RunPlayers:
         return self._local_reflector
 
     def other_reflector(self, section: ReflectorSection) -> Callable[[], Player | None]:
-        """Makes a reflector of ``eval.reflectors``, after a look at whether it can be made.
+        """Return a function that makes a reflector of ``eval.reflectors``, after a check that it can be made.
 
         Raises:
             InvalidInput: it cannot.
@@ -174,14 +174,14 @@ class RunPlayers:
         return reflector
 
     def readers(self, policy: LanguageModel) -> dict[str, LanguageModel]:
-        """The local models that read prompts when ``policy`` acts, by role; the single player has both."""
+        """Return the local models that read prompts when ``policy`` acts, by role; a single player has both."""
         kind = self.recipe.players.reflector
         if kind not in ("local", "self"):
             return {"policy": policy}
         return {"policy": policy, "reflector": policy if kind == "self" else self._reflector_model}
 
     def _journal(self, role: str) -> Journal:
-        """What this process paid for in the role; processes of a `torchrun` launch keep one each."""
+        """Return the journal of paid replies in the role; each process of a `torchrun` launch has its own."""
         rank = process_rank()
         return Journal(self.run / CALLS / (f"{role}-{rank}" if rank else role))
 

@@ -43,7 +43,7 @@ class PromptLimit:
     """Tokens that a reflection may take."""
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Look at the longest of ``prompts``; of the policy's, reflections are still to come.
+        """Check the longest of ``prompts``, those of the policy without the reflections that are yet to be written.
 
         Raises:
             InvalidInput: one that does not fit even when everything is cut that may be.
@@ -132,6 +132,6 @@ def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[st
 
 
 def _without_reflections(trajectory: Trajectory, reflector: str) -> Trajectory:
-    """The episode with empty reflections, or without any where the recipe has no reflector."""
+    """Return the episode with empty reflections, or without any where the recipe has no reflector."""
     said = {} if reflector == "none" else {"reflector": Utterance("")}
     return replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))

@@ -47,7 +47,7 @@ from reflectrl.training.trackers import Tracking, check_tracker, tracking
 
 
 def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
-    """The trainer's arguments as the recipe states them."""
+    """Return the trainer's arguments as the recipe states them."""
     if recipe.rlft is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; add one.")
     cuda = torch.cuda.is_available()
@@ -64,8 +64,8 @@ def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
     )
 
 
-RECENT = 10
-"""Iterations of a stage over which the console shows the mean success; that of a single one jumps about."""
+WINDOW_ITERATIONS = 10
+"""Iterations of a stage over which the console shows the mean success; that of a single one is noisy."""
 
 
 class _Records:
@@ -91,7 +91,7 @@ class _Records:
         self._advance = advance
         self._tracking = tracking
         self._stage = ""
-        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._recent: deque[float] = deque(maxlen=WINDOW_ITERATIONS)
         self._clock = time.monotonic()
 
     def rewind(self, iteration: int) -> None:
@@ -134,7 +134,7 @@ class _Records:
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
-        """For the console; the mean is of the iterations of this stage that this process has seen."""
+        """Return the console's note; its mean is of the iterations of this stage that this process has seen."""
         if done.stage != self._stage:
             self._stage = done.stage
             self._recent.clear()

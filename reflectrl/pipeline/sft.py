@@ -21,7 +21,7 @@ from reflectrl.training.sft_examples import Player
 
 
 def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
-    """The players that a recipe fine-tunes, with their folders; a single player is one model on both kinds of rows."""
+    """Return the players that a recipe fine-tunes and their folders; a single player learns from both kinds of rows."""
     if not recipe.sft.enabled:
         return {}
     if recipe.players.reflector == "self":
@@ -32,7 +32,7 @@ def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
 
 
 def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
-    """The rows that ``player`` is trained on, of each kind as many as that kind's ``max_rows`` allows."""
+    """Return the rows that ``player`` is trained on, at most ``max_rows`` of each kind."""
     policy = "policy-no-reflection" if recipe.players.reflector == "none" else "policy"
     rows: list[Row] = []
     if player != "policy":

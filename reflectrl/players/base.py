@@ -1,4 +1,4 @@
-"""The protocols of everybody at the table. Players see views: never a reward, nor whether an episode succeeded."""
+"""Protocols of players and policies. They see views: never a reward, nor whether an episode succeeded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Player(Protocol):
         """Return one utterance a view, in order.
 
         Args:
-            views: what the player may see, see ``reflectrl.prompts.views``.
+            views: the information that the player may use, see ``reflectrl.prompts.views``.
             draws: uniform in [0, 1), one a view; all the randomness there is.
 
         """
@@ -50,5 +50,5 @@ class Seat:
 
 
 def reflecting(reflector: Player | None) -> tuple[Seat, ...]:
-    """The seats of Reflect-RL: one reflector, or none for the ablation without reflections."""
+    """Return the seats of Reflect-RL: one reflector, or none for the ablation without reflections."""
     return () if reflector is None else (Seat("reflector", reflector),)

@@ -32,7 +32,7 @@ class _Console:
         self._seen = ""
 
     def show_prompt(self, head: str, text: str, *, goes_on: bool = False) -> None:
-        """What is new of ``text``, which begins with the rules ``head``; the next one ``goes_on`` from there."""
+        """Show the new part of ``text``, which begins with the rules ``head``; the next text ``goes_on`` from there."""
         known = self._seen if self._seen and text.startswith(self._seen) else head if head == self._head else ""
         self.show(text.removeprefix(known))
         self._head, self._seen = head, text if goes_on else ""
@@ -43,7 +43,7 @@ class _Console:
         self._out.flush()
 
     def line(self) -> str:
-        """What is typed, on one line and without what keys such as the arrows may leave in it."""
+        """Return the typed line without control characters, such as those that the arrow keys leave."""
         try:
             typed = self._read()
         except EOFError:
@@ -120,7 +120,7 @@ def _left() -> PlayerLeft:
 
 
 def _named(answer: str, menu: Menu) -> list[int]:
-    """Positions that the whole answer names; labels go before actions, and the exact case before any other."""
+    """Return the positions that the whole answer names: labels before actions, the exact case before any other."""
     for fold in (str, str.casefold):
         for names in (menu.labels, menu.actions):
             found = [index for index, name in enumerate(names) if fold(name) == fold(answer)]
@@ -130,7 +130,7 @@ def _named(answer: str, menu: Menu) -> list[int]:
 
 
 def _begun(answer: str, menu: Menu) -> list[int]:
-    """Positions of the actions that the answer begins."""
+    """Return the positions of the actions that begin with the answer."""
     start = answer.casefold()
     return [index for index, action in enumerate(menu.actions) if start and action.casefold().startswith(start)]
 

@@ -38,7 +38,7 @@ class GivenActions:
 
 
 class ScriptedReflector:
-    """Says ``words(prompt.text)``: a blank reflection as a control, or a rule of one's own."""
+    """Says ``words(prompt.text)``: a blank reflection as a control, or any other rule."""
 
     def __init__(self, words: Callable[[str], str]) -> None:
         self._words = words

@@ -29,12 +29,12 @@ def policy_chat(prompt: Prompt) -> Messages:
 
 
 def read_reflection(reply: str) -> str:
-    """The reply as one line, since a line break would end a reflection's line in the policy's prompt."""
+    """Return the reply as one line, since a line break would end a reflection's line in the policy's prompt."""
     return " ".join(reply.split())
 
 
 def read_label(reply: str, menu: Menu) -> int:
-    """Position of the chosen action.
+    """Return the position of the chosen action.
 
     Raises:
         BadReply: apart from decoration, the reply is neither one label nor one whole line of the menu.

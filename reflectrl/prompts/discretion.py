@@ -22,22 +22,22 @@ _CLAIMS = re.compile(
     r"|according to the (?:expert|oracle|hints?|instructor)"
     r")(?= )"
 )
-"""In words as ``reflectrl.core.text.words`` writes them."""
+"""Phrases that claim hidden knowledge, in text as ``reflectrl.core.text.words`` writes it."""
 
 
 def claims(reflection: str, shown: str) -> tuple[str, ...]:
-    """Phrases of ``reflection`` that claim knowledge no player has, unless ``shown`` uses them too."""
+    """Return the phrases of ``reflection`` that claim knowledge no player has, unless ``shown`` uses them too."""
     found = (claim[0] for claim in _CLAIMS.finditer(words(reflection)))
     return tuple(claim for claim in found if not holds(shown, claim))
 
 
 def leaks(reflection: str, shown: str, secrets: Iterable[str]) -> tuple[str, ...]:
-    """Those of the ``secrets`` that ``reflection`` says although ``shown`` does not."""
+    """Return those of the ``secrets`` that ``reflection`` says although ``shown`` does not."""
     return tuple(secret for secret in secrets if holds(reflection, secret) and not holds(shown, secret))
 
 
 def repeats(reflection: str, spoiler: str, public: Sequence[str]) -> bool:
-    """Does ``reflection`` hold a whole sentence of ``spoiler`` that is none of the ``public`` texts' sentences?"""
+    """Return whether ``reflection`` holds a whole sentence of ``spoiler`` that no ``public`` text has."""
     known = {words(sentence) for text in public for sentence in _sentences(text)}
     return any(words(sentence) not in known and holds(reflection, sentence) for sentence in _sentences(spoiler))
 

@@ -21,7 +21,7 @@ REFLECTION_CUE = "Reflection:"
 CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE}
 """First words of the line on which a prompt shows what a role said."""
 ACTION_CUE = "Action:\n"
-"""Ends with a newline so that the label is a token of its own, as it is at the start of its line in the menu."""
+"""Cue of the policy; the newline makes the label a token of its own, as it is at the start of its line in the menu."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class PromptLayout:
 
 @dataclass(frozen=True)
 class PromptFormat(PromptLayout):
-    """How a state becomes the text of a prompt: a value, written into every dataset and run folder."""
+    """Layout of the prompts of one environment; it is written into every dataset and run folder."""
 
     instructions: str = ""
     """Text before everything else; empty for none."""
@@ -50,7 +50,7 @@ class PromptFormat(PromptLayout):
     def prompt(
         self, observation: Observation, past: Sequence[str], said: Mapping[str, str], menu: Menu | None = None
     ) -> Prompt:
-        """``p(s)``, one line of words a role of ``said``, then the menu and the action cue, or the cue to reflect.
+        """Return ``p(s)``, one line of words a role of ``said``, then menu and action cue, or the cue to reflect.
 
         Raises:
             InvalidInput: only an image shows the state, and this is text.
@@ -68,7 +68,7 @@ class PromptFormat(PromptLayout):
 
     @staticmethod
     def completion(words: str) -> str:
-        """A player's words as they follow its cue, on one line; no words add nothing."""
+        """Return a player's words as they follow its cue, on one line; the empty text without words."""
         line = " ".join(words.split())
         return f" {line}" if line else ""
 

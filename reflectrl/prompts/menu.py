@@ -16,7 +16,7 @@ _ALPHABET = string.ascii_uppercase + string.ascii_lowercase
 
 
 def labels(kind: str, count: int) -> tuple[str, ...]:
-    """The first ``count`` labels of a kind: numbers from 0, letters A-Z a-z, or tokens added to the tokenizer.
+    """Return the first ``count`` labels of a kind: numbers from 0, letters A-Z a-z, or tokens added to the tokenizer.
 
     Raises:
         InvalidInput: unknown kind, or more letters wanted than there are.
@@ -44,7 +44,7 @@ class Menu:
 
     @property
     def text(self) -> str:
-        """One ``label. action`` a line, each line ended by a newline."""
+        """Text of the menu: one ``label. action`` a line, each line ended by a newline."""
         return "".join(f"{label}. {action}\n" for label, action in zip(self.labels, self.actions, strict=True))
 
 

@@ -9,7 +9,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.prompts.menu import Menu
 
 CUT = "[...]"
-"""Stands in a prompt for what was cut out of it."""
+"""Mark in a prompt at a place where text was cut out."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Prompt:
     menu: Menu | None = None
     """The policy's menu; ``None`` for a reflector, which does not see one."""
     state: str = ""
-    """What the observation says, between history and tail; its middle is cut second."""
+    """Text of the observation, between history and tail; its middle is cut second."""
     said: str = ""
-    """What other players said, one line a role, between state and tail; the ends of the lines are cut third."""
+    """Words of other players, one line a role, between state and tail; the ends of the lines are cut third."""
 
     @property
     def text(self) -> str:
@@ -47,7 +47,7 @@ class Prompt:
         re-scoring read the same.
 
         Raises:
-            InvalidInput: what is never cut is too long already.
+            InvalidInput: the parts that are never cut are too long already.
 
         """
         lengths = []
@@ -62,7 +62,7 @@ class Prompt:
         )
 
     def _shorter(self, count: Callable[[str], int], limit: int) -> Iterator[Prompt]:
-        """What to try, in the order in which parts are given up; the last is the shortest."""
+        """Yield shorter prompts, in the order in which parts are given up; the last is the shortest."""
         yield self
         for start in range(len(self.history)):
             yield replace(self, history=self.history[start + 1 :])
@@ -75,7 +75,7 @@ class Prompt:
             yield _longest(cut, longest, count, limit)
 
     def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
-        """Without history, and with so many characters of the other parts."""
+        """Return the prompt without history, and with so many characters of the other parts."""
         menu, tail = self.menu, self.tail
         if menu is not None and tail.startswith(menu.text):
             actions = tuple(_end_cut(each, action) for each in menu.actions)
@@ -85,7 +85,7 @@ class Prompt:
 
 
 def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int], limit: int) -> Prompt:
-    """The prompt with the most characters kept that fits; with none, if none of those tried does."""
+    """Return the prompt with the most characters kept that fits; with none kept, if none of those tried does."""
     kept = 0
     while most - kept > 1:
         middle = (kept + most) // 2
@@ -97,7 +97,7 @@ def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int
 
 
 def _middle_cut(text: str, kept: int) -> str:
-    """``kept`` characters of a text, half of them from its end; its last line still ends."""
+    """Return ``kept`` characters of a text, half of them from its end; a final newline stays."""
     return _with_mark(text, (kept + 1) // 2, kept // 2)
 
 

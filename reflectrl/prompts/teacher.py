@@ -53,7 +53,7 @@ class TeacherPrompts:
         Args:
             seen: the local reflector's view; the teacher reads the same state and the same past actions.
             spoiler: privileged facts for a reflection on an expert's episode; the model is asked to keep them private.
-            mistaken: whether the last action was worse than another one; ``None`` where it may have been.
+            mistaken: True if the last action was worse than another one; ``None`` where it may have been.
 
         """
         role = TEACHER_ROLE + (DISCRETION if spoiler else "")
@@ -68,7 +68,7 @@ class TeacherPrompts:
 
     @staticmethod
     def choose(chat: Messages, reflection: str, menu: Menu) -> Messages:
-        """Go on with the chat of ``reflect``: show the menu, ask for a label."""
+        """Continue the chat of ``reflect``: show the menu, ask for a label."""
         return [
             *chat,
             {"role": "assistant", "content": reflection},
@@ -77,7 +77,7 @@ class TeacherPrompts:
 
 
 def read_honest(reply: str, shown: str) -> str:
-    """The reflection of a teacher who is to speak of what ``shown``, the player's prompt, holds.
+    """Return a teacher's reflection after a check that it claims no knowledge beyond ``shown``, the player's prompt.
 
     Raises:
         BadReply: the reply claims to know more.
@@ -89,7 +89,7 @@ def read_honest(reply: str, shown: str) -> str:
 
 
 def read_discreet(reply: str, hints: Hints, menu: Sequence[str], shown: str) -> str:
-    """The reflection of a teacher who was given ``hints.spoiler`` and is to speak of what ``shown`` holds.
+    """Return the reflection of a teacher that was given ``hints.spoiler``, after a check that it reveals no secret.
 
     A sentence of the spoiler that the environment's own public reflection also says, or that is just an action's name,
     is no secret.

@@ -1,4 +1,4 @@
-"""``view``: the one place that decides who may see what, and writes a step's prompts.
+"""``view``: the one place that decides what each role may see, and writes a step's prompts.
 
     role        when            state  past  menu  words of others               besides
     planner     episode_start   yes    yes   no    none
@@ -8,7 +8,7 @@
     corrector   after_act       yes    yes   yes   planner, memory, reflector    the chosen action
     rater       episode_end     last   all   no    none                          every state of the episode
 
-Nobody sees a reward, whether an episode succeeded, or the options of a task. Hints go to players that declare
+No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to players that declare
 ``ReadsHints`` (the environment's own expert), and never into a text.
 """
 
@@ -36,7 +36,7 @@ FROZEN_ROLES = tuple(role for role in SEEN_WORDS if role != "policy")
 
 @dataclass(frozen=True)
 class State:
-    """One episode where a step begins."""
+    """State of one episode at the beginning of a step."""
 
     observation: Observation
     past: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class State:
     said: Mapping[str, str] = field(default_factory=dict)
     """Words that are in view already, by role; a role in here is not asked again."""
     hints: Hints | None = None
-    """The expert's, where a player reads them."""
+    """Hints of the expert, where a player reads them."""
     visited: tuple[Observation, ...] = ()
     """(t,) states before this one; read by raters only."""
 
@@ -77,7 +77,7 @@ class MenuView(View):
 
 
 def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:
-    """What a frozen player in ``role`` sees of ``state``; the expert's hints only where ``hints`` says so.
+    """Return the view of ``state`` of a frozen player in ``role``; with the expert's hints if ``hints`` is true.
 
     Raises:
         InvalidInput: an unknown role, or a state that only an image shows.
@@ -99,7 +99,7 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
 def menu_view(
     role: str, layout: PromptFormat, state: State, menu: Menu, *, action: str | None = None, hints: bool = False
 ) -> MenuView:
-    """What the policy, or the corrector of its ``action``, sees of ``state``; raises as ``view`` does."""
+    """Return the view of ``state`` of the policy, or of the corrector of its ``action``; raises as ``view`` does."""
     said = _seen(role, state)
     return MenuView(
         layout.prompt(state.observation, state.past, said, menu),

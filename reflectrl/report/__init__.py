@@ -1,4 +1,4 @@
-"""Shows what runs came to: a table on the terminal, and one self-contained HTML page."""
+"""Shows the results of runs: a table on the terminal, and one self-contained HTML page."""
 
 from reflectrl.report.page import write_report
 from reflectrl.report.table import print_table

@@ -43,7 +43,7 @@ class Line:
     dashed: bool
     x: Sequence[float]
     mean: Sequence[float]
-    """Over the seeds, each smoothed."""
+    """Mean over the seeds, each smoothed."""
     half: Sequence[float]
     """Half of the 95 % interval of the mean over seeds; empty for a single run."""
     raw: Sequence[float]
@@ -52,12 +52,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a recipe by which the figures of the paper tell runs apart; recipes of older versions have them too."""
+    """Facts of a recipe by which the figures of the paper distinguish runs; recipes of older versions have them too."""
 
     values: Mapping[str, Any]
     reflects: bool
     tuned: bool
-    """Whether SFT precedes RLFT."""
+    """True if SFT precedes RLFT."""
     negatives: bool
     stages: tuple[str, ...]
 
@@ -70,7 +70,7 @@ class Figure:
     label: Callable[[Facts], str]
     dashed: Callable[[Facts], bool]
     last_stage: bool = False
-    """Whether only the last stage of the curriculum is drawn, from its beginning."""
+    """True if only the last stage of the curriculum is drawn, from its beginning."""
 
 
 def _method(facts: Facts) -> str:
@@ -169,7 +169,7 @@ def _facts(run: Run) -> Facts:
     except (KeyError, TypeError) as error:
         raise InvalidInput(
             f"the recipe of run {run.name} lacks one of players.reflector, sft.enabled, data.negatives, rlft.stages, "
-            "by which a figure tells runs apart; leave it out, or name the lines yourself: LABEL=RUN, without --figure."
+            "by which a figure sorts runs; leave it out, or name the lines yourself: LABEL=RUN, without --figure."
         ) from error
 
 

@@ -11,7 +11,7 @@ def table(
     """A table that scrolls by itself where it is too wide.
 
     Args:
-        label: what it holds, for who cannot see it.
+        label: description of the contents for readers that cannot see it.
         columns: their names, as HTML.
         rows: cells as HTML.
         words: so many columns, from the left, hold words; the others hold numbers.

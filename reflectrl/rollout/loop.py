@@ -31,7 +31,7 @@ class Episode:
 
 
 class _Slot:
-    """One environment, and the episode it is in the middle of; free before the first and after the last."""
+    """One environment and its unfinished episode; free before the first and after the last."""
 
     def __init__(self, env: NatLangEnv) -> None:
         self.env = env
@@ -106,10 +106,10 @@ def rollout(
 
     Args:
         envs: environments of one kind; their number is the batch size.
-        episodes: what to play.
+        episodes: the episodes to play.
         policy: chooses the actions.
         seats: the frozen players; without a reflector among them, prompts have no reflection.
-        layout: how prompts are written.
+        layout: layout of the prompts.
         bootstrap: estimate the value of the state in which an episode was truncated (``Trajectory.last_value``).
         begun: pending resets of the first of ``episodes``, from ``begin_ahead``.
         on_episode: called with each finished episode, in order of finishing.
@@ -194,7 +194,7 @@ def _step(
     seats: Sequence[Seat],
     layout: PromptFormat,
 ) -> list[_Slot]:
-    """One step of every slot; returns those that played it. Meanwhile others come to join them."""
+    """Play one step in every slot, while those of ``joining`` begin; return the slots that played it."""
     if reads_hints(policy, seats):
         _send(slots, [AskHints()] * len(slots))
         slots = _each(_Slot.ask, slots)
@@ -209,7 +209,7 @@ def _step(
 
 
 def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> None:
-    """Have the policy look at the states in which episodes ran out of time; one without legal actions is worth 0."""
+    """Have the policy estimate the states in which episodes were truncated; one without legal actions is worth 0."""
     cut = [slot for slot in slots if slot.trajectory and slot.trajectory.truncated and slot.env.observation.actions]
     if not cut:
         return

@@ -27,13 +27,13 @@ class Metric:
     title: str = ""
     """Label of its axis; empty for a metric that is not drawn."""
     fraction: bool = False
-    """Whether it lies between 0 and 1."""
+    """True if the metric lies between 0 and 1."""
     low: float | None = None
-    """Lower bound, where it has one."""
+    """Lower bound of the metric; ``None`` without one."""
     panel: bool = False
-    """Whether the HTML report draws it."""
+    """True if the HTML report draws the metric."""
     late: bool = False
-    """Whether files of older versions may lack it."""
+    """True if files of older versions may lack the metric."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ def metric(
 
 
 def metrics_of(record: type[Any]) -> dict[str, Metric]:
-    """The metrics among the fields of a record, by the names of the fields."""
+    """Return the metrics among the fields of a record, by the names of the fields."""
     return {each.name: each.metadata["metric"] for each in fields(record) if "metric" in each.metadata}
 
 
@@ -64,15 +64,15 @@ class EpisodeMeans:
     """Means over episodes, which can be averaged over processes with as many episodes each."""
 
     success: float = metric("rollout/success", "Success rate", fraction=True, panel=True)
-    """Fraction of the episodes."""
+    """Fraction of the episodes that succeeded."""
     episode_return: float = metric("rollout/return", "Return", panel=True)
-    """Undiscounted."""
+    """Mean undiscounted return."""
     length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True, late=True)
-    """Steps an episode."""
+    """Mean number of steps an episode."""
     illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True, late=True)
-    """Illegal actions a step."""
+    """Mean number of illegal actions a step."""
     entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0, panel=True)
-    """Nats a step, over the menu."""
+    """Mean entropy of the policy over the menu, in nats a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class EpisodeMetrics(EpisodeMeans):
     success_low: float
     """Lower end of the 95 % Wilson interval of the success rate, see ``independent_trials``."""
     success_high: float
-    """Upper end."""
+    """Upper end of that interval."""
 
     @property
     def means(self) -> dict[str, float]:
@@ -92,7 +92,7 @@ class EpisodeMetrics(EpisodeMeans):
 
 
 def wilson_interval(rate: float, trials: float) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion ``rate`` seen in ``trials`` independent trials."""
+    """Return the 95 % Wilson score interval of a proportion ``rate`` seen in ``trials`` independent trials."""
     z2 = Z95 * Z95
     centre = (rate + z2 / (2 * trials)) / (1 + z2 / trials)
     half = Z95 / (1 + z2 / trials) * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials * trials))
@@ -100,7 +100,7 @@ def wilson_interval(rate: float, trials: float) -> tuple[float, float]:
 
 
 def independent_trials(trajectories: Sequence[Trajectory]) -> float:
-    """Effective number of independent episodes: fewer than there are where tasks are repeated.
+    """Return the effective number of independent episodes: fewer than there are where tasks are repeated.
 
     A near-deterministic policy does the same at each repetition of a task, so the unit is the task: the number is the
     one whose binomial variance equals the variance of the mean over tasks (Kish's effective sample size), and lies

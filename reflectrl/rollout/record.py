@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Header:
-    """What all records of a file share."""
+    """First line of a file: the settings that all its records share."""
 
     env: str
     """Registered name of the environment."""
@@ -63,7 +63,7 @@ def read_records(path: Path, form: str, kind: type[T]) -> tuple[Header, list[T]]
 
 
 def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
-    """The header of a file, and its other lines with the place of each."""
+    """Return the header of a file, and its other lines with the place of each."""
     lines = list(read_jsonl(path))
     if not lines:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
@@ -105,7 +105,7 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
 
 
 def _images_of(record: Any) -> Iterator[dict[str, Any]]:
-    """The images of an encoded trajectory, as the objects that stand in it."""
+    """Yield the objects in an encoded trajectory that stand for images."""
     for turn in _items(record, "turns"):
         if isinstance(turn, dict):
             yield from (image for image in _items(turn.get("observation"), "images") if isinstance(image, dict))
@@ -121,7 +121,7 @@ def _image_file(path: Path, sha256: str) -> Path:
 
 
 def _without_images(trajectory: Trajectory, path: Path) -> Any:
-    """Write a trajectory's images beside ``path``; returns the record that names them by hash."""
+    """Write a trajectory's images beside ``path``; return the record that names them by hash."""
     images = {image.sha256: image for turn in trajectory.turns for image in turn.observation.images}
     if not images:
         return trajectory

@@ -25,7 +25,7 @@ class EvalRow:
     """``sampled`` or ``greedy``."""
     split: str
     tasks: int
-    """Different tasks played."""
+    """Number of different tasks played."""
     benchmark: str
     """Description of the tasks by the environment; empty where its name suffices, and in older files."""
     metrics: EpisodeMetrics
@@ -50,7 +50,7 @@ def episodes_file(row: EvalRow, splits: int) -> str:
 
 
 _ABSENT = {"benchmark": "", "group": "", "chosen": []}
-"""Fields that older files lack."""
+"""Fields that older files may lack."""
 
 
 def write_results(path: Path, rows: Sequence[EvalRow]) -> None:

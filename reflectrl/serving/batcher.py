@@ -37,7 +37,7 @@ Answer: TypeAlias = Move | Utterance
 
 
 class Busy(Exception):
-    """As many requests wait as may."""
+    """The queue of waiting requests is full."""
 
 
 class Batcher:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 STD_FLOOR = 0.2
-"""Smallest divisor of the normalisation: a batch in which nothing differs must not blow its noise up."""
+"""Smallest divisor of the normalisation: it keeps the noise of a batch of nearly equal advantages small."""
 
 
 def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
@@ -66,7 +66,7 @@ def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
 
 
 def _of_other_episodes(returns: Tensor, groups: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
-    """For each step, (N,) sums and (N,) numbers of the returns in its group, those of its own episode left out."""
+    """Return for each step the (N,) sum and (N,) number of the returns in its group, its own episode left out."""
     own = torch.stack([groups, episodes]).unique(dim=1, return_inverse=True)[1]
     total, count = _sums(returns, groups)
     own_total, own_count = _sums(returns, own)
@@ -74,11 +74,11 @@ def _of_other_episodes(returns: Tensor, groups: Tensor, episodes: Tensor) -> tup
 
 
 def _sums(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """For each step, (N,) sums and (N,) numbers of the values in its group."""
+    """Return for each step the (N,) sum and (N,) number of the values in its group."""
     total = torch.zeros(int(groups.max()) + 1, dtype=values.dtype).index_add_(0, groups, values)
     return total[groups], torch.bincount(groups)[groups]
 
 
 def normalized(advantages: Tensor) -> Tensor:
-    """(N,) advantages divided by their standard deviation, at least ``STD_FLOOR``; the mean stays as it is."""
+    """Return (N,) advantages divided by their standard deviation, at least ``STD_FLOOR``; the mean stays as it is."""
     return advantages / advantages.std(correction=0).clamp(min=STD_FLOOR)

@@ -21,9 +21,9 @@ class StepSample:
     """One step of an episode, as the update sees it."""
 
     view: MenuView
-    """What the policy saw, as it is stored with the turn."""
+    """View of the policy, as it is stored with the turn."""
     decision: Decision
-    """What it decided, and how probable that was then."""
+    """Decision of the policy, with its probability at the time."""
     advantage: float
     target: float
     """The return that the value head learns: the reward-to-go, or with GAE advantage + value."""
@@ -31,7 +31,7 @@ class StepSample:
 
 @dataclass(frozen=True)
 class Estimator:
-    """How advantages follow from rewards."""
+    """Settings of the advantages that are computed from rewards."""
 
     gamma: float
     """Discount."""
@@ -51,7 +51,7 @@ def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
 
 
 def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
-    """(T,) weighted sums of the rewards of each step, over the sources that rewarded it."""
+    """Return (T,) weighted sums of the rewards of each step, over the sources that rewarded it."""
     return [
         sum(weight * turn.rewards[source] for source, weight in weights.items() if source in turn.rewards)
         for turn in trajectory.turns

@@ -13,7 +13,7 @@ from reflectrl.training.config import ReflectRLConfig
 
 
 class Curriculum:
-    """Where training stands in the list of stages; its state is two numbers and a short list, kept in checkpoints."""
+    """Position of training in the list of stages; checkpoints keep it."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
@@ -33,7 +33,7 @@ class Curriculum:
         return self.stages[self.index]
 
     def advance(self, success: float) -> bool:
-        """Take note of an iteration's success rate; True when that ended the stage."""
+        """Add an iteration's success rate; return True if that ends the stage."""
         self.successes.append(success)
         stage, recent = self.stage, self.successes[-self.stage.window :]
         reached = (

@@ -24,9 +24,9 @@ class ReplayBuffer:
         self._kept.clear()
 
     def sample(self, count: int, rng: random.Random) -> list[Trajectory]:
-        """At most ``count`` different episodes."""
+        """Return at most ``count`` different episodes."""
         return rng.sample(list(self._kept), min(count, len(self._kept)))
 
     def __iter__(self) -> Iterator[Trajectory]:
-        """Oldest first."""
+        """Iterate over the episodes, oldest first."""
         return iter(self._kept)

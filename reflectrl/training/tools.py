@@ -23,7 +23,7 @@ from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
 
 Reward = Literal["return", "success"]
-"""What a conversation is scored by: the sum of the environment's rewards, or 1 for a success and 0 for none."""
+"""Score of a conversation: the sum of the environment's rewards, or 1 for a success and 0 otherwise."""
 
 HOW_TO_PLAY = (
     "You play a game step by step. Call the tool act with one of the actions that are listed, read its answer, and go "
@@ -32,7 +32,7 @@ HOW_TO_PLAY = (
 
 
 def task_rows(name: str, split: str = "train", /, **options: Any) -> list[dict[str, Any]]:
-    """One row for each task of ``split``: a conversation to begin with, and the task's id.
+    """Return one row for each task of ``split``: a conversation to begin with, and the task's id.
 
     The state is not in the row: ``reset`` appends it.
 
@@ -122,7 +122,7 @@ class ToolEnv:
         return self._state()
 
     def get_reward(self) -> float:
-        """What the conversation is worth, as the factory was told to score it.
+        """Return the score of the conversation, of the kind that the factory was made for.
 
         Raises:
             WorkFailed: the environment broke; TRL has shown that to the model as a tool's answer, and would go on.
@@ -151,7 +151,7 @@ class ToolEnv:
 
 
 def environment_factory(name: str, /, *, reward: Reward = "return", **options: Any) -> Callable[[], ToolEnv]:
-    """What ``GRPOTrainer(environment_factory=...)`` takes: makes one ``ToolEnv`` for each conversation side by side.
+    """Return a factory for ``GRPOTrainer(environment_factory=...)``, which makes one ``ToolEnv`` a conversation.
 
     Args:
         name: a registered environment.

@@ -247,7 +247,7 @@ def _shown(done: Iteration, episode: Trajectory) -> ShownEpisode:
 
 
 def transcript(episode: Trajectory) -> str:
-    """An episode as plain text, step by step; a very long one is cut."""
+    """Return an episode as plain text, step by step; a very long one is cut."""
     lines = []
     for number, turn in enumerate(episode.turns, start=1):
         lines += [f"step {number}", turn.observation.full_text]

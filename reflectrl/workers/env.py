@@ -330,7 +330,7 @@ class WorkerEnv(NatLangEnv):
         Raises:
             Broken: it failed.
             InvalidInput: it cannot be made.
-            WorkFailed: the episode came to another state.
+            WorkFailed: the episode led to another state.
 
         """
         self.worker.start()
@@ -339,7 +339,7 @@ class WorkerEnv(NatLangEnv):
         self.made = self.worker.ask(self.number, self._make, max(self.count.limits.deadline_s, MAKE_DEADLINE_S))
         if self._begun is not None and self._replay(self._begun) != self._seen:
             raise WorkFailed(
-                f"environment {self.name!r} played task {self._begun.task.id!r} again after a failure and came to "
+                f"environment {self.name!r} played task {self._begun.task.id!r} again after a failure and reached "
                 "another state; expected equal seeds to give equal episodes: run check-env for it."
             )
         self._made_in = self.worker.life

@@ -76,7 +76,7 @@ Numbered = tuple[int, Request]
 
 @dataclass(frozen=True)
 class Made:
-    """What an environment says of itself."""
+    """Properties of an environment that was made."""
 
     name: str
     instructions: str

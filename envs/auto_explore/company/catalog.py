@@ -14,7 +14,7 @@ PYTHON, JAVASCRIPT, GO, JAVA, SQL = "python", "javascript", "go", "java", "sql"
 
 @dataclass(frozen=True)
 class Subject:
-    """What one folder is about."""
+    """Topic of one folder."""
 
     name: str
     """The folder's name, one word."""

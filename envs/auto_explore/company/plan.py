@@ -1,4 +1,4 @@
-"""What is where: the folders of a company of some size and seed, before anything is written."""
+"""Plan of the folders of a company of some size and seed, before anything is written."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from reflectrl.envs.auto_explore.company.catalog import (
 
 @dataclass(frozen=True)
 class Size:
-    """How large a company is."""
+    """Size of a company."""
 
     topics: int
     """Folders of a department."""
     groups: int
     """Folders of a topic."""
     files: int
-    """In each folder."""
+    """Files of each folder."""
     pool: int
     """Entities that a folder's files are drawn from."""
     sentences: tuple[int, int]
@@ -106,5 +106,5 @@ def _folders(above: tuple[str, ...], subject: Subject, scale: Size, groups: int,
 
 
 def _pools(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What files and sub-topics of a kind are named after."""
+    """Return the words after which files and sub-topics of a kind are named."""
     return {MARKDOWN: (CITIES, GROUPS), TABLE: (DRINKS, COASTS)}.get(kind, (SERVICES, SCREENS))

@@ -89,7 +89,7 @@ def table(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Language:
-    """How a language writes the same things: format strings."""
+    """Format strings of one programming language."""
 
     suffix: str
     top: str
