@@ -82,7 +82,7 @@ class Terms:
     reinforce: Term | None = None
     """Policy gradient ``-A log pi`` (section 3); the term of a policy without ``ppo``."""
     ppo: PPOTerm | None = None
-    """Instead of ``reinforce``."""
+    """Clipped policy gradient, in place of ``reinforce`` (appendix A)."""
     entropy: Term | None = None
     """Bonus for the entropy of the policy, in nats a step."""
     value: Term | None = None

@@ -78,7 +78,7 @@ class Card:
     policy: str
     """The folder of the run that was exported: ``policy``, or ``policy-sft``."""
     adapter: bool
-    """Whether ``policy/`` holds an adapter."""
+    """True if ``policy/`` holds an adapter."""
     base: Base | None
     """``None`` for a base that is on no hub."""
     notes: Sequence[str] = ()
