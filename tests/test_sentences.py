@@ -169,7 +169,8 @@ def answer(command: str, place: Path) -> str:
     variables = [word.partition("=") for word in words if re.match(r"[A-Z_]+=", word)]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        for name in ("OPENAI_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "SSL_CERT_DIR"):
+        proxies = [name for name in os.environ if name.upper().endswith("_PROXY")]
+        for name in ("OPENAI_API_KEY", "SSL_CERT_DIR", *proxies):
             patch.delenv(name, raising=False)
         patch.setenv("HF_HUB_OFFLINE", "1")
         for name, _, value in variables:

@@ -1,20 +1,18 @@
-"""Checkpoints that are whole or not there, and from which training goes on exactly.
+"""Checkpoints of safetensors and JSON: whole or not there, exact to go on from, and no pickle among them.
 
 checkpoint-12/  model.safetensors or adapter_model.safetensors, config, tokenizer: an ordinary model folder
-                optimizer.pt, scheduler.pt, rng_state.pth (one a process), trainer_state.json: Trainer's own, which
-                it reads as tensors and plain values only (``weights_only``), never as pickled objects
-                process_0.json, ...: losses since the last report
-                checkpoint.json: number of processes, optimizer, and size and digest of each file
-
-Trainer itself writes a checkpoint file by file under its final name, cannot tell a damaged one, and loads weights of
-another shape with a warning; hence the overrides.
+                optimizer.safetensors, optimizer.json (with the scheduler), trainer_state.json
+                process_0.safetensors, process_0.json, ...: random generators of each process
+                checkpoint.json: how many processes wrote it, and size and digest of each file
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
+import random
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,14 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import Trainer
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.artefacts import Digest, digest
 from reflectrl.core.files import fresh_place, in_one_move
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.text import first_line
@@ -37,11 +36,17 @@ from reflectrl.models.load import no_progress_bars
 
 MANIFEST = "checkpoint.json"
 FORMAT = "reflectrl-checkpoint"
-VERSION = 2
+VERSION = 1
 
-_UNREPORTED = "process_{rank}.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,7 @@ class _Manifest:
     format: str
     version: int
     processes: int
-    optimizer: str
-    """Class of the optimizer, whose state fits no other one."""
-    files: Mapping[str, Digest]
+    files: tuple[_File, ...]
 
 
 # ---- finding ---------------------------------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ def last_checkpoint(folder: Path) -> Path | None:
         return path
     if faults:
         raise InvalidInput(
-            f"no checkpoint in {folder} is whole: {'; '.join(faults)}. Delete that folder to start this stage again."
+            f"no checkpoint in {folder} is whole: {'; '.join(faults)}. Delete that folder to start this stage anew."
         )
     return None
 
@@ -88,9 +91,12 @@ def _checkpoints(folder: Path) -> list[Path]:
 def _fault(folder: Path) -> str | None:
     """What is wrong with a checkpoint."""
     try:
-        for name, written in _read_manifest(folder).files.items():
-            if digest(folder / name) != written:
-                return f"{folder / name} does not hold the bytes that were written"
+        for file in _read_manifest(folder).files:
+            path = folder / file.name
+            if path.stat().st_size != file.size:
+                return f"{path} has {path.stat().st_size} bytes instead of {file.size}"
+            if _digest(path) != file.sha256:
+                return f"{path} does not hold the bytes that were written"
     except OSError as error:
         return f"a file of {folder} cannot be read ({error})"
     except InvalidInput as error:
@@ -112,11 +118,16 @@ def _read_manifest(folder: Path) -> _Manifest:
     return manifest
 
 
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 # ---- writing and reading ---------------------------------------------------------------------------------------------
 
 
 class Checkpoints(Trainer):
-    """Base class that goes before a trainer of transformers or TRL."""
+    """Goes before a trainer of transformers or TRL, whose own checkpoints are pickles and appear file by file."""
 
     def write_state(self, folder: Path) -> None:
         """Add what only this training knows; called on each process."""
@@ -133,7 +144,7 @@ class Checkpoints(Trainer):
                 self._write(fresh)
                 self.accelerator.wait_for_everyone()
                 if main:
-                    self._write_manifest(fresh)
+                    _write_manifest(fresh, self.args.world_size)
             if main:
                 _rotate(folder, self.args.save_total_limit)
         except (OSError, SafetensorError) as error:
@@ -157,22 +168,20 @@ class Checkpoints(Trainer):
             yield fresh
 
     def _write(self, folder: Path) -> None:
-        self._save_rng_state(str(folder))
-        # without the losses since the last report, which Trainer forgets, that report would be another one
-        unreported = {"last_logged": self._globalstep_last_logged, "loss": self._tr_loss.item()}
-        (folder / _UNREPORTED.format(rank=self.args.process_index)).write_text(json.dumps(unreported), encoding="utf-8")
+        rank = self.args.process_index
+        numbers, tensors = _generators(self.args.device)
+        # the losses since the last report: told of as if there had been no stop
+        _write_json(folder / f"process_{rank}.json", {**numbers, "last_logged": self._globalstep_last_logged})
+        save_file({**tensors, "loss": self._tr_loss}, folder / f"process_{rank}.safetensors")
         if self.is_world_process_zero():
             with no_progress_bars():
                 self._write_model(folder)
-            self._save_optimizer_and_scheduler(str(folder))
+            plain, tensors = _take_apart(self.optimizer.state_dict())
+            plain |= {"kind": self._kind_of_optimizer(), "scheduler": self.lr_scheduler.state_dict()}
+            _write_json(folder / "optimizer.json", plain)
+            save_file(tensors, folder / "optimizer.safetensors")
             self.state.save_to_json(str(folder / "trainer_state.json"))
         self.write_state(folder)
-
-    def _write_manifest(self, folder: Path) -> None:
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        files = {path.relative_to(folder).as_posix(): digest(path) for path in paths}
-        manifest = _Manifest(FORMAT, VERSION, self.args.world_size, self._optimizer_name(), files)
-        (folder / MANIFEST).write_text(json.dumps(encode(manifest), indent=1), encoding="utf-8")
 
     def _write_model(self, folder: Path) -> None:
         if isinstance(self.model, PeftModel):
@@ -184,11 +193,11 @@ class Checkpoints(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         del model
         folder = Path(resume_from_checkpoint)
-        manifest = _read_manifest(folder)
-        if manifest.processes != self.args.world_size:
+        processes = _read_manifest(folder).processes
+        if processes != self.args.world_size:
             raise InvalidInput(
-                f"{folder} was written by {manifest.processes} processes but is read by {self.args.world_size}; go on "
-                "with as many as before, or start again in another folder."
+                f"{folder} was written by {processes} processes but is read by {self.args.world_size}; go on with "
+                "as many as before, or start anew in another folder."
             )
         with _fitting(folder):
             if isinstance(self.model, PeftModel):
@@ -204,21 +213,29 @@ class Checkpoints(Trainer):
             return
         folder = Path(checkpoint)
         with _fitting(folder):
-            if (before := _read_manifest(folder).optimizer) != self._optimizer_name():
-                raise ValueError(f"it was optimized by {before}")
-            super()._load_optimizer_and_scheduler(checkpoint)
+            plain = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
+            tensors = load_file(folder / "optimizer.safetensors")
+            if plain["kind"] != self._kind_of_optimizer():
+                raise ValueError(f"it was optimized by {plain['kind']}")
+            self.optimizer.load_state_dict(_put_together(plain, tensors))
+            self.lr_scheduler.load_state_dict(plain["scheduler"])
             self.read_state(folder)
 
-    def _optimizer_name(self) -> str:
+    def _kind_of_optimizer(self) -> str:
         return type(self.optimizer.optimizer).__name__  # inside of accelerate's
 
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Players are not trained in float16, so there is no loss scale."""
+
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None:
-            path = Path(checkpoint) / _UNREPORTED.format(rank=self.args.process_index)
-            unreported = json.loads(path.read_text(encoding="utf-8"))
-            self._globalstep_last_logged = unreported["last_logged"]
-            self._tr_loss = torch.tensor(unreported["loss"], device=self.args.device)
+        if checkpoint is None:
+            return
+        rank = self.args.process_index
+        numbers = json.loads((Path(checkpoint) / f"process_{rank}.json").read_text(encoding="utf-8"))
+        tensors = load_file(Path(checkpoint) / f"process_{rank}.safetensors")
+        self._globalstep_last_logged = numbers["last_logged"]
+        self._tr_loss = tensors["loss"].to(self.args.device)
+        _restore_generators(numbers, tensors, self.args.device)
 
 
 @contextlib.contextmanager
@@ -231,8 +248,19 @@ def _fitting(folder: Path) -> Iterator[None]:
     except (KeyError, RuntimeError, ValueError, OSError, SafetensorError) as error:
         raise InvalidInput(
             f"{folder} does not fit this training ({first_line(error)}); it was written for another model or "
-            "optimizer: go on with that one, or start again in another folder."
+            "optimizer: go on with that one, or start anew in another folder."
         ) from error
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def _write_manifest(folder: Path, processes: int) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = tuple(_File(path.relative_to(folder).as_posix(), path.stat().st_size, _digest(path)) for path in paths)
+    manifest = _Manifest(FORMAT, VERSION, processes, files)
+    (folder / MANIFEST).write_text(json.dumps(encode(manifest), indent=1), encoding="utf-8")
 
 
 def _rotate(newest: Path, limit: int | None) -> None:
@@ -249,3 +277,45 @@ def _rotate(newest: Path, limit: int | None) -> None:
 
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
+
+
+# ---- states as JSON and tensors --------------------------------------------------------------------------------------
+
+
+def _take_apart(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The state of an optimizer as plain values and, apart from them, tensors: ``3.exp_avg`` is of weight 3."""
+    plain: dict[str, dict[str, Any]] = {}
+    tensors: dict[str, Tensor] = {}
+    for weight, state in optimizer["state"].items():
+        plain[str(weight)] = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"{weight}.{name}"] = value.detach().contiguous()
+    return {"state": plain, "param_groups": optimizer["param_groups"]}, tensors
+
+
+def _put_together(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {int(weight): dict(values) for weight, values in plain["state"].items()}
+    for key, tensor in tensors.items():
+        weight, _, name = key.partition(".")
+        state[int(weight)][name] = tensor
+    return {"state": state, "param_groups": plain["param_groups"]}
+
+
+def _generators(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the global random generators would give next."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - libraries draw from the global ones
+    tensors = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        tensors["cuda"] = torch.cuda.get_rng_state(device)
+    return {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}, tensors
+
+
+def _restore_generators(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> None:
+    version, internal, gauss = numbers["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, *rest = numbers["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(tensors["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(tensors["cuda"], device)

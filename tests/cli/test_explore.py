@@ -60,7 +60,7 @@ def test_the_expert_shows_the_way_step_by_step(repository: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out == (
         f"Question: {QUESTION}\n"
-        f"Players: the expert, told {file}\n"
+        f"Players: the expert, given {file}\n"
         "\n"
         "Step 1\n"
         "  Folder: /\n"

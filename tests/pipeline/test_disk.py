@@ -22,8 +22,6 @@ DRIVER = """
 import contextlib, io, json, os, pathlib, shutil, sys, traceback
 from reflectrl.cli import main
 
-pytestmark = pytest.mark.slow
-
 answers = {}
 for case in json.load(sys.stdin):
     run, said, code = pathlib.Path(case["run"]), io.StringIO(), 0
@@ -51,6 +49,7 @@ print(json.dumps(answers))
 """
 """Runs commands, one after the other, as a person would, but imports torch once; a run may be copied to a full disk."""
 KIB = 1024
+pytestmark = pytest.mark.slow
 
 
 def bubblewrap_works() -> bool:

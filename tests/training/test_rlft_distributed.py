@@ -16,7 +16,7 @@ from reflectrl.core.jsonl import decode
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
 from reflectrl.rollout import episode_metrics
-from reflectrl.training.batch import step_samples
+from reflectrl.training.batch import Estimator, step_samples
 
 pytestmark = pytest.mark.slow
 RANKS = 2
@@ -65,11 +65,11 @@ def gradient_step(episodes):
     """Weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
-    samples = step_samples(episodes, LAYOUT, gamma=0.9, baseline="value", normalize=True)
-    batch = encoder().batch([sample.prompt for sample in samples], torch.device("cpu"))
+    samples = step_samples(episodes, LAYOUT, Estimator(0.9, "value", 1.0, True, {"env": 1.0}))
+    batch = encoder().batch([sample.view.prompt for sample in samples], torch.device("cpu"))
     distribution, values = action_distribution(model, batch)
-    chosen = distribution.log_prob(torch.tensor([sample.index for sample in samples]))
-    advantages, returns = (torch.tensor([getattr(s, name) for s in samples]) for name in ("advantage", "returned"))
+    chosen = distribution.log_prob(torch.tensor([sample.decision.choice.index for sample in samples]))
+    advantages, returns = (torch.tensor([getattr(s, name) for s in samples]) for name in ("advantage", "target"))
     (-(advantages * chosen).mean() + 0.5 * ((values - returns) ** 2).mean()).backward()
     return {
         name: weight.detach() - (0 if weight.grad is None else OPTIONS["learning_rate"] * weight.grad)
