@@ -222,7 +222,7 @@ class PrefixCache:
 
 
 def _common_beginning(rows: Sequence[Tokens]) -> Tokens:
-    """What all sequences begin with: what the first and the last in lexicographic order begin with."""
+    """Return the common prefix of all sequences, which is that of the first and the last in lexicographic order."""
     low, high = min(rows), max(rows)
     length = next((index for index, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]), len(low))
     return low[:length]

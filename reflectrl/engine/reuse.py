@@ -1,4 +1,4 @@
-"""Whether a model's states can be reused: asked of the model itself, because architectures do not say."""
+"""Checks that a model's states can be reused, by computing with the model itself: architectures do not say."""
 
 from __future__ import annotations
 

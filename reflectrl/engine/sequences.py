@@ -24,7 +24,7 @@ _LARGEST = 512
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one forward pass reads, and where in it sequences end."""
+    """Input of one forward pass, and the positions in it where sequences end."""
 
     input_ids: Tensor
     """(B, T) token ids."""
@@ -52,7 +52,7 @@ class Tree:
 
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
-    """Of each token in its sequence, from 0."""
+    """Position of each token in its sequence, from 0."""
     ends: tuple[int, ...]
     """Index of the last token of each sequence."""
     sees: NDArray[np.bool_]

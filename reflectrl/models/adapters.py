@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imported where there is an adapter: with all that it can qu
 
 
 def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
-    """What ``from_pretrained`` must know to quantise the base."""
+    """Return the arguments with which ``from_pretrained`` quantises the base."""
     if section.quantization == "none":
         return None
     if section.quantization == "8bit":

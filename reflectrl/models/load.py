@@ -50,7 +50,7 @@ class LanguageModel:
 
     @property
     def adapted(self) -> bool:
-        """Whether the model is a ``PeftModel``."""
+        """True if the model is a ``PeftModel``."""
         return hasattr(self.model, "get_base_model")
 
 
@@ -90,7 +90,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
 
     """
     if not folder.is_dir():
-        raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or mend the path.")
+        raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or fix the path.")
     _warn_of_code(str(folder), section)
     with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by what was saved
         lm = _load_player(folder, section, trainable)
@@ -261,7 +261,7 @@ def _loading(name: str, what: str) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """What ``error`` says first, with the reason that follows a colon; never pages of it."""
+    """Return the first line of ``error``, with the reason that follows a colon; never pages of it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return f"{said[:400]}..." if len(said) > 400 else said.rstrip(".")

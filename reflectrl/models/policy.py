@@ -36,7 +36,7 @@ class Part:
     indices: tuple[int, ...]
     """Their positions in the minibatch, in the order of the scores."""
     views: tuple[MenuView, ...]
-    """What the policy saw at each."""
+    """Views of the policy, one a step."""
     decisions: tuple[Decision, ...]
     rows: tuple[Tokens, ...]
     """Token ids of the prompts."""

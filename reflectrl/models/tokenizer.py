@@ -21,7 +21,7 @@ PIECES = {
     # a word is the same token in a question, a file name and a reflection
     "words": r" ?[A-Za-z]{2,}|\.[a-z]+\n?|[\s\S]",
 }
-"""What the tokenizer never merges across; everything else (grid cells, digits) is one character."""
+"""Patterns of the pieces of text that the tokenizer never merges with each other; everything else (grid cells, digits) is one character."""
 
 
 def train_tokenizer(
@@ -71,7 +71,7 @@ def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) 
 
 
 def are_added(labels: Sequence[str]) -> bool:
-    """Whether ``labels`` are of the kind "added"."""
+    """Return whether ``labels`` are of the kind "added"."""
     return len(labels) > 0 and tuple(labels) == label_names("added", len(labels))
 
 

@@ -20,14 +20,14 @@ from reflectrl.prompts.views import MenuView, State, View, menu_view, view
 
 @dataclass(frozen=True)
 class Move:
-    """What one turn came to, before the environment answers."""
+    """Result of one turn, before the environment answers."""
 
     menu: Menu
     said: dict[str, Utterance]
     """New words of this turn, by role."""
     decision: Decision
     reflection: str | None
-    """The reflection that the policy read, new or given; ``None`` where nobody reflected."""
+    """The reflection that the policy read, new or given; ``None`` without a reflection."""
 
 
 def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> list[Move]:
@@ -143,7 +143,7 @@ def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Traject
 
 
 def states_of(trajectory: Trajectory) -> Iterator[State]:
-    """Yield the state of each turn as its policy saw it, from the record alone: nobody is asked again."""
+    """Yield the state of each turn as its policy saw it, from the record alone: no player is asked again."""
     said: dict[str, str] = {}
     for step, turn in enumerate(trajectory.turns):
         said |= {role: words.text for role, words in turn.said.items()}

@@ -25,7 +25,7 @@ class BrokenStep:
     folder: Path
     """Where its batch is shown."""
     name: str
-    """Of the file, without an ending."""
+    """Name of the file, without an ending."""
     where: str
     """For the sentence: "iteration 12"."""
     rows: Sequence[Mapping[str, Any]]
@@ -59,7 +59,7 @@ class FiniteSteps(Trainer, ABC):
 
     @abstractmethod
     def broken_step(self) -> BrokenStep:
-        """What to show of the optimizer step that comes next."""
+        """Describe the batch of the next optimizer step."""
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The norm of the gradient; transformers asks for it at each step, just before the optimizer's.

@@ -125,7 +125,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.iteration = 0
         self.env_steps = 0
         self.advantages: list[list[float]] = []
-        """Of each step of the fresh episodes of this iteration, as its updates use them."""
+        """Advantages of the steps of this iteration's fresh episodes, as its updates use them."""
         self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
         self._estimator = Estimator(args.gamma, args.baseline, args.gae_lambda, args.normalize_advantages, args.rewards)
         self._env = env
@@ -141,7 +141,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         super().__init__(
             model=lm.model,
             args=args,
-            # Trainer counts optimizer steps by the rows of a dataset: one row a step, which nobody reads
+            # Trainer counts optimizer steps by the rows of a dataset: one row a step, which is never read
             train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
             data_collator=lambda rows: rows,
             processing_class=lm.tokenizer,

@@ -42,7 +42,7 @@ from reflectrl.training.sft_loss import action_losses, reflection_losses
 
 @dataclass(frozen=True)
 class SFTSummary:
-    """What a training did."""
+    """Summary of a training."""
 
     rows: int
     """Rows trained on."""
@@ -50,7 +50,7 @@ class SFTSummary:
     """Rows left out because they do not fit even when cut."""
     steps: int
     first_loss: float
-    """Of the first optimizer step, in nats."""
+    """Loss of the first optimizer step, in nats."""
     last_loss: float
     """Mean over the last steps that were reported."""
 
@@ -75,7 +75,7 @@ def train_sft(
     """Train ``lm`` in place; a training that was killed goes on from its last checkpoint, exactly.
 
     Args:
-        lm: what is trained.
+        lm: the model to train.
         rows: of the reflector, of the policy, or of both kinds for ``player="both"`` (a single model plays both).
         player: whose rows these are.
         section: how to train.
@@ -84,8 +84,8 @@ def train_sft(
         max_new_tokens: length of a reflection at play, in tokens, for which a reflector's prompt leaves room.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
         output_dir: where the checkpoints are; it may be removed once the model is saved elsewhere.
-        seed: of the order of rows, and of dropout.
-        on_step: told (step, steps, loss) now and then.
+        seed: seed of the order of rows, and of dropout.
+        on_step: called with (step, steps, loss) now and then.
         save_every: steps between checkpoints.
         stop: training ends with a checkpoint after the step in which it is wanted; the rest is for the next call.
         failures: the folder for a batch whose loss is no number; beside the checkpoints without it.
@@ -262,7 +262,9 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             report_to="none",
             disable_tqdm=True,
             logging_first_step=True,
-            logging_steps=math.gcd(save_every, 10),  # checkpoints fall on reports: resumed, the same losses are told
+            logging_steps=math.gcd(
+                save_every, 10
+            ),  # checkpoints fall on reports: resumed, the same losses are reported
             save_strategy="steps",
             save_steps=save_every,
             save_total_limit=2,  # the older one stands in for one that was being written when the process was killed

@@ -1,4 +1,4 @@
-"""What one row of supervised fine-tuning costs: pure functions of a model and encoded rows."""
+"""Loss of rows of supervised fine-tuning: pure functions of a model and encoded rows."""
 
 from __future__ import annotations
 
