@@ -21,7 +21,7 @@ PIECES = {
     # a word is the same token in a question, a file name and a reflection
     "words": r" ?[A-Za-z]{2,}|\.[a-z]+\n?|[\s\S]",
 }
-"""Patterns of the pieces of text that the tokenizer never merges with each other; everything else (grid cells, digits) is one character."""
+"""Pieces of text, never merged with each other; everything else (grid cells, digits) is one character."""
 
 
 def train_tokenizer(

@@ -112,7 +112,7 @@ class Raised(Message, frozen=True):
 
 
 Reply = Answer[Any] | Refused | Raised
-"""What a worker sends for a request."""
+"""Message of a worker in reply to a request."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
 REQUESTS = msgspec.json.Decoder(list[Numbered])
