@@ -98,7 +98,7 @@ recipes cp {NUMBERS} broken.yaml
 recipes cp {NUMBERS} gone/mine.yaml
 new-env my-env
 new-env class
-new-env vault --out runs
+new-env granary --out runs
 explore gone What?
 explore runs ' '
 explore empty What?
