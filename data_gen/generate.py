@@ -270,7 +270,7 @@ class Collection:
 
     @property
     def samples(self) -> list[Sample]:
-        """As many samples as are wanted, those of demonstrations first."""
+        """The wanted number of samples, those of demonstrations first."""
         taught = (sample for episode in self.episodes for sample in episode.samples)
         return [*self.shown.samples, *taught][: self._wanted]
 

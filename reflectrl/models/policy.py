@@ -31,7 +31,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Part:
-    """Those of a minibatch's decisions that one forward pass scores."""
+    """Decisions of a minibatch that one forward pass scores."""
 
     indices: tuple[int, ...]
     """Their positions in the minibatch, in the order of the scores."""

@@ -127,7 +127,7 @@ def _digest(path: Path) -> str:
 
 
 class Checkpoints(Trainer):
-    """Goes before a trainer of transformers or TRL, whose own checkpoints are pickles and appear file by file."""
+    """Mixin for a trainer of transformers or TRL, whose own checkpoints are pickles and appear file by file."""
 
     def write_state(self, folder: Path) -> None:
         """Add what only this training knows; called on each process."""

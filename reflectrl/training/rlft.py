@@ -169,7 +169,6 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
 
             fresh = self._play(stage)  # line 25: B episodes with the frozen players and the present policy
             replayed = self.replay.sample(args.replay_episodes, rng)
-            self.replay.extend(episode for episode in fresh if stage.worth_replaying(episode))
 
             with part("advantages"):  # line 29
                 learned = [episode for episode in fresh if scored(episode, self._estimator.rewards)]
@@ -179,6 +178,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
                         f"{', '.join(self._estimator.rewards)}, so there is nothing to learn from: fix the rater, then "
                         "continue from the last checkpoint (the same command)."
                     )
+                self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
                 samples = step_samples([*learned, *replayed], self.layout, self._estimator)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
 
