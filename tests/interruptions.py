@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from warm_processes import command_line
+
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import Journal
 
 
 def end_at(file: str, count: int, number: int) -> None:
@@ -36,3 +42,12 @@ def command_that_ends(file: str, count: int, number: int, *arguments: str) -> No
     """The command line, in a process that gets a signal at that moment."""
     end_at(file, count, number)
     command_line(*arguments)
+
+
+def ask_six(url: str, folder: Path, signals: list[signal.Signals] | None = None) -> None:
+    """Ask a chat endpoint six things, two at a time; each of ``signals`` is raised as a reply is read."""
+    left = signals or []  # a second SIGTERM would end the process at once
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(folder))
+    chats = [[{"role": "user", "content": text}] for text in "abcdef"]
+    client.ask_many(chats, [lambda _: left and signal.raise_signal(left.pop())] * 6)

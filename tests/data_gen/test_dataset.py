@@ -1,4 +1,4 @@
-"""build_dataset: an environment's builder writes the questions of a recipe's sources, once."""
+"""Datasets that an environment's builder writes for a recipe, once."""
 
 from __future__ import annotations
 
@@ -41,15 +41,8 @@ def office(tmp_path: Path) -> Path:
 
 
 def recipe(*repositories: object, env: str = "auto_explore", seed: int = 0, **dataset: object) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "name": "test",
-            "seed": seed,
-            "env": {"name": env},
-            "dataset": {"repositories": list(map(str, repositories)), **dataset},
-            "data": {"samples": 20},
-        }
-    )
+    sections = {"dataset": {"repositories": list(map(str, repositories)), **dataset}, "data": {"samples": 20}}
+    return Recipe.model_validate({"name": "test", "seed": seed, "env": {"name": env}, **sections})
 
 
 def remote(endpoint: ScriptedEndpoint, *repositories: Path, per_file: int = 2, **changes: object) -> Recipe:
@@ -58,7 +51,7 @@ def remote(endpoint: ScriptedEndpoint, *repositories: Path, per_file: int = 2, *
 
 
 def build(wanted: Recipe, run: Path) -> list[Question]:
-    """Build the dataset anew, with the replies that the run folder holds."""
+    """Build the dataset again, with the replies that the run folder holds."""
     if (run / "dataset").exists():
         (run / "dataset").rename(run.parent / f"{run.name} {time.monotonic_ns()}")
     build_dataset(wanted, run, Account())
@@ -85,10 +78,6 @@ def asked_about(endpoint: ScriptedEndpoint) -> list[str]:
     return cities
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_the_files_own_words_become_questions_that_the_environment_plays(
     shop: Path, office: Path, tmp_path: Path
 ) -> None:
@@ -108,10 +97,10 @@ def test_the_files_own_words_become_questions_that_the_environment_plays(
 def test_gen_data_builds_the_dataset_first_and_once(shop: Path, tmp_path: Path) -> None:
     assert generate(recipe(shop), tmp_path / "run").samples == 20
     assert {"dataset", "data", "sft"} <= {path.name for path in (tmp_path / "run").iterdir()}
-    before = contents(tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.joinpath("run").rglob("*") if path.is_file()}
     (shop / "docs" / "rome.md").write_text("# sick notes in Rome\n\nNobody knows.\n")
     build_dataset(recipe(shop), tmp_path / "run", Account())
-    assert contents(tmp_path / "run") == before
+    assert {path: path.read_bytes() for path in tmp_path.joinpath("run").rglob("*") if path.is_file()} == before
 
 
 def test_the_seed_of_the_recipe_splits_the_files(shop: Path, tmp_path: Path) -> None:
@@ -127,8 +116,7 @@ def test_as_many_files_are_asked_about_as_wanted(
     writer: str, endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
 ) -> None:
     endpoint.reply = good
-    there = {"base_url": endpoint.url}
-    questions = build(recipe(shop, writer=writer, files=3, endpoint=there), tmp_path / "run")
+    questions = build(recipe(shop, writer=writer, files=3, endpoint={"base_url": endpoint.url}), tmp_path / "run")
     assert len({question.file for question in questions}) == 3
     assert len(list((tmp_path / "run" / "dataset" / "repositories" / "shop" / "docs").iterdir())) == len(CITIES)
     assert len(endpoint.requests) == (3 if writer == "openai" else 0)
@@ -150,28 +138,20 @@ def test_a_chat_model_is_asked_about_every_file_of_every_repository(
         remote(endpoint, shop, office), tmp_path / "run", Account(), lambda done, total, _: counts.append((done, total))
     )
     assert counts == [(0, 2), *((done, 8) for done in range(9))]
-    assert len(endpoint.requests) == 8
     questions = [row for rows in read_dataset(tmp_path / "run" / "dataset").questions.values() for row in rows]
-    assert len(questions) == 16
+    assert (len(endpoint.requests), len(questions)) == (8, 16)
     asked = {(row.repository, row.file, row.question, row.answer) for row in questions}
     assert ("shop", "docs/cairo.md", "Where are sick notes in Cairo?", "Nobody.") in asked
     assert ("office", "docs/cairo.md", "Is Cairo where nobody knows hourly wages?", "Yes.") in asked
-
-
-def test_replies_have_room_for_all_questions(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
-    endpoint.reply = good
-    build(remote(endpoint, shop, max_tokens=10), tmp_path / "few")
-    build(remote(endpoint, shop, max_tokens=5000), tmp_path / "many")
-    limits = {max(request.body.get(name, 0) for name in request.body if "max" in name) for request in endpoint.requests}
-    assert len(limits) == 2
-    assert min(limits) > 200
-    assert max(limits) == 5000
+    longest = endpoint.requests[0].body["max_tokens"]
+    assert longest > 200  # room for all questions, although the endpoint says 10
+    build(remote(endpoint, shop, max_tokens=5000), tmp_path / "long")
+    assert endpoint.requests[-1].body["max_tokens"] == 5000
 
 
 def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
     def slow_about_athens(chat: Chat) -> str:
-        if city(chat) == "Athens":
-            time.sleep(0.3)
+        time.sleep(0.3 * (city(chat) == "Athens"))
         return good(chat)
 
     endpoint.reply = slow_about_athens
@@ -181,42 +161,26 @@ def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, 
     assert replies[0] != replies[1]
 
 
-def test_paid_replies_are_kept_and_not_asked_for_again(
+def test_paid_replies_are_kept_and_asked_for_again_only_if_a_file_or_what_is_asked_has_changed(
     endpoint: ScriptedEndpoint, shop: Path, office: Path, tmp_path: Path
 ) -> None:
     endpoint.reply = good
+    run = tmp_path / "run"
     endpoint.faults.extend(["none"] * 6 + ["401"])
     with pytest.raises(WorkFailed, match=r"docs/cairo\.md"):
-        build_dataset(remote(endpoint, shop, office), tmp_path / "run", Account())
-    assert not (tmp_path / "run" / "dataset").exists()
+        build_dataset(remote(endpoint, shop, office), run, Account())
+    assert not (run / "dataset").exists()
     assert asked_about(endpoint) == [name.title() for name in (*CITIES, *CITIES[:3])]
-    build(remote(endpoint, shop, office), tmp_path / "run")
+    build(remote(endpoint, shop, office), run)
     assert asked_about(endpoint) == ["Cairo", "Dublin"]
-    build(remote(endpoint, shop, office, concurrency=3, timeout_s=5.0, max_attempts=2), tmp_path / "run")
+    build(remote(endpoint, shop, office, concurrency=3, timeout_s=5.0, max_attempts=2), run)
     assert asked_about(endpoint) == []
-
-
-@pytest.mark.parametrize(
-    "changes", [{"model": "other"}, {"temperature": 0.5}, {"max_tokens": 900}, {"per_file": 3}], ids=str
-)
-def test_replies_to_other_settings_are_not_used(
-    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path, changes: dict[str, object]
-) -> None:
-    endpoint.reply = good
-    build(remote(endpoint, shop), tmp_path / "run")
-    build(remote(endpoint, shop, **changes), tmp_path / "run")
-    assert len(endpoint.requests) == 2 * len(CITIES)
-
-
-def test_an_edited_file_is_asked_about_again_and_no_other(
-    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
-) -> None:
-    endpoint.reply = good
-    build(remote(endpoint, shop), tmp_path / "run")
-    endpoint.requests.clear()
     (shop / "docs" / "athens.md").write_text("# sick notes in Rome\n\nNobody knows.\n")
-    assert "Where are sick notes in Rome?" in {row.question for row in build(remote(endpoint, shop), tmp_path / "run")}
+    assert "Where are sick notes in Rome?" in {row.question for row in build(remote(endpoint, shop), run)}
     assert asked_about(endpoint) == ["Rome"]
+    for changes in ({"model": "other"}, {"temperature": 0.5}, {"max_tokens": 900}, {"per_file": 3}):
+        build(remote(endpoint, shop, **changes), run)
+        assert len(asked_about(endpoint)) == len(CITIES)
 
 
 def test_one_refused_file_does_not_keep_the_others_from_being_asked(
@@ -231,33 +195,18 @@ def test_one_refused_file_does_not_keep_the_others_from_being_asked(
     assert len(asked_about(endpoint)) == 1
 
 
-def test_a_reply_without_a_question_is_asked_again_with_the_reason(
+def test_a_reply_without_a_question_is_asked_again_once_with_the_reason(
     endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
 ) -> None:
-    endpoint.reply = lambda chat: "How interesting." if len(chat) == 2 else good(chat)
-    assert len(build(remote(endpoint, shop), tmp_path / "run")) == 8
-    assert len(endpoint.requests) == 8
-    chat = max((request.chat for request in endpoint.requests), key=len)
+    endpoint.faults.extend(["500", "empty", "truncated"])  # none of them counts as such a reply
+    endpoint.reply = lambda chat: "How interesting." if len(chat) == 2 or city(chat) == "Athens" else good(chat)
+    for _ in range(2):
+        assert len(build(remote(endpoint, shop, max_attempts=5), tmp_path / "run")) == 6
+        assert len(endpoint.requests) == 3 + 8
+    chat = endpoint.requests[-1].chat
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
     assert chat[2]["content"] == "How interesting."
     assert "QUESTION 1" in chat[3]["content"]
-
-
-def test_a_file_without_questions_is_not_asked_about_for_ever(
-    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
-) -> None:
-    endpoint.reply = lambda chat: "Nothing to ask." if city(chat) == "Athens" else good(chat)
-    for _ in range(2):
-        assert len(build(remote(endpoint, shop), tmp_path / "run")) == 6
-        assert len(endpoint.requests) == 5
-
-
-def test_a_passing_fault_is_not_taken_for_a_reply_without_questions(
-    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
-) -> None:
-    endpoint.reply = good
-    endpoint.faults.extend(["500", "empty", "truncated"])
-    assert len(build(remote(endpoint, shop, max_attempts=5), tmp_path / "run")) == 8
 
 
 def test_replies_are_kept_when_the_dataset_cannot_be_written(

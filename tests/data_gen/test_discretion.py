@@ -1,29 +1,26 @@
-"""What teachers are told of the last action, and that no row holds what its prompt does not show."""
+"""Hints to teachers on the last action, and secrets of the environment, which no row may hold."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from scripted_endpoint import Chat, ScriptedEndpoint
+from trained_runs import play_stages
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, make_env, register_env
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.samples import read_samples
-from reflectrl.envs.number_line import NumberLine
-from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.stages import run_stages
 from reflectrl.rollout.record import read_trajectories
 
 WAS, MAY_HAVE_BEEN = "The last action was a mistake.", "The last action may have been a mistake."
 
 
 def recipe(env: str, endpoint: ScriptedEndpoint | None = None, **data: object) -> Recipe:
-    remote = {} if endpoint is None else {"teacher": "openai", "endpoint": {"base_url": endpoint.url}, "concurrency": 1}
+    there = {"base_url": endpoint.url, "temperature": 0.7} if endpoint else {}  # so that equal calls are made again
+    remote = {"teacher": "openai", "endpoint": there, "concurrency": 1} if endpoint else {}
     return Recipe.model_validate({"name": "test", "env": {"name": env}, "data": {"samples": 40, **remote, **data}})
 
 
@@ -80,20 +77,7 @@ register_env("strongroom", Vault)
 register_env("even", Even)
 
 
-@pytest.mark.parametrize("env", ["dangerous_taxi", "number_line"])
-def test_a_negative_sample_follows_an_action_that_was_worse_than_the_advised_one(env: str, tmp_path: Path) -> None:
-    generate(recipe(env, samples=200, negatives=1.0), tmp_path)
-    _, negatives = read_samples(tmp_path / "data" / "negatives.jsonl")
-    assert len(negatives) > 20
-    assert {sample.reflection.partition(".")[0] for sample in negatives} == {"Mistake"}
-
-
-def test_where_no_action_is_worse_there_is_no_negative_sample(tmp_path: Path) -> None:
-    assert generate(recipe("even", negatives=1.0), tmp_path / "even").negatives == 0
-    assert generate(recipe("strongroom", negatives=1.0), tmp_path / "strongroom").negatives > 0
-
-
-def test_a_chat_teacher_is_told_of_a_mistake_where_one_was_made(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+def test_a_chat_teacher_hears_of_a_mistake_where_one_was_made(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda _: "Here we are."
     generate(recipe("dangerous_taxi", endpoint, noise=0.9, negatives=0.0), tmp_path)
     env = make_env("dangerous_taxi")
@@ -108,29 +92,25 @@ def test_a_chat_teacher_is_told_of_a_mistake_where_one_was_made(endpoint: Script
             env.step(action)
     assert [WAS in content for content in said] == expected
     assert 5 < sum(expected) < len(expected) - 5
-    assert not any("mistake." in content for content, told in zip(said, expected, strict=True) if not told)
+    assert not any("mistake." in content for content, wrong in zip(said, expected, strict=True) if not wrong)
 
 
-class Silent(NumberLine):
-    """Does not know whether an action was a mistake."""
-
-    name = "silent"
-
-    def mistaken(self) -> None:
-        return None
-
-    def reflection(self) -> str:
-        return "The target is near."
-
-
-def test_where_nobody_knows_the_last_action_may_have_been_a_mistake(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    register_env("silent", Silent)
+def test_a_chat_teacher_hears_that_an_unknown_mistake_may_be_one(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda _: "Here we are."
-    summary = generate(recipe("silent", endpoint, negatives=1.0), tmp_path)
-    assert summary is not None
+    summary = generate(recipe("strongroom", endpoint, negatives=1.0), tmp_path)
     said = [request.chat[1]["content"] for request in endpoint.requests]
     assert 0 < summary.negatives <= sum(MAY_HAVE_BEEN in content for content in said) < len(said)
     assert not any(WAS in content for content in said)
+
+
+def test_a_negative_sample_follows_an_action_that_was_worse_than_the_advised_one(tmp_path: Path) -> None:
+    for env in ("dangerous_taxi", "number_line"):
+        generate(recipe(env, samples=200, negatives=1.0), tmp_path / env)
+        _, negatives = read_samples(tmp_path / env / "data" / "negatives.jsonl")
+        assert len(negatives) > 20
+        assert {sample.reflection.partition(".")[0] for sample in negatives} == {"Mistake"}
+    assert generate(recipe("strongroom", negatives=1.0), tmp_path / "strongroom").negatives > 0
+    assert generate(recipe("even", negatives=1.0), tmp_path / "even").negatives == 0
 
 
 def rows(folder: Path) -> dict[str, str]:
@@ -141,16 +121,15 @@ HONEST = {"No word is seen.": " Something opens it.", "The word is AMBER.": " Am
 
 
 def test_a_reflection_that_says_a_hidden_word_makes_no_row_and_is_counted(tmp_path: Path) -> None:
-    told = io.StringIO()
-    run_stages(recipe("strongroom"), tmp_path, ("gen-data",), reporter=Reporter(Console(file=told, width=200)))
+    shown = play_stages(recipe("strongroom"), tmp_path, "gen-data")
     assert rows(tmp_path) == HONEST
     summary = generate(recipe("strongroom"), tmp_path)
     assert summary.samples == 40
-    assert f"; {summary.indiscreet} that" in told.getvalue()
+    assert f"; {summary.indiscreet} that" in shown
     assert summary.indiscreet >= summary.episodes
 
 
-def test_a_teacher_with_a_note_is_asked_again_for_a_reflection_without_the_hidden_word(
+def test_an_oracle_is_asked_again_for_a_reflection_without_the_hidden_word(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     def talkative(chat: Chat) -> str:
@@ -160,13 +139,10 @@ def test_a_teacher_with_a_note_is_asked_again_for_a_reflection_without_the_hidde
 
     endpoint.reply = talkative
     summary = generate(recipe("strongroom", endpoint), tmp_path)
-    assert summary is not None
     assert (summary.samples, summary.indiscreet) == (40, 0)
     assert rows(tmp_path) == HONEST
-    complaints = [request.chat[-1]["content"] for request in endpoint.requests if len(request.chat) > 2]
-    assert set(complaints) == {
-        "Do not say 'amber', which is more than the player can know. Write the reflection again from the state alone."
-    }
+    [complaint] = {request.chat[-1]["content"] for request in endpoint.requests if len(request.chat) > 2}
+    assert "'amber'" in complaint
 
 
 def test_a_teacher_that_plays_and_guesses_the_hidden_word_is_left_out(
@@ -179,20 +155,29 @@ def test_a_teacher_that_plays_and_guesses_the_hidden_word_is_left_out(
         return "Amber opens it." if seen or "Past: wait" in chat[1]["content"] else "Something opens it."
 
     endpoint.reply = guessing
-    summary = generate(recipe("strongroom", endpoint, trajectory="teacher"), tmp_path)
-    assert summary is not None
-    assert summary.indiscreet > 0
+    assert generate(recipe("strongroom", endpoint, trajectory="teacher"), tmp_path).indiscreet > 0
     assert rows(tmp_path) == HONEST
 
 
-def test_an_environment_whose_every_reflection_says_a_secret_is_refused(tmp_path: Path) -> None:
-    class Blabber(Vault):
-        """Never shows what its expert always says."""
+class Blabber(Vault):
+    """Never shows what its expert always says."""
 
-        def observe(self) -> Observation:
-            return Observation("No word is seen.", ("wait", "knock", "say the word"))
+    name = "blabber"
 
-    register_env("blabber", Blabber)
-    given = Recipe.model_validate({"name": "test", "env": {"name": "blabber", "options": {"eager": True}}})
-    with pytest.raises(InvalidInput, match=r"all 4 training tasks were played and every reflection says a secret"):
-        generate(given, tmp_path)
+    def observe(self) -> Observation:
+        return Observation("No word is seen.", ("wait", "knock", "say the word"))
+
+
+class OneState(Blabber):
+    """Every task starts in the same state, so all of it is held out."""
+
+    name = "one_state"
+    observable = True
+
+
+def test_an_environment_that_can_give_no_row_is_refused(tmp_path: Path) -> None:
+    for env, fact in ((Blabber, "secret"), (OneState, "held-out")):
+        register_env(env.name, env)
+        given = Recipe.model_validate({"name": "test", "env": {"name": env.name, "options": {"eager": True}}})
+        with pytest.raises(InvalidInput, match=f"all 4 training tasks .*{fact}"):
+            generate(given, tmp_path)

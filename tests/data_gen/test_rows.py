@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from reflectrl.core import InvalidInput, Observation, Task
-from reflectrl.data_gen.rows import Row, policy_row, read_rows, reflector_row, write_rows
+from reflectrl.data_gen.rows import policy_row, read_rows, reflector_row, write_rows
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import PromptFormat
 
@@ -35,13 +35,9 @@ def test_a_sample_becomes_a_row_for_each_player() -> None:
     assert policy_row(SAMPLE, LAYOUT, reflection=False).prompt.text == f"Past: wait\nA hall.\n{menu}"
 
 
-@pytest.mark.parametrize("row", [REFLECTOR, POLICY])
-def test_rows_are_read_as_written(tmp_path: Path, row: Row) -> None:
-    write_rows(tmp_path / "rows.jsonl", [row, row])
-    assert read_rows(tmp_path / "rows.jsonl") == [row, row]
-
-
-def test_datasets_loads_the_rows(tmp_path: Path) -> None:
+def test_rows_are_read_as_written_by_the_library_and_by_datasets(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", [REFLECTOR, POLICY])
+    assert read_rows(tmp_path / "rows.jsonl") == [REFLECTOR, POLICY]
     write_rows(tmp_path / "rows.jsonl", [POLICY, POLICY])
     loaded = datasets.load_dataset(
         "json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
@@ -54,24 +50,18 @@ def test_datasets_loads_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
-        ({"prompt": None}, r"line 2, prompt is None"),
-        ({"step": 1.5}, "line 2, step is 1.5"),
         ({"player": "referee"}, "line 2, player is 'referee'"),
         ({"player": "reflector"}, "line 2 .*reflector"),
         ({"completion": "C"}, "line 2 .*'C'"),
         ({"colour": "red"}, "line 2 .*'colour'"),
+        (None, "rows.jsonl"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, object], fact: str) -> None:
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, object] | None, fact: str) -> None:
     file = tmp_path / "rows.jsonl"
     write_rows(file, [POLICY, POLICY])
     good = file.read_text(encoding="utf-8").splitlines()
-    file.write_text(f"{good[0]}\n{json.dumps({**json.loads(good[1]), **change})}\n", encoding="utf-8")
+    bad = "" if change is None else f"{good[0]}\n{json.dumps({**json.loads(good[1]), **change})}\n"
+    file.write_text(bad, encoding="utf-8")
     with pytest.raises(InvalidInput, match=fact):
         read_rows(file)
-
-
-def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").touch()
-    with pytest.raises(InvalidInput, match="rows.jsonl"):
-        read_rows(tmp_path / "rows.jsonl")

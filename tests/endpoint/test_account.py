@@ -16,10 +16,11 @@ PRICE = Price(prompt=2.5, completion=10.0, cached=1.25)
 TEXTS = [f"question {number:02}" for number in range(40)]
 
 
-def ask(endpoint: Endpoint, folder: Path, account: Account, texts: list[str] = TEXTS) -> list[str]:
-    chats = [[{"role": "user", "content": text}] for text in texts]
+def ask(endpoint: Endpoint, folder: Path, account: Account, *texts: str) -> Usage:
     client = ChatClient(endpoint, Journal(folder), account)
-    return [reply.value for reply in client.ask_many(chats, [str] * len(chats))]
+    replies = client.ask_many([[{"role": "user", "content": text}] for text in texts], [str] * len(texts))
+    assert {reply.value for reply in replies} == {"fine"}
+    return client.usage
 
 
 def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
@@ -30,8 +31,6 @@ def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
 @pytest.mark.parametrize(
     ("tokens", "price", "cost"),
     [
-        (Tokens(1_000_000, 0), PRICE, 2.5),
-        (Tokens(0, 500_000), PRICE, 5.0),
         (Tokens(1000, 100), PRICE, 0.0035),
         (Tokens(1000, 100), None, 0.0),
         (Tokens(1_000_000, 0, cached=400_000), PRICE, 0.6 * 2.5 + 0.4 * 1.25),
@@ -43,53 +42,36 @@ def test_the_cost_of_tokens(tokens: Tokens, price: Price | None, cost: float) ->
     assert tokens.cost(price, batch=True) == pytest.approx(cost / 2)
 
 
-def test_what_the_endpoint_counted_is_paid(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+def test_every_reply_is_paid_as_the_endpoint_counted_usable_or_not(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     details = {"cached_tokens": 400, "audio_tokens": 0}
     endpoint.usage = lambda *_: {"prompt_tokens": 1000, "completion_tokens": 20, "prompt_tokens_details": details}
-    endpoint.faults.extend(["500", "no-usage", "none"])
-    account = Account()
-    client = ChatClient(endpoint.at(price=PRICE, concurrency=1), Journal(tmp_path), account)
-    client.ask_many([[{"role": "user", "content": text}] for text in "ab"], [str] * 2)
-    assert client.usage == Usage(
-        calls=3, retries=1, prompt_tokens=1000, cached_tokens=400, completion_tokens=20, cost=pytest.approx(0.0022)
-    )
-    assert account.spent == pytest.approx((600 * 2.5 + 400 * 1.25 + 20 * 10) / 1e6)
+    endpoint.faults.extend(["500", "no-usage", "empty", "none"])  # an empty reply has 7 and 5 tokens
+    account, later = Account(), Account()
+    usage = ask(endpoint.at(price=PRICE, concurrency=1), tmp_path, account, "a", "b")
+    cost = pytest.approx((600 * 2.5 + 400 * 1.25 + 20 * 10 + 7 * 2.5 + 5 * 10) / 1e6)
+    assert usage == Usage(calls=4, retries=2, prompt_tokens=1007, cached_tokens=400, completion_tokens=25, cost=cost)
+    later.count(Journal(tmp_path).paid, PRICE)
+    assert (account.spent, later.spent) == (cost, cost)
 
 
 @pytest.mark.parametrize(
-    "nonsense",
+    ("odd", "counted"),
     [
-        {"prompt_tokens": True, "completion_tokens": "9"},
-        {"prompt_tokens": -5, "completion_tokens": 10**400},
-        {"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": 50}},
-        {"prompt_tokens": 1.5, "prompt_tokens_details": []},
+        ({"prompt_tokens": True, "completion_tokens": "9"}, Tokens()),
+        ({"prompt_tokens": -5, "completion_tokens": 10**400}, Tokens()),
+        ({"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": 50}}, Tokens()),
+        ({"prompt_tokens": 1.5, "prompt_tokens_details": []}, Tokens()),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}, Tokens(10, cached=10)),
     ],
 )
-def test_nonsense_in_place_of_counts_costs_nothing_and_can_be_read_again(
-    endpoint: ScriptedEndpoint, tmp_path: Path, nonsense: dict[str, Any]
+def test_counts_that_make_no_sense_cost_nothing_and_can_be_read_again(
+    endpoint: ScriptedEndpoint, tmp_path: Path, odd: dict[str, Any], counted: Tokens
 ) -> None:
-    endpoint.usage = lambda *_: nonsense
+    endpoint.usage = lambda *_: odd
     account = Account()
-    assert ask(endpoint.at(price=PRICE), tmp_path, account, ["a"]) == ["fine"]
-    assert account.spent == 0
-    assert Journal(tmp_path).paid == [(Tokens(), False)]
-
-
-def test_no_more_of_a_prompt_is_cheap_than_there_is_of_it(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    endpoint.usage = lambda *_: {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}
-    account = Account()
-    ask(endpoint.at(price=PRICE), tmp_path, account, ["a"])
-    assert account.spent == pytest.approx(10 * 1.25 / 1e6)
-
-
-def test_a_reply_that_cannot_be_used_is_paid_for(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    endpoint.faults.append("empty")  # 7 and 5 tokens
-    account = Account()
-    ask(endpoint.at(price=PRICE), tmp_path, account, ["a"])
-    assert account.spent == pytest.approx(2 * (7 * 2.5 + 5 * 10) / 1e6)
-    later = Account()
-    later.count(Journal(tmp_path).paid, PRICE)
-    assert later.spent == pytest.approx(account.spent)
+    ask(endpoint.at(price=PRICE), tmp_path, account, "a")
+    assert account.spent == counted.cost(PRICE)
+    assert Journal(tmp_path).paid == [(counted, False)]
 
 
 def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_stopped(
@@ -102,12 +84,12 @@ def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_s
         account = Account(limit)
         account.count(Journal(tmp_path).paid, PRICE)
         with pytest.raises(WorkFailed, match="--max-cost"):
-            ask(there, tmp_path, account)
+            ask(there, tmp_path, account, *TEXTS)
         assert account.spent <= limit
         assert len(endpoint.requests) == answered
     account = Account(100 * one)
     account.count(Journal(tmp_path).paid, PRICE)
-    assert ask(there, tmp_path, account) == ["fine"] * 40
+    ask(there, tmp_path, account, *TEXTS)
     assert len(endpoint.requests) == 40
     assert account.spent == pytest.approx(40 * one)
 
@@ -117,23 +99,19 @@ def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
 ) -> None:
     endpoint.latency_s = 0.02
     there = endpoint.at(price=PRICE, concurrency=8, max_tokens=200)
-    limit = 3 * there.max_cost([{"role": "user", "content": TEXTS[0]}])  # not enough for 8 at worst; they cost less
-    account = Account(limit)
-    assert ask(there, tmp_path, account) == ["fine"] * 40
-    assert 1 < endpoint.peak <= 40
+    # not enough for 8 at worst; they cost less
+    account = Account(3 * there.max_cost([{"role": "user", "content": TEXTS[0]}]))
+    ask(there, tmp_path, account, *TEXTS)
+    assert endpoint.peak > 1
     assert account.spent == pytest.approx(40 * (7 * 2.5 + 5 * 10) / 1e6)
-    assert account.spent < limit
 
 
-def test_a_limit_without_a_price_is_refused_before_anything_is_sent(endpoint: ScriptedEndpoint) -> None:
+def test_a_limit_without_a_price_or_not_above_0_is_refused(endpoint: ScriptedEndpoint) -> None:
     with pytest.raises(InvalidInput, match="gpt-4o.*price"):
         ChatClient(endpoint.at(), account=Account(5))
-
-
-@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
-def test_a_limit_that_is_not_above_0_is_refused(limit: float) -> None:
-    with pytest.raises(InvalidInput):
-        Account(limit)
+    for limit in (0.0, float("nan")):
+        with pytest.raises(InvalidInput):
+            Account(limit)
 
 
 def test_usages_add_up_and_the_summary_has_every_count() -> None:

@@ -4,9 +4,6 @@ import asyncio
 import json
 import logging
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -14,7 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from scripted_endpoint import Chat, ScriptedEndpoint
+from interruptions import ask_six
+from scripted_endpoint import ScriptedEndpoint
+from warm_processes import WarmProcess
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply, Messages
@@ -41,10 +40,6 @@ def ask(
     return [reply.value for reply in client.ask_many([question(text) for text in texts], [read] * len(texts), draws)]
 
 
-def echo(chat: Chat) -> str:
-    return f"you said {chat[-1]['content']}"
-
-
 def number(words: str) -> str:
     if not words.isdigit():
         raise BadReply("Answer with a number.")
@@ -60,7 +55,7 @@ def calls(tmp_path: Path) -> Path:
     return tmp_path / "calls"
 
 
-# what is asked, and how often
+# ---- requests -------------------------------------------------------------------------------------------------------
 
 
 def test_equal_chats_in_flight_are_asked_once_and_paid_by_one(endpoint: ScriptedEndpoint) -> None:
@@ -95,12 +90,12 @@ def test_own_servers_and_azure_are_asked_in_their_own_ways(
     assert (azure.headers["api-key"], azure.body["max_completion_tokens"]) == ("azure-key", 33)
 
 
-# faults
+# ---- faults ---------------------------------------------------------------------------------------------------------
 
-BROKEN = ("html", "truncated", "bad-utf8", "deep", "no-choices", "list", "empty", "wrong-type", "length", "endless")
-BROKEN += ("gzip", "refusal", "content-filter")
+BROKEN = ("html", "bad-utf8", "deep", "no-choices", "list", "empty", "wrong-type", "endless", "gzip", "refusal")
+BROKEN += ("content-filter",)
 """Replies of an endpoint that works, but that cannot be used."""
-DOWN = ("408", "409", "425", "429", "500", "502", "503", "cut", "reset", "slow:9", "drip:9")
+DOWN = ("408", "429", "500", "cut", "reset", "slow:9", "drip:9")
 """Faults of an endpoint that does not work."""
 
 
@@ -108,33 +103,26 @@ DOWN = ("408", "409", "425", "429", "500", "502", "503", "cut", "reset", "slow:9
 def test_a_fault_is_retried_and_ends_in_an_error_of_its_kind(
     endpoint: ScriptedEndpoint, calls: Path, fault: str
 ) -> None:
-    there = endpoint.at(timeout_s=0.5 if fault in ("slow:9", "drip:9") else 60.0, max_attempts=3)
+    there = endpoint.at(timeout_s=0.5 if fault in ("slow:9", "drip:9") else 60.0, max_attempts=2)
     client = ChatClient(there, Journal(calls))
-    endpoint.faults.extend([fault] * 2)
+    endpoint.faults.append(fault)
     assert client.ask_many([question("hello")], [str])[0].value == "fine"
-    assert (client.usage.calls, client.usage.retries) == (3, 2)
-    endpoint.faults.extend([fault] * 3)
-    with pytest.raises(RejectedReply if fault in BROKEN else WorkFailed, match=f"{endpoint.url}.* 3 ") as caught:
+    assert (client.usage.calls, client.usage.retries) == (2, 1)
+    endpoint.faults.extend([fault] * 2)
+    with pytest.raises(RejectedReply if fault in BROKEN else WorkFailed, match=f"{endpoint.url}.* 2 ") as caught:
         client.ask_many([question("again")], [str])
     assert isinstance(caught.value, RejectedReply) == (calls / REJECTED).exists() == (fault in BROKEN)
-    assert len(endpoint.requests) == 6
+    assert len(endpoint.requests) == 4
+    assert endpoint.flooded < 3 * 8 * MAX_REPLY_BYTES  # besides what sockets hold
     if fault in BROKEN:
         [line] = (calls / REJECTED).read_text().splitlines()
         assert json.loads(line)["chat"] == question("again")
 
 
-def test_an_endpoint_that_is_not_there_is_named(endpoint: ScriptedEndpoint) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(WorkFailed, match=url):
-        ask(endpoint.at(base_url=url, max_attempts=2), "hello")
-
-
 @pytest.mark.parametrize(
     ("fault", "fact"),
     [
-        *(("401", "OPENAI_API_KEY"), ("403", "OPENAI_API_KEY"), ("404", "endpoint.model"), ("400", "400")),
+        *(("401", "OPENAI_API_KEY"), ("404", "endpoint.model"), ("400", "400")),
         *(("quota", "quota"), ("429:600", "600")),
     ],
 )
@@ -168,21 +156,13 @@ def test_a_pause_that_is_none_is_not_kept(endpoint: ScriptedEndpoint, given: str
 
 
 def test_a_redirect_is_not_followed_and_says_where_it_leads(endpoint: ScriptedEndpoint) -> None:
-    where = r"307.* 127\.0\.0\.1, .*base_url"
     with ScriptedEndpoint() as other:
-        for url in (f"{other.url}/chat/completions", f"http://me:{KEY}@{other.root[7:]}/x?key={KEY}", endpoint.url):
+        for url in (f"{other.url}/chat/completions", f"http://me:{KEY}@{other.root[7:]}/x?key={KEY}"):
             endpoint.faults.append(f"redirect:{url}")
-            with pytest.raises(WorkFailed, match=where) as caught:
+            with pytest.raises(WorkFailed, match=r"307.* 127\.0\.0\.1, .*base_url") as caught:
                 ask(endpoint.at(), "hello")
             assert KEY not in str(caught.value)
-        assert other.requests == []
-    assert len(endpoint.requests) == 3
-
-
-def test_of_an_endless_reply_no_more_is_read_than_its_limit(endpoint: ScriptedEndpoint) -> None:
-    endpoint.faults.append("endless")
-    assert ask(endpoint.at(), "hello") == ["fine"]
-    assert endpoint.flooded < 8 * MAX_REPLY_BYTES  # besides what sockets hold
+        assert (len(endpoint.requests), other.requests) == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -190,9 +170,7 @@ def test_of_an_endless_reply_no_more_is_read_than_its_limit(endpoint: ScriptedEn
     [
         ("HTTPS_PROXY", f"socks9://me:{KEY}@127.0.0.1:1"),
         ("https_proxy", "http://127.0.0.1:port"),
-        ("HTTP_PROXY", "garbage"),
         ("all_proxy", "http://"),
-        ("SSL_CERT_FILE", "missing.pem"),
         ("SSL_CERT_FILE", __file__),
     ],
 )
@@ -205,11 +183,12 @@ def test_connections_that_the_environment_makes_impossible_are_refused_before_wo
     assert KEY not in str(caught.value)
 
 
-def test_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    monkeypatch.setenv("NO_PROXY", "")
-    with pytest.raises(WorkFailed, match="HTTP_PROXY"):
-        ask(Endpoint(base_url="http://192.0.2.1/v1", max_attempts=1), "hello")
+def test_a_server_or_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for proxy, fact in (("", "http://127.0.0.1:1/v1"), ("http://127.0.0.1:1", "HTTP_PROXY")):
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        monkeypatch.setenv("NO_PROXY", "")
+        with pytest.raises(WorkFailed, match=fact):
+            ask(Endpoint(base_url="http://127.0.0.1:1/v1", max_attempts=1), "hello")
 
 
 def test_a_late_first_reply_is_announced_until_it_comes_and_later_ones_are_not(endpoint: ScriptedEndpoint) -> None:
@@ -221,24 +200,19 @@ def test_a_late_first_reply_is_announced_until_it_comes_and_later_ones_are_not(e
         if len(lines) == 2:
             two.set()
 
-    def late(_: Chat) -> str:
-        two.wait(30)
-        return "fine"
-
-    endpoint.reply = late
+    endpoint.reply = lambda _: str(two.wait(30))
     client = ChatClient(endpoint.at(notice_s=0.02), tell=tell)
-    assert client.ask_many([question("a")], [str])[0].value == "fine"
+    assert client.ask_many([question("a")], [str])[0].value == "True"
     for line, seconds in zip(lines, ("(0.02 s)", "(0.04 s)"), strict=False):
         assert endpoint.url in line
         assert seconds in line
     lines.clear()
     endpoint.latency_s = 0.1
-    assert client.ask_many([question("b")], [str])[0].value == "fine"
-    assert ChatClient(endpoint.at(notice_s=1000.0), tell=tell).ask_many([question("c")], [str])
+    client.ask_many([question("b")], [str])
     assert lines == []
 
 
-# what the caller makes of it
+# ---- replies --------------------------------------------------------------------------------------------------------
 
 
 def test_a_truncated_reply_is_asked_again_and_in_the_end_rejected(endpoint: ScriptedEndpoint, calls: Path) -> None:
@@ -254,7 +228,7 @@ def test_a_truncated_reply_is_asked_again_and_in_the_end_rejected(endpoint: Scri
         ask(endpoint.at(max_tokens=50), "again", calls=calls)
 
 
-def test_an_invalid_reply_is_asked_again_with_the_reason_and_in_the_end_rejected(
+def test_an_invalid_reply_is_asked_again_with_the_reason_and_rejected_until_its_line_is_deleted(
     endpoint: ScriptedEndpoint, calls: Path
 ) -> None:
     endpoint.reply = lambda chat: "7" if len(chat) == 3 else "seven"
@@ -264,29 +238,18 @@ def test_an_invalid_reply_is_asked_again_with_the_reason_and_in_the_end_rejected
         {"role": "assistant", "content": "seven"},
         *question("Answer with a number."),
     ]
+    endpoint.requests.clear()
     endpoint.reply = lambda chat: f"many{len(chat)}"
-    with pytest.raises(RejectedReply, match="'many7'.*Answer with a number"):
-        ask(endpoint.at(), "how many?", "how many?", read=number, calls=calls)
-    assert len(endpoint.requests) == 2 + 4
+    for _ in range(2):
+        with pytest.raises(RejectedReply, match="'many7'.*Answer with a number"):
+            ask(endpoint.at(), "how many?", "how many?", read=number, calls=calls)
+        assert len(endpoint.requests) == 4
     [line] = (calls / REJECTED).read_text().splitlines()
     assert [turn["content"] for turn in json.loads(line)["chat"]][:3] == ["how many?", "many1", "Answer with a number."]
     assert "'many7'" in json.loads(line)["reason"]
-
-
-@pytest.mark.parametrize("fault", ["refusal", "none"])
-def test_a_call_that_was_set_aside_is_asked_again_once_its_line_is_taken_out(
-    endpoint: ScriptedEndpoint, calls: Path, fault: str
-) -> None:
-    endpoint.reply = lambda chat: "many"  # noqa: ARG005
-    endpoint.faults.extend([fault] * 4)
-    for _ in range(3):
-        with pytest.raises(RejectedReply):
-            ask(endpoint.at(), "how many?", read=number, calls=calls)
-        assert len(endpoint.requests) == 4
     (calls / REJECTED).write_text("")
     endpoint.reply = lambda chat: "7"  # noqa: ARG005
     assert ask(endpoint.at(), "how many?", read=number, calls=calls) == ["7"]
-    assert len(endpoint.requests) == 5
 
 
 def test_one_call_too_many_that_is_set_aside_stops_the_work(endpoint: ScriptedEndpoint, calls: Path) -> None:
@@ -298,24 +261,20 @@ def test_one_call_too_many_that_is_set_aside_stops_the_work(endpoint: ScriptedEn
     assert "d" not in asked(endpoint)  # c may have gone out already
 
 
-# what is on the disk
+# ---- journal and stops ----------------------------------------------------------------------------------------------
 
 
-def test_a_reply_is_on_the_disk_before_anybody_reads_it(endpoint: ScriptedEndpoint, calls: Path) -> None:
-    seen: list[str] = []
+def test_replies_are_kept_before_they_are_read_and_a_restart_asks_nothing_twice(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    endpoint.reply = lambda chat: f"you said {chat[-1]['content']}"
+    texts = [str(number) for number in range(10)]
 
     def read(words: str) -> str:
-        seen.extend((calls / REPLIES).read_text().splitlines())
+        assert words in [json.loads(line)["text"] for line in (calls / REPLIES).read_text().splitlines()]
         return words
 
-    ask(endpoint.at(), "hello", read=read, calls=calls)
-    assert [json.loads(line)["text"] for line in seen] == ["fine"]
-
-
-def test_replies_come_in_order_and_a_restart_asks_nothing_twice(endpoint: ScriptedEndpoint, calls: Path) -> None:
-    endpoint.reply = echo
-    texts = [str(number) for number in range(10)]
-    first = ask(endpoint.at(), *texts, calls=calls)
+    first = ask(endpoint.at(), *texts, read=read, calls=calls)
     assert first == [f"you said {text}" for text in texts]
     kept = (calls / REPLIES).read_bytes()
     (calls / REPLIES).write_bytes(kept[:-9])  # killed in the middle of a line
@@ -325,7 +284,6 @@ def test_replies_come_in_order_and_a_restart_asks_nothing_twice(endpoint: Script
 
 
 def test_a_reply_under_way_when_another_call_fails_is_kept(endpoint: ScriptedEndpoint, calls: Path) -> None:
-    endpoint.reply = echo
     endpoint.faults.extend(["slow:0.3", "401"])
     with pytest.raises(WorkFailed, match="401"):
         ask(endpoint.at(concurrency=2), *"abcdef", calls=calls)
@@ -339,12 +297,10 @@ def test_a_reply_under_way_when_the_client_is_left_is_kept(endpoint: ScriptedEnd
 
     async def leave_early() -> None:
         async with ChatClient(endpoint.at(), Journal(calls)) as client:
-            asyncio.get_running_loop().call_later(0.15, left.set)
             waiting = asyncio.create_task(client.ask(question("hello"), str))
-            await left.wait()
+            await asyncio.sleep(0.15)
             waiting.cancel()
 
-    left = asyncio.Event()
     asyncio.run(leave_early())
     assert ask(endpoint.at(), "hello", calls=calls) == ["fine"]
     assert len(endpoint.requests) == 1
@@ -358,51 +314,33 @@ def test_a_client_that_is_left_does_not_wait_for_a_repetition(endpoint: Scripted
     assert len(endpoint.requests) == 2
 
 
-SCRIPT = """
-import pathlib, signal, sys
-from reflectrl.endpoint.chat import ChatClient
-from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.endpoint.journal import Journal
-
-url, path, itself = sys.argv[1:]
-signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(pathlib.Path(path)))
-signals = [signal.SIGTERM] if itself else []  # one: a second one ends the process at once
-read = lambda words: signals and signal.raise_signal(signals.pop())
-client.ask_many([[{"role": "user", "content": text}] for text in "abcdef"], [read] * 6)
-"""
-
-
 @pytest.mark.parametrize(("sign", "kept"), [(signal.SIGINT, 4), (signal.SIGKILL, 2)])
 def test_a_stopped_process_keeps_what_it_paid_for(
     endpoint: ScriptedEndpoint, calls: Path, sign: signal.Signals, kept: int
 ) -> None:
     endpoint.faults.extend(["none", "none", "slow:0.6", "slow:0.6"])
-    command = [sys.executable, "-c", SCRIPT, endpoint.url, str(calls), ""]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
-        deadline = time.monotonic() + 300
-        while len(endpoint.requests) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        child.send_signal(sign)
-        assert child.wait(60) != 0
-        assert child.stderr is not None
-        assert (b"KeyboardInterrupt" in child.stderr.read()) == (sign == signal.SIGINT)
+    process = WarmProcess(calls.with_name("log"), ask_six, endpoint.url, calls)
+    deadline = time.monotonic() + 300
+    while len(endpoint.requests) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(sign)
+    assert process.wait(60) != 0
+    assert ("KeyboardInterrupt" in process.said) == (sign == signal.SIGINT)
     assert len((calls / REPLIES).read_text().splitlines()) == kept
     assert ask(endpoint.at(), *"abcdef", calls=calls) == ["fine"] * 6
     assert len(endpoint.requests) == 4 + 6 - kept
 
 
 def test_sigterm_inside_of_a_task_ends_the_process_without_a_complaint(endpoint: ScriptedEndpoint, calls: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, endpoint.url, str(calls), "itself"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (143, "")
+    process = WarmProcess(calls.with_name("log"), ask_six, endpoint.url, calls, [signal.SIGTERM])
+    assert (process.wait(60), process.said) == (143, "")
     assert len((calls / REPLIES).read_text().splitlines()) == len(endpoint.requests)
 
 
-# the key
+# ---- secrets and odd characters -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["echo-key", "echo-key:400", "echo-key:500", "none"])
+@pytest.mark.parametrize("fault", ["echo-key", "echo-key:500", "none"])
 def test_the_key_is_sent_and_shown_nowhere_even_if_the_server_does(
     endpoint: ScriptedEndpoint,
     calls: Path,
@@ -423,16 +361,12 @@ def test_the_key_is_sent_and_shown_nowhere_even_if_the_server_does(
     shown = "".join(traceback.format_exception(caught.value))
     assert KEY not in f"{shown} {client!r} {client.endpoint!r} {vars(caught.value)}"
     assert any(record.name.startswith("openai") for record in caplog.records)
-    assert KEY not in caplog.text
-    assert not any(KEY in str(vars(record)) for record in caplog.records)
-    files = [path for path in calls.rglob("*") if path.is_file()]
-    assert files
-    assert not any(KEY.encode() in path.read_bytes() for path in files)
+    assert not any(KEY in f"{record.getMessage()} {vars(record)}" for record in caplog.records)
+    assert KEY.encode() not in b"".join(path.read_bytes() for path in calls.iterdir())
 
 
-@pytest.mark.parametrize("text", ["half \ud800 of a pair", "a\u2028b\x00c\x7f", "é 🚕"])
-def test_odd_text_is_kept_as_it_can_be_written(endpoint: ScriptedEndpoint, calls: Path, text: str) -> None:
-    endpoint.reply = lambda chat: text  # noqa: ARG005
+def test_odd_text_is_kept_as_it_can_be_written(endpoint: ScriptedEndpoint, calls: Path) -> None:
+    endpoint.reply = lambda chat: "half \ud800 of a pair, a\u2028b\x00c\x7f é 🚕"  # noqa: ARG005
     for _ in range(2):
-        assert ask(endpoint.at(), "hello", calls=calls) == [text.replace("\ud800", "?")]
+        assert ask(endpoint.at(), "hello", calls=calls) == ["half ? of a pair, a\u2028b\x00c\x7f é 🚕"]
     assert len(endpoint.requests) == 1

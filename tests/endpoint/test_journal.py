@@ -12,69 +12,54 @@ from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, PaidReply, Re
 CHAT = [{"role": "user", "content": "hello"}]
 
 
-def paid(asked: str, text: str | None) -> PaidReply:
+def paid(asked: str, text: str | None = "fine") -> PaidReply:
     return PaidReply(asked, text, Tokens(7, 5), batch=False)
 
 
 def test_a_reply_is_in_the_file_as_soon_as_it_is_added_and_known_to_the_next_process(tmp_path: Path) -> None:
-    Journal(tmp_path / "calls").add(paid("a", "fine"))
+    Journal(tmp_path / "calls").add(paid("a"))
     [line] = (tmp_path / "calls" / REPLIES).read_text().splitlines()
     tokens = {"prompt": 7, "completion": 5, "cached": 0}
     assert json.loads(line) == {"asked": "a", "text": "fine", "tokens": tokens, "batch": False, "cut": False}
     again = Journal(tmp_path / "calls")
     assert (again.known("a"), again.known("b")) == ("fine", None)
-    assert again.paid == [(Tokens(7, 5), False)]
     again.add(paid("b", None))  # an empty reply is paid for too
     assert Journal(tmp_path / "calls").known("b") is None
     assert Journal(tmp_path / "calls").paid == [(Tokens(7, 5), False)] * 2
 
 
-@pytest.mark.parametrize("torn", ['{"asked": "b", "te', '{"asked": "b", "text": "x"}', "\x00\x00"])
-def test_a_torn_last_line_is_taken_off_at_the_start(tmp_path: Path, torn: str) -> None:
-    Journal(tmp_path).add(paid("a", "fine"))
+def test_a_torn_last_line_is_removed_and_another_bad_line_is_refused_by_its_number(tmp_path: Path) -> None:
+    Journal(tmp_path).add(paid("a"))
     whole = (tmp_path / REPLIES).read_bytes()
-    (tmp_path / REPLIES).write_bytes(whole + torn.encode())
-    journal = Journal(tmp_path)
-    assert (journal.known("a"), journal.known("b")) == ("fine", None)
-    assert (tmp_path / REPLIES).read_bytes() == whole
-
-
-def test_a_line_in_the_middle_that_is_none_is_refused_by_its_number(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.add(paid("a", "fine"))
-    with (tmp_path / REPLIES).open("a") as file:
-        file.write('{"asked": "b"\n')
-    journal.add(paid("c", "fine"))
+    for torn in ('{"asked": "b", "te', '{"asked": "b", "text": "x"}', "\x00\x00"):
+        (tmp_path / REPLIES).write_bytes(whole + torn.encode())
+        assert Journal(tmp_path).known("b") is None
+        assert (tmp_path / REPLIES).read_bytes() == whole
+    (tmp_path / REPLIES).write_bytes(whole + b'{"asked": "b"\n' + whole)
     with pytest.raises(InvalidInput, match=r"replies.jsonl, line 2"):
         Journal(tmp_path)
 
 
-def test_a_call_that_is_set_aside_is_so_until_its_line_is_taken_out(tmp_path: Path) -> None:
-    Journal(tmp_path).reject("a", CHAT, "it said no")
-    [line] = (tmp_path / REJECTED).read_text().splitlines()
-    assert json.loads(line) == {"asked": "a", "reason": "it said no", "chat": CHAT}
-    journal = Journal(tmp_path)
-    assert (journal.rejected, journal.rejected_path) == (1, tmp_path / REJECTED)
-    with pytest.raises(RejectedReply, match="it said no"):
-        journal.known("a")
-    (tmp_path / REJECTED).write_text("")
-    assert Journal(tmp_path).known("a") is None
-
-
-def test_the_bad_replies_of_a_call_that_is_set_aside_are_forgotten(tmp_path: Path) -> None:
+def test_a_rejected_call_stays_so_until_its_line_is_deleted_and_its_bad_replies_are_forgotten(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for asked in ("a", "a again", "b"):
-        journal.add(paid(asked, "fine"))
+        journal.add(paid(asked))
     journal.reject("a", CHAT, "it said no", bad=["a", "a again"])
+    [line] = (tmp_path / REJECTED).read_text().splitlines()
+    assert json.loads(line) == {"asked": "a", "reason": "it said no", "chat": CHAT}
+    for known in (journal, Journal(tmp_path)):
+        assert (known.rejected, known.rejected_path) == (1, tmp_path / REJECTED)
+        with pytest.raises(RejectedReply, match="it said no"):
+            known.known("a")
     (tmp_path / REJECTED).unlink()
     for later in (Journal(tmp_path), Journal(tmp_path)):
         assert [later.known(asked) for asked in ("a", "a again", "b")] == [None, None, "fine"]
         assert sum(tokens.prompt for tokens, _ in later.paid) == 3 * 7
 
 
-def test_without_a_folder_nothing_is_kept_but_what_was_set_aside() -> None:
+def test_without_a_folder_only_rejections_are_kept() -> None:
     journal = Journal()
-    journal.add(paid("a", "fine"))
+    journal.add(paid("a"))
     journal.reject("b", CHAT, "it said no")
     assert journal.known("a") is None
     with pytest.raises(RejectedReply):
