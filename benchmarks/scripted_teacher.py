@@ -24,7 +24,7 @@ dataset:
   {{repositories: ["{repository}"], writer: openai, per_file: 2, endpoint: &teacher {endpoint}}}
 data: {{teacher: openai, samples: 60, concurrency: 3, endpoint: *teacher}}
 model: {{builtin: {{layers: 1, width: 32, vocabulary: 600}}, max_length: 512}}
-players: {{max_new_tokens: 8}}
+players: {{reflector: {{max_new_tokens: 8}}}}
 sft:
   reflector: {{steps: 130, batch_size: 4, micro_batch_size: 4}}
   policy: {{steps: 130, batch_size: 4, micro_batch_size: 4}}

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from reflectrl.core import (
     Hints,
+    InvalidInput,
     NatLangEnv,
     Observation,
     Outcome,
     Task,
+    Utterance,
     check_env,
     env_names,
     make_env,
@@ -23,47 +25,82 @@ from reflectrl.core import (
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
-    from reflectrl.config.rlft import Stage
+    from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms
     from reflectrl.pipeline.agent import Agent, load_agent
+    from reflectrl.players import Player, Policy, RandomPolicy, Seat
+    from reflectrl.prompts import PromptFormat
+    from reflectrl.prompts.views import MenuView, View
+    from reflectrl.rollout import Episode, policy_views
     from reflectrl.rollout.evaluate import evaluate
     from reflectrl.run import Run
     from reflectrl.training.config import ReflectRLConfig
     from reflectrl.training.rlft import ReflectRLTrainer
+    from reflectrl.training.tools import environment_factory, task_rows
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "Episode",
     "Hints",
+    "InvalidInput",
+    "MenuView",
     "NatLangEnv",
     "Observation",
     "Outcome",
+    "PPOTerm",
+    "Player",
+    "Policy",
+    "PromptFormat",
+    "RandomPolicy",
     "Recipe",
     "ReflectRLConfig",
     "ReflectRLTrainer",
     "Run",
+    "Seat",
     "Stage",
     "Task",
+    "Term",
+    "Terms",
+    "Utterance",
+    "View",
     "__version__",
     "check_env",
     "env_names",
+    "environment_factory",
     "evaluate",
     "load_agent",
     "load_recipe",
     "make_env",
+    "policy_views",
     "register_env",
+    "task_rows",
 ]
 
 _HOMES = {
     "Agent": "reflectrl.pipeline.agent",
+    "Episode": "reflectrl.rollout",
+    "MenuView": "reflectrl.prompts.views",
+    "PPOTerm": "reflectrl.config.rlft",
+    "Player": "reflectrl.players",
+    "Policy": "reflectrl.players",
+    "PromptFormat": "reflectrl.prompts",
+    "RandomPolicy": "reflectrl.players",
     "Recipe": "reflectrl.config",
     "ReflectRLConfig": "reflectrl.training.config",
     "ReflectRLTrainer": "reflectrl.training.rlft",
     "Run": "reflectrl.run",
+    "Seat": "reflectrl.players",
     "Stage": "reflectrl.config.rlft",
+    "Term": "reflectrl.config.rlft",
+    "Terms": "reflectrl.config.rlft",
+    "View": "reflectrl.prompts.views",
+    "environment_factory": "reflectrl.training.tools",
     "evaluate": "reflectrl.rollout.evaluate",
     "load_agent": "reflectrl.pipeline.agent",
     "load_recipe": "reflectrl.config",
+    "policy_views": "reflectrl.rollout",
+    "task_rows": "reflectrl.training.tools",
 }
 """Modules of the names that are imported when they are first used."""
 

@@ -81,7 +81,9 @@ def test_a_key_is_one_of_the_schema(key: str) -> None:
     assert in_schema(key)
 
 
-@pytest.mark.parametrize("key", ["rlft.episode", "rflt.episodes", "rlft.episodes.more", "players.endpoint.modell"])
+@pytest.mark.parametrize(
+    "key", ["rlft.episode", "rflt.episodes", "rlft.episodes.more", "players.policy.endpoint.modell"]
+)
 def test_a_key_that_is_not_would_be_found(key: str) -> None:
     assert not in_schema(key)
 

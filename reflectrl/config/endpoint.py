@@ -31,8 +31,8 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     """
     sections = {
         "teacher": recipe.data.endpoint,
-        "reflector": recipe.players.endpoint,
-        "policy": recipe.players.endpoint,
+        "reflector": recipe.players.reflector.endpoint,
+        "policy": recipe.players.policy.endpoint,
     }
     if recipe.dataset is not None:
         sections["writer"] = recipe.dataset.endpoint

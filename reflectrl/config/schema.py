@@ -126,19 +126,35 @@ class ModelSection(Section):
         return self
 
 
-class PlayersSection(Section):
-    """Reflector that speaks while the policy plays."""
+class ReflectorPlayerSection(Section):
+    """The frozen player that reflects before each action (section 4.1)."""
 
-    reflector: Literal["local", "remote", "expert", "none", "self"] = "local"
+    player: Literal["local", "remote", "expert", "none", "self"] = "local"
     """The fine-tuned local model, an endpoint, the expert, none, or the policy itself (appendix F.2)."""
     max_new_tokens: Count = 100
-    """Longest reflection (section 5.1)."""
+    """Longest reflection of a local model (section 5.1)."""
     temperature: NonNegative = 0.0
-    """0 is greedy, which makes an exact cache of reflections correct."""
+    """Of a local model: 0 is greedy, which makes an exact cache of reflections correct."""
     cache_size: CountOrZero = 100_000
     """Reflections kept when greedy; 0 for none."""
     endpoint: Endpoint = Endpoint()
-    """Chat endpoint of the reflector ``remote``."""
+    """Chat endpoint of ``remote``."""
+
+
+class PolicyPlayerSection(Section):
+    """The policy ``remote`` of the evaluation; the trained policies need no settings."""
+
+    endpoint: Endpoint = Endpoint()
+    """Chat endpoint whose model answers with a label."""
+
+
+class PlayersSection(Section):
+    """Players of the turn, by role."""
+
+    reflector: ReflectorPlayerSection = ReflectorPlayerSection()
+    """Writes the reflection."""
+    policy: PolicyPlayerSection = PolicyPlayerSection()
+    """A chat model to compare the trained policies with."""
 
 
 class DataSection(Section):
@@ -227,7 +243,7 @@ class Recipe(Section):
     reflector_model: ModelSection | None = None
     """Another base for the reflector."""
     players: PlayersSection = PlayersSection()
-    """Settings of the reflector."""
+    """Players of the turn, by role."""
     data: DataSection = DataSection()
     """Settings of gen-data."""
     sft: SFTSection = SFTSection()
@@ -247,9 +263,11 @@ class Recipe(Section):
             raise ValueError(
                 f"rlft.rewards names {min(unknown)}, but no player of the recipe rates episodes; known: env"
             )
-        if self.players.reflector == "none" and self.eval.controls:
-            raise ValueError("eval.controls replace a reflector's words, but players.reflector is none; remove one")
-        if self.eval.reflectors and (self.players.reflector == "none" or "rlft" not in self.eval.policies):
+        if self.players.reflector.player == "none" and self.eval.controls:
+            raise ValueError(
+                "eval.controls replace a reflector's words, but players.reflector.player is none; remove one"
+            )
+        if self.eval.reflectors and (self.players.reflector.player == "none" or "rlft" not in self.eval.policies):
             raise ValueError(
                 "eval.reflectors advise the rlft policy; expected it in eval.policies, trained with a reflector"
             )

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -192,10 +193,15 @@ class ChatClient:
         task = self._asking.get(asked)
         if task is None:
             task = self._asking[asked] = asyncio.create_task(self._fetch(asked, chat))
-            task.add_done_callback(lambda _: self._asking.pop(asked))
+            task.add_done_callback(partial(self._answered, asked))
             return await asyncio.shield(task)  # a paid reply is kept even if the caller is cancelled
         self._count(kept=1)
         return replace(await asyncio.shield(task), tokens=0)
+
+    def _answered(self, asked: str, task: asyncio.Task[Reply[str]]) -> None:
+        del self._asking[asked]
+        if not task.cancelled():
+            task.exception()  # asyncio would print the error of a task whose caller was cancelled
 
     async def _fetch(self, asked: str, chat: Messages) -> Reply[str]:
         try:

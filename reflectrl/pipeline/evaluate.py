@@ -82,7 +82,7 @@ class _Evaluation:
         if row is not None:
             trajectories = read_trajectories(self.run / episodes_file(row, len(splits)))[1]
         else:
-            who = [] if reflections in ("none", self.recipe.players.reflector) else [reflections]
+            who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
             label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
             trajectories = self._play(self._episodes[split, mode], label, policy, reflector)
             row = summarise(name, reflections, mode, split, trajectories)
@@ -127,7 +127,7 @@ class _Evaluation:
         """Play a local policy: sampled, greedy if wanted; the RLFT policy also with controls and other reflectors."""
         lm, player = self.run_players.lm_policy(_FOLDERS[name])
         self._check_prompt_lengths(lm)
-        who, section = self.recipe.players.reflector, self.recipe.eval
+        who, section = self.recipe.players.reflector.player, self.recipe.eval
         reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.run_players.reflector(lm)}
         if name == "rlft":
             reflectors |= self._reflectors

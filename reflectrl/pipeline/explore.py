@@ -172,7 +172,7 @@ def trained(run: Path, *, greedy: bool = True) -> ExplorePlayers:
             f"{run} was trained on {recipe.env.name!r}; expected a run of an environment with a copilot, such as "
             f"{DEFAULT_COPILOT!r}: choose another --run."
         )
-    if recipe.players.reflector == "expert":
+    if recipe.players.reflector.player == "expert":
         raise InvalidInput(
             f"{run} was trained with the reflections of the expert, who does not know the answer here: choose another "
             "--run."

@@ -42,21 +42,21 @@ from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
-    "sft": ("model", "reflector_model", "sft", "players.reflector"),
-    "rlft": ("rlft", "players"),
-    "eval": ("eval",),
+    "sft": ("model", "reflector_model", "sft", "players.reflector.player"),
+    "rlft": ("rlft", "players.reflector"),
+    "eval": ("eval", "players.policy"),
 }
 """The parts of the recipe that each stage reads, besides those of the stages before it."""
-_NEUTRAL = {
-    "concurrency",
-    "report_to",
+_NEUTRAL = (
+    ".concurrency",
+    ".report_to",
     *(
-        f"endpoint.{key}"
-        for key in ("concurrency", "timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
+        f".endpoint.{key}"
+        for key in ("timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
     ),
-    *(f"endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
-}
-"""Keys of a section on which no result depends: calls to an endpoint, its prices, and trackers."""
+    *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
+)
+"""Last parts of the keys on which no result depends: calls to an endpoint, its prices, and trackers."""
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -76,7 +76,7 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
 
 def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs on which results depend; ledgers of earlier versions hold others as well."""
-    return {key: value for key, value in inputs.items() if key.partition(".")[2] not in _NEUTRAL}
+    return {key: value for key, value in inputs.items() if not key.endswith(_NEUTRAL)}
 
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:

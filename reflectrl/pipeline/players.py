@@ -122,7 +122,7 @@ class RunPlayers:
         if name == "remote":
             from reflectrl.players.remote import RemotePolicy
 
-            endpoint = self.recipe.players.endpoint
+            endpoint = self.recipe.players.policy.endpoint
             policy = RemotePolicy(endpoint, journal=self._journal("policy"), account=self._account)
             self._clients.append(policy.client)
             return policy
@@ -134,16 +134,16 @@ class RunPlayers:
 
     def reflector(self, policy: LanguageModel | None) -> Player | None:
         """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model."""
-        kind, players = self.recipe.players.reflector, self.recipe.players
+        kind = self.recipe.players.reflector.player
         if kind == "none":
             return None
         if kind == "expert":
             return ExpertReflector()
         if kind == "remote":
-            return self._remote_reflector(players.endpoint, "reflector")
+            return self._remote_reflector(self.recipe.players.reflector.endpoint, "reflector")
         if kind == "self":
             if policy is None:
-                raise InvalidInput("players.reflector is self, but this policy has no local model to reflect with.")
+                raise InvalidInput("players.reflector.player is self, but this policy has no local model to reflect.")
             return self._lm_reflector(policy, self.recipe.model)
         return self._local_reflector
 
@@ -166,7 +166,7 @@ class RunPlayers:
 
         reflector = RemoteReflector(
             endpoint,
-            cache_size=self.recipe.players.cache_size,
+            cache_size=self.recipe.players.reflector.cache_size,
             journal=self._journal(role),
             account=self._account,
         )
@@ -175,7 +175,7 @@ class RunPlayers:
 
     def readers(self, policy: LanguageModel) -> dict[str, LanguageModel]:
         """Return the local models that read prompts when ``policy`` acts, by role; a single player has both."""
-        kind = self.recipe.players.reflector
+        kind = self.recipe.players.reflector.player
         if kind not in ("local", "self"):
             return {"policy": policy}
         return {"policy": policy, "reflector": policy if kind == "self" else self._reflector_model}
@@ -197,13 +197,13 @@ class RunPlayers:
         return prefix_cache_for(lm.base, section.max_length, role) if section.prefix_reuse else None
 
     def _lm_reflector(self, lm: LanguageModel, section: ModelSection) -> LMReflector:
-        players = self.recipe.players
+        settings = self.recipe.players.reflector
         return LMReflector(
             lm.model,
             lm.tokenizer,
             max_length=section.max_length,
-            max_new_tokens=players.max_new_tokens,
-            temperature=players.temperature,
-            cache_size=players.cache_size,
+            max_new_tokens=settings.max_new_tokens,
+            temperature=settings.temperature,
+            cache_size=settings.cache_size,
             prefix_cache=self._prefix_cache(lm, section, "reflector"),
         )

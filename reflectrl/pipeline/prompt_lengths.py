@@ -55,7 +55,7 @@ class PromptLimit:
             return len(plain.prompt(prompt.text, prompt.menu.labels if prompt.menu else ()))
 
         longest = sorted((replace(prompt, history=()) for prompt in prompts), key=lambda prompt: -len(prompt.text))
-        cure = "raise model.max_length, lower players.max_new_tokens, or have the environment show less"
+        cure = "raise model.max_length, lower players.reflector.max_new_tokens, or have the environment show less"
         limit = self.max_length - (self.reflection if self.player == "reflector" else 0)
         for prompt in longest[:MAX_PROMPTS]:
             least = min(count(prompt.shortest), count(prompt))
@@ -94,9 +94,9 @@ def check_prompt_lengths(
         InvalidInput: a prompt that cannot be made to fit.
 
     """
-    players = run_players.recipe.players
+    reflector = run_players.recipe.players.reflector
     found = [*_taught(run_players), *_at_random(run_players, split, options)]
-    played = [_without_reflections(trajectory, players.reflector) for trajectory in found]
+    played = [_without_reflections(trajectory, reflector.player) for trajectory in found]
     prompts = {
         "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, run_players.layout)],
         "reflector": [
@@ -105,7 +105,7 @@ def check_prompt_lengths(
             for state in states_of(trajectory)
         ],
     }
-    speaks = 0 if players.reflector in ("none", "expert") else players.max_new_tokens
+    speaks = 0 if reflector.player in ("none", "expert") else reflector.max_new_tokens
     for player, lm in models.items():
         PromptLimit(player, lm, run_players.section(player).max_length, speaks).check(prompts[player])
 

@@ -23,11 +23,11 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
     """
     other = read_recipe(folder)
-    if other.players.reflector != "local" or not (folder / "reflector").is_dir():
+    if other.players.reflector.player != "local" or not (folder / "reflector").is_dir():
         raise InvalidInput(
             f"eval.reflectors takes reflector {name!r} from {folder}, which has no fine-tuned one "
-            f"(players.reflector is {other.players.reflector}); expected a run whose `reflectrl sft` has trained one, "
-            "or an endpoint."
+            f"(players.reflector.player is {other.players.reflector.player}); expected a run whose `reflectrl sft` "
+            "has trained one, or an endpoint."
         )
     seen, shown = _prompt(other), _prompt(recipe)
     if seen != shown:

@@ -24,16 +24,16 @@ def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
     """Return the players that a recipe fine-tunes and their folders; a single player learns from both kinds of rows."""
     if not recipe.sft.enabled:
         return {}
-    if recipe.players.reflector == "self":
+    if recipe.players.reflector.player == "self":
         return {"both": POLICY_SFT}
-    if recipe.players.reflector == "local":
+    if recipe.players.reflector.player == "local":
         return {"reflector": REFLECTOR, "policy": POLICY_SFT}
     return {"policy": POLICY_SFT}
 
 
 def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
     """Return the rows that ``player`` is trained on, at most ``max_rows`` of each kind."""
-    policy = "policy-no-reflection" if recipe.players.reflector == "none" else "policy"
+    policy = "policy-no-reflection" if recipe.players.reflector.player == "none" else "policy"
     rows: list[Row] = []
     if player != "policy":
         rows += _first(run, "reflector", recipe.sft.reflector.max_rows)
@@ -72,7 +72,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             section=section,
             labels=run_players.labels,
             max_length=base.max_length,
-            max_new_tokens=recipe.players.max_new_tokens,
+            max_new_tokens=recipe.players.reflector.max_new_tokens,
             drop_long_rows=recipe.sft.drop_long_rows,
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),

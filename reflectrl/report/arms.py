@@ -161,15 +161,15 @@ def _facts(run: Run) -> Facts:
     try:
         return Facts(
             values,
-            reflects=values["players"]["reflector"] != "none",
+            reflects=values["players"]["reflector"]["player"] != "none",
             tuned=bool(values["sft"]["enabled"]),
             negatives=values["data"]["negatives"] > 0,
             stages=tuple(str(stage["name"]) for stage in values["rlft"]["stages"] or [{}]),
         )
     except (KeyError, TypeError) as error:
         raise InvalidInput(
-            f"the recipe of run {run.name} lacks one of players.reflector, sft.enabled, data.negatives, rlft.stages, "
-            "by which a figure sorts runs; leave it out, or name the lines yourself: LABEL=RUN, without --figure."
+            f"the recipe of run {run.name} lacks one of players.reflector.player, sft.enabled, data.negatives, "
+            "rlft.stages, by which a figure sorts runs; leave it out, or name the lines: LABEL=RUN, without --figure."
         ) from error
 
 

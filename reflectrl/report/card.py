@@ -135,7 +135,7 @@ def _what(card: Card) -> Iterator[str]:
 
 
 def _reflections(recipe: Recipe) -> str:
-    writer = _REFLECTORS.get(recipe.players.reflector)
+    writer = _REFLECTORS.get(recipe.players.reflector.player)
     if writer is None:
         return "It is shown no reflections."
     return f"Before it chooses, a reflection on the state is written by {writer}."

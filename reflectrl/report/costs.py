@@ -12,7 +12,12 @@ from reflectrl.core.layout import CALLS, STAGES
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 
-_SECTIONS = {"writer": "dataset", "teacher": "data", "reflector": "players", "policy": "players"}
+_SECTIONS = {
+    "writer": ("dataset",),
+    "teacher": ("data",),
+    "reflector": ("players", "reflector"),
+    "policy": ("players", "policy"),
+}
 """Sections of the recipe with the endpoint of each role."""
 
 
@@ -83,7 +88,7 @@ def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
 def _endpoint(recipe: Mapping[str, Any], role: str) -> Mapping[str, Any]:
     kind, _, name = role.partition("-")
     if kind != "eval":
-        return part(recipe, _SECTIONS.get(kind, ""), "endpoint")
+        return part(recipe, *_SECTIONS.get(kind, ()), "endpoint")
     listed = part(recipe, "eval").get("reflectors")
     sections = listed if isinstance(listed, list) else []
     named = (each for each in sections if isinstance(each, dict) and each.get("name") == name)

@@ -32,11 +32,11 @@ def data_lines(recipe: Recipe) -> Iterator[str]:
 
 def recipe_lines(recipe: Recipe) -> Iterator[str]:
     """Table of the main settings."""
-    sft, rlft = recipe.sft, recipe.rlft
+    sft, rlft, local = recipe.sft, recipe.rlft, recipe.players.reflector.player == "local"
     facts = {
         "seed": str(recipe.seed),
         "policy": _player(recipe.model),
-        "reflector": _player(recipe.reflector_model or recipe.model) if recipe.players.reflector == "local" else "",
+        "reflector": _player(recipe.reflector_model or recipe.model) if local else "",
         "prompts": f"{recipe.prompt.history} past actions, labels: {recipe.prompt.labels}",
         "sft": f"{sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
         "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",

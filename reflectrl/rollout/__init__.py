@@ -2,7 +2,7 @@
 
 from reflectrl.rollout.loop import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_interval
-from reflectrl.rollout.turn import Move, play_turn
+from reflectrl.rollout.turn import Move, play_turn, policy_views
 
 __all__ = [
     "Episode",
@@ -11,6 +11,7 @@ __all__ = [
     "begin_ahead",
     "episode_metrics",
     "play_turn",
+    "policy_views",
     "rollout",
     "wilson_interval",
 ]

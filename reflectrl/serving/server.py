@@ -190,7 +190,7 @@ class Handlers:
             "agent": self._service.who,
             "environment": agent.recipe.env.name,
             "policy": self._service.policy,
-            "reflector": agent.recipe.players.reflector,
+            "reflector": agent.recipe.players.reflector.player,
             "greedy": self._service.greedy,
             "max_actions": agent.max_actions,
             "waiting": self._players.waiting,

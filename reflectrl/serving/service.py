@@ -72,33 +72,34 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
 
     """
     recipe = read_recipe(run)
-    if recipe.players.reflector == "expert":
+    settings = recipe.players.reflector
+    if settings.player == "expert":
         raise InvalidInput(
             f"{run} was trained with the expert's reflections, which exist only inside the environment; serve a run "
-            "with another players.reflector."
+            "with another players.reflector.player."
         )
     name = policy or last_policy(recipe, run)
     agent = load_agent(run, policy=name, greedy=greedy)
     # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
     agent = replace(agent, layout=replace(agent.layout, shuffle=False))
-    if recipe.players.reflector == "remote":
+    if settings.player == "remote":
         from reflectrl.players.remote import RemoteReflector
 
         # without a journal: requests are never written to disk
-        reflector = RemoteReflector(recipe.players.endpoint, cache_size=recipe.players.cache_size)
+        reflector = RemoteReflector(settings.endpoint, cache_size=settings.cache_size)
         agent = replace(agent, seats=reflecting(reflector))
     who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"
     return ServedAgent(who, name, greedy, agent, _reflector_info(recipe, run, name))
 
 
 def _reflector_info(recipe: Recipe, run: Path, policy: str) -> ReflectorInfo | None:
-    players = recipe.players
-    if players.reflector == "none":
+    settings = recipe.players.reflector
+    if settings.player == "none":
         return None
-    if players.reflector == "remote":
-        return ReflectorInfo(players.endpoint.max_tokens, players.endpoint.temperature, None)
-    local = players.reflector == "local"
+    if settings.player == "remote":
+        return ReflectorInfo(settings.endpoint.max_tokens, settings.endpoint.temperature, None)
+    local = settings.player == "local"
     section = (recipe.reflector_model or recipe.model) if local else recipe.model
     folder = run / ("reflector" if local else policy)
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=section.trust_remote_code)
-    return ReflectorInfo(players.max_new_tokens, players.temperature, tokenizer)
+    return ReflectorInfo(settings.max_new_tokens, settings.temperature, tokenizer)

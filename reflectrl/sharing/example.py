@@ -70,7 +70,7 @@ def _own_view(run_players: RunPlayers, policy: str) -> MenuView | None:
 
 def _episodes(run_players: RunPlayers, policy: str) -> Iterator[Path]:
     """Yield files of episodes: first those of the evaluation, then the last iteration of training."""
-    who, results = run_players.recipe.players.reflector, run_players.run / RESULTS
+    who, results = run_players.recipe.players.reflector.player, run_players.run / RESULTS
     rows = read_results(run_players.run.verified(results.name, "eval")) if results.is_file() else []
     splits = len({row.split for row in rows})
     for mode in ("greedy", "sampled"):
@@ -91,7 +91,7 @@ def _first_view(run_players: RunPlayers) -> MenuView:
     try:
         episode = fixed_episodes(env, section.splits[0], episodes=1, max_tasks=1, seed=run_players.recipe.seed)[0]
         env.reset(seed=episode.seed, options={"task": episode.task})
-        said = None if run_players.recipe.players.reflector == "none" else env.hints().reflection
+        said = None if run_players.recipe.players.reflector.player == "none" else env.hints().reflection
         observation = env.observation
     finally:
         env.close()

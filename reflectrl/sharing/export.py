@@ -98,7 +98,7 @@ class _Export:
         if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
         self._player("policy", self.policy, run_players.section("policy"))
-        if self.recipe.players.reflector == "local":
+        if self.recipe.players.reflector.player == "local":
             self._player("reflector", "reflector", run_players.section("reflector"))
         recipe = scrubber.recipe(self.recipe)
         options = {**recipe.env.options, **recipe.eval.env}

@@ -63,7 +63,7 @@ def test_the_recipe_of_the_kills_is_one_that_the_command_line_takes(tmp_path):
 
 
 def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
-    tiny = ("data.samples=40", "sft.reflector.steps=2", "sft.policy.steps=2", "players.max_new_tokens=4")
+    tiny = ("data.samples=40", "sft.reflector.steps=2", "sft.policy.steps=2", "players.reflector.max_new_tokens=4")
     tiny += ("rlft.episodes=2", "rlft.num_iterations=1", "rlft.save_every=1", "rlft.record_episodes=1")
     watch = taxi(tmp_path / "run", tmp_path / "out.jsonl", 3, 0, tiny)
     assert [sample.done for sample in watch.during] == [1, 2, 3]

@@ -22,8 +22,8 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_without_a_policy_or_with_the_expert_s_reflections_is_refused(run: Path) -> None:
     assert "reflectrl sft" in refused("serve", run, "--port", 0)
-    (run / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", ["players.reflector=expert"])))
-    assert "players.reflector" in refused("serve", run, "--port", 0)
+    (run / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", ["players.reflector.player=expert"])))
+    assert "players.reflector.player" in refused("serve", run, "--port", 0)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "127.0.0.1"])

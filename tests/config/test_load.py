@@ -300,7 +300,7 @@ def test_what_the_environment_does_not_take_is_named_all_at_once(
 
 @pytest.mark.parametrize("address", ["http://me:secret@host/v1", "https://host/v1?api_key=secret"])
 def test_credentials_are_refused_and_not_shown(address: str) -> None:
-    sections = ("data", "players", "dataset")
+    sections = ("data", "players.policy", "dataset")
     repositories = ["git+https://me:secret@host/x.git", "https://secret@host/x.git", "ssh://git@host/x", "git@host:x"]
     overrides = [
         f"dataset={{repositories: {repositories}}}",

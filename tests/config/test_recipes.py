@@ -98,12 +98,12 @@ def difference(name: str) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("nano_no_reflection", {"players.reflector"}),
+        ("nano_no_reflection", {"players.reflector.player"}),
         ("nano_no_negatives", {"data.negatives"}),
         ("nano_sft_only", {"rlft"}),
         # one model learns both players' rows
-        ("nano_single_player", {"players.reflector", "sft.policy.steps", "sft.policy.learning_rate"}),
-        ("paper_no_reflection", {"players.reflector"}),
+        ("nano_single_player", {"players.reflector.player", "sft.policy.steps", "sft.policy.learning_rate"}),
+        ("paper_no_reflection", {"players.reflector.player"}),
         ("nano_validation", {"eval.split"}),
     ],
 )

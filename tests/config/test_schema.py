@@ -48,7 +48,10 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"stages": []}}, "at least 1 item"),
         ({"rlft": None}, "has no rlft section"),
         ({"sft": {"enabled": False}}, "sft.enabled is false"),
-        ({"players": {"reflector": "none"}, "eval": {"controls": ["blank"]}}, "players.reflector is none"),
+        (
+            {"players": {"reflector": {"player": "none"}}, "eval": {"controls": ["blank"]}},
+            "players.reflector.player is none",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values: dict[str, Any], message: str) -> None:

@@ -138,7 +138,7 @@ def test_what_counts_as_a_source_is_seen():
 def test_every_recipe_key_is_there_with_its_documentation(pages):
     page, found = pages["recipe-keys"], dict(keys())
     said = words(page)
-    assert {"rlft.stages.N.iterations", "players.endpoint.price.cached", "reflector_model.lora.r"} <= set(found)
+    assert {"rlft.stages.N.iterations", "players.policy.endpoint.price.cached", "reflector_model.lora.r"} <= set(found)
     assert [key for key in found if f'id="{key}"' not in page] == []
     assert [key for key, text in found.items() if not text or words(text.replace("``", "")) not in said] == []
 

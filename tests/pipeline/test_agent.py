@@ -85,7 +85,7 @@ def test_a_state_that_no_environment_may_show_is_refused(agent: Agent, actions: 
 
 
 def test_a_reflector_that_needs_the_environment_wants_its_words_given(run: Path) -> None:
-    recipe = load_recipe(str(run / "recipe.yaml"), ["players.reflector=expert", "eval.controls=[]"])
+    recipe = load_recipe(str(run / "recipe.yaml"), ["players.reflector.player=expert", "eval.controls=[]"])
     agent = load_agent(run, recipe=recipe)
     with pytest.raises(InvalidInput, match="trained with the reflections of the expert"):
         agent.act(STATE)

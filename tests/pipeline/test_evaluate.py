@@ -221,7 +221,7 @@ def test_a_chat_model_advises_the_policy_and_is_paid(run, endpoint: ScriptedEndp
 )
 def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(given, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, *overrides in (("alone", "players.reflector=none"), ("longer", "prompt.history=3")):
+    for name, *overrides in (("alone", "players.reflector.player=none"), ("longer", "prompt.history=3")):
         (tmp_path / name / "reflector").mkdir(parents=True)
         (tmp_path / name / "recipe.yaml").write_text(dump_recipe(recipe(*overrides)))
     with pytest.raises(InvalidInput, match=wrong):
@@ -254,7 +254,7 @@ def test_settings_that_make_no_sense_are_refused(override, wrong):
 
 def test_other_reflectors_need_a_policy_that_was_trained_with_one():
     given = "eval.reflectors=[{name: x, run: a}]"
-    for change in ("players.reflector=none", "eval.policies=[random]"):
+    for change in ("players.reflector.player=none", "eval.policies=[random]"):
         with pytest.raises(InvalidInput, match="eval.reflectors"):
             recipe(given, change)
 

@@ -24,7 +24,7 @@ TINY = (
     "env.options={page: 4, output: 30, listing: false}",
     "eval.env={horizon: 9}",
     "prompt.history=3",
-    "players.max_new_tokens=3",
+    "players.reflector.max_new_tokens=3",
 )
 
 
@@ -135,7 +135,7 @@ def test_a_run_of_another_environment_is_refused(tmp_path: Path) -> None:
 
 def test_an_expert_who_cannot_know_the_answer_is_refused_as_a_reflector(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
-        trained(write(tmp_path / "run", recipe("players.reflector=expert")))
+        trained(write(tmp_path / "run", recipe("players.reflector.player=expert")))
 
 
 @pytest.mark.parametrize("kind", ["none", "self"])
@@ -143,5 +143,5 @@ def test_runs_of_the_ablations_play_too(kind: str, run: Path, repository: Path, 
     other = tmp_path / "other"
     shutil.copytree(run, other)
     shutil.rmtree(other / "reflector")
-    write(other, recipe(*SFT_ONLY, f"players.reflector={kind}"))
+    write(other, recipe(*SFT_ONLY, f"players.reflector.player={kind}"))
     assert {turn.reflection is None for turn in watch(repository, other)} == {kind == "none"}

@@ -37,7 +37,7 @@ MADE_WITH = [
     "eval.max_tasks=1",
     "eval.episodes=1",
     "model.builtin={layers: 1, width: 8, heads: 1, vocabulary: 300}",
-    "players.max_new_tokens=4",
+    "players.reflector.max_new_tokens=4",
 ]
 
 

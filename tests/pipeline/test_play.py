@@ -23,7 +23,7 @@ TINY = (
     "model.builtin={layers: 1, width: 16, heads: 2, vocabulary: 400, pieces: words}",
     "model.max_length=96",
     "prompt={history: 3, labels: letters, instructions: true}",
-    "players.max_new_tokens=3",
+    "players.reflector.max_new_tokens=3",
 )
 
 
@@ -144,7 +144,7 @@ def test_an_unfinished_run_and_no_run_at_all_are_sentences(tmp_path: Path) -> No
 def test_a_run_without_reflections_plays_but_teaches_nobody(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(run, other)
-    write(other, recipe("players.reflector=none", "eval.controls=[]"))
+    write(other, recipe("players.reflector.player=none", "eval.controls=[]"))
     done = CliRunner().invoke(app, ["play", "--run", str(other)])
     assert "Reflection" not in done.stdout
     refused = CliRunner().invoke(app, ["play", "--run", str(other), "--save", str(tmp_path / "new.jsonl")])

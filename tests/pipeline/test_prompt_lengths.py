@@ -25,7 +25,7 @@ SMALL = [
     "rlft.episodes=8",
     "eval.policies=[rlft]",
     "eval.episodes=6",
-    "players.max_new_tokens=8",
+    "players.reflector.max_new_tokens=8",
     "model.max_length=72",
     "sft.drop_long_rows=true",
 ]

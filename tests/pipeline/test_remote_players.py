@@ -28,9 +28,10 @@ def recipe(endpoint: ScriptedEndpoint, *more: str) -> Recipe:
             "sft.policy.steps=2",
             "rlft.stages.0.iterations=2",
             "rlft.episodes=4",
-            "players.reflector=remote",
-            f"players.endpoint.base_url={endpoint.url}",
-            "players.endpoint.max_attempts=2",
+            "players.reflector.player=remote",
+            f"players.reflector.endpoint.base_url={endpoint.url}",
+            "players.reflector.endpoint.max_attempts=2",
+            f"players.policy.endpoint.base_url={endpoint.url}",
             "eval.policies=[rlft, remote]",
             "eval.episodes=6",
             "eval.max_tasks=3",
@@ -78,7 +79,8 @@ def test_an_endpoint_that_fails_stops_rlft_with_a_sentence_and_the_same_command_
 
 def test_money_is_counted_over_all_stages_and_its_limit_stops_each(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = words
-    run, priced = tmp_path / "run", recipe(endpoint, "players.endpoint.price={prompt: 0, completion: 1000}")
+    prices = [f"players.{role}.endpoint.price={{prompt: 0, completion: 1000}}" for role in ("reflector", "policy")]
+    run, priced = tmp_path / "run", recipe(endpoint, *prices)
     said = io.StringIO()
     told = Reporter(Console(file=said, width=200))
     run_stages(priced, run, ("gen-data", "sft"), reporter=told)

@@ -103,7 +103,7 @@ NO_INPUTS = {
         *("env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9", "env.max_memory_mb=4000")
     ],
     "how an endpoint is asked and paid": [
-        *("data.concurrency=2", *(f"{part}.endpoint.{how}" for part in ("data", "players") for how in ASKED))
+        *("data.concurrency=2", *(f"{part}.endpoint.{how}" for part in ("data", "players.reflector") for how in ASKED))
     ],
 }
 
@@ -181,10 +181,10 @@ def test_one_player_at_a_time_leaves_sft_open(trained_run, tmp_path):
 # ---- recipes ---------------------------------------------------------------------------------------------------------
 
 ABLATIONS = {
-    "no reflection": ["players.reflector=none"],
-    "expert reflects": ["players.reflector=expert"],
-    "single player": ["players.reflector=self"],
-    "rlft only": ["sft.enabled=false", "players.reflector=none", "eval.policies=[base, rlft]"],
+    "no reflection": ["players.reflector.player=none"],
+    "expert reflects": ["players.reflector.player=expert"],
+    "single player": ["players.reflector.player=self"],
+    "rlft only": ["sft.enabled=false", "players.reflector.player=none", "eval.policies=[base, rlft]"],
     "lora": ["model.lora={r: 4, alpha: 8}"],
 }
 
@@ -205,7 +205,7 @@ def test_each_player_of_each_recipe_is_trained_on_its_kind_of_rows_however_few_a
         player = "policy" if menu else "reflector"
         rows = [Row(player, Prompt(file, (), "", menu), "1", "task", step, False) for step in range(5)]
         write_rows(tmp_path / "sft" / f"{file}.jsonl", rows)
-    policy = "policy-no-reflection" if chosen.players.reflector == "none" else "policy"
+    policy = "policy-no-reflection" if chosen.players.reflector.player == "none" else "policy"
     expected = {"reflector": ["reflector"] * 3, "policy": [policy] * 2, "both": ["reflector"] * 3 + [policy] * 2}
     for player in wanted_players(chosen):
         assert [row.prompt.head for row in training_rows(chosen, RunFolder(tmp_path), player)] == expected[player]

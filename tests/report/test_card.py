@@ -112,7 +112,7 @@ def test_a_card_says_what_is_not_known_or_not_done():
 
 def test_a_reflector_that_is_not_in_the_folder_is_not_mentioned_as_one():
     for reflector in ("remote", "expert", "none", "self"):
-        text = model_card(card(f"players.reflector={reflector}"))
+        text = model_card(card(f"players.reflector.player={reflector}"))
         assert "`reflector/`" not in text
         assert "| reflector |" not in text
 

@@ -127,7 +127,9 @@ def test_seeds_are_averaged_and_runs_that_differ_otherwise_are_not(tmp_path: Pat
 def test_figure_4_draws_the_last_stage_of_runs_with_and_without_a_curriculum(tmp_path: Path) -> None:
     with_ = make_run(tmp_path / "cl", {"pickup": [1, 1], "full": [0.25, 0.5, 0.75]}, overrides=CURRICULUM)
     without = make_run(tmp_path / "direct", {"full": [0.0, 0.25]}, "dangerous_taxi/nano_full")
-    plain = make_run(tmp_path / "plain", {"full": [0, 0]}, "dangerous_taxi/nano_full", ["players.reflector=none"])
+    plain = make_run(
+        tmp_path / "plain", {"full": [0, 0]}, "dangerous_taxi/nano_full", ["players.reflector.player=none"]
+    )
     read = read_runs([with_, without, plain])
     drawn = lines(arms_of(FIGURES[4], read), what="success", x="iteration", stage=last_stage(read), smooth=1)
     assert {line.label: (line.x, line.mean, line.dashed) for line in drawn} == {

@@ -25,6 +25,7 @@ from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
+from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, Trajectory, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import load_agent
@@ -551,12 +552,9 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(service: ServedAgent) -> 
 def copy_with(run: Path, copy: Path, reflector: str, **endpoint: Any) -> Path:
     """The run, as if it had been trained with another reflector."""
     forget_digests(shutil.copytree(run, copy))
-    text = (copy / "recipe.yaml").read_text().replace("  reflector: local\n", f"  reflector: {reflector}\n")
-    for name, value in endpoint.items():
-        before = next(line for line in text.split("players:")[1].splitlines() if line.strip().startswith(f"{name}:"))
-        head, tail = text.split("players:")
-        text = f"{head}players:{tail.replace(before, f'    {name}: {value}', 1)}"
-    (copy / "recipe.yaml").write_text(text)
+    changes = [f"players.reflector.player={reflector}"]
+    changes += [f"players.reflector.endpoint.{name}={value}" for name, value in endpoint.items()]
+    (copy / "recipe.yaml").write_text(dump_recipe(load_recipe(str(run / "recipe.yaml"), changes)))
     return copy
 
 
@@ -585,7 +583,7 @@ def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) 
     itself = load_served_agent(copy_with(run, tmp_path / "self", "self"))
     assert itself.agent.reflector is not None
     assert itself.reflector is not None
-    with pytest.raises(InvalidInput, match="players.reflector"):
+    with pytest.raises(InvalidInput, match="players.reflector.player"):
         load_served_agent(copy_with(run, tmp_path / "expert", "expert"))
     assert load_served_agent(run, "policy-sft").who == "small (policy after SFT)"
 

@@ -162,7 +162,7 @@ def test_nothing_tells_of_the_machine_or_its_keys(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     values = yaml.safe_load((forget_digests(run) / "recipe.yaml").read_text())
     values["description"] = f"Made in {home}/secret project from {run}/data with {TOKEN}, see file://{home}/notes.md"
-    values["players"]["endpoint"]["base_url"] = "http://somebody:password@model.example/v1?key=0123"
+    values["players"]["policy"]["endpoint"]["base_url"] = "http://somebody:password@model.example/v1?key=0123"
     (run / "recipe.yaml").write_text(yaml.safe_dump(values))
     tokenizer = run / "policy" / "tokenizer_config.json"
     tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"name_or_path": str(run / "base")}))
@@ -344,7 +344,7 @@ from records import policy_prompt_of
 from test_export import ADAPTED, STATE, chances
 
 place = Path(sys.argv[1])
-recipe = small_recipe("model.name=owner/tiny", *ADAPTED, "players.reflector=none")
+recipe = small_recipe("model.name=owner/tiny", *ADAPTED, "players.reflector.player=none")
 play_stages(recipe, place / "run", *STAGES[:3])
 folder, merged = export_run(place / "run", place / "adapter"), export_run(place / "run", place / "merged", merge=True)
 agent = load_agent(place / "run")
