@@ -179,7 +179,8 @@ class ChatClient:
                     limit = self.endpoint.max_tokens
                     failure = f"its reply was cut off (finish_reason length); raise max_tokens={limit} of the endpoint."
                 bad.append(asked)
-                messages = [*messages, _message("assistant", text.value), _message("user", str(complaint))]
+                again = {"role": "user", "content": str(complaint)}
+                messages = [*messages, {"role": "assistant", "content": text.value}, again]
         self.journal.known(bad[0])  # raises if it is rejected already
         raise self._rejection(bad[0], messages, failure, bad)
 
@@ -395,7 +396,3 @@ def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
         thread = threading.Thread(target=close)
         thread.start()
         thread.join()
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
