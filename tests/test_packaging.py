@@ -55,7 +55,7 @@ def test_the_wheel_holds_what_is_on_disk_and_nothing_else(wheel: Path) -> None:
     on_disk = {
         str(path.relative_to(ROOT) if folder == "reflectrl" else Path("reflectrl") / path.relative_to(ROOT))
         for folder in ("reflectrl", "envs", "data_gen", "recipes")
-        for pattern in ("*.py", "*.yaml", "*.css", "*.js", "*.tmpl", "py.typed")
+        for pattern in ("*.py", "*.yaml", "*.css", "*.html", "*.js", "*.mplstyle", "*.tmpl", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
     names = zipfile.ZipFile(wheel).namelist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
@@ -21,7 +21,7 @@ XS = {"iteration": "Iterations", "env_steps": "Environment steps"}
 
 
 def axis_title(what: str) -> str:
-    """Label of the axis of a metric."""
+    """Return the label of the axis of a metric."""
     metric = WHATS[what][1]
     return f"{metric.title} (%)" if metric.fraction else metric.title
 
@@ -54,7 +54,8 @@ class Line:
 class Facts:
     """Facts of a recipe by which the figures of the paper distinguish runs; recipes of older versions have them too."""
 
-    values: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    """The recipe without the sections in which seeds of one arm may differ."""
     reflects: bool
     tuned: bool
     """True if SFT precedes RLFT."""
@@ -64,44 +65,40 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper: the arm of a recipe, and how the arm is drawn."""
+    """A figure of the paper."""
 
     title: str
-    label: Callable[[Facts], str]
-    dashed: Callable[[Facts], bool]
+    arm: Callable[[Facts], tuple[str, bool]]
+    """Label of a recipe's line, and True if the line is dashed."""
     last_stage: bool = False
     """True if only the last stage of the curriculum is drawn, from its beginning."""
 
 
-def _method(facts: Facts) -> str:
-    if not facts.reflects:
-        return "SFT + RL" if facts.tuned else "RL"
-    return "Reflect-RL" if facts.tuned else "Reflect-RL without SFT"
+def _method(facts: Facts) -> tuple[str, bool]:
+    if facts.reflects:
+        return "Reflect-RL" if facts.tuned else "Reflect-RL without SFT", False
+    return "SFT + RL" if facts.tuned else "RL", True
 
 
-def _with_curriculum(facts: Facts) -> str:
-    return f"{_method(facts)} ({'w/' if len(facts.stages) > 1 else 'w/o'} CL)" if facts.reflects else _method(facts)
+def _examples(facts: Facts) -> tuple[str, bool]:
+    return f"Positive {'+ negative examples' if facts.negatives else 'examples only'}", not facts.negatives
+
+
+def _curriculum(facts: Facts) -> tuple[str, bool]:
+    label, dashed = _method(facts)
+    return f"{label} ({'w/' if len(facts.stages) > 1 else 'w/o'} CL)" if facts.reflects else label, dashed
 
 
 FIGURES: Mapping[int, Figure] = {
-    2: Figure("Training success of the methods", label=_method, dashed=lambda facts: not facts.reflects),
-    3: Figure(
-        "Training success with and without negative examples",
-        label=lambda facts: f"Positive {'+ negative examples' if facts.negatives else 'examples only'}",
-        dashed=lambda facts: not facts.negatives,
-    ),
-    4: Figure(
-        "Training success with and without curriculum",
-        label=_with_curriculum,
-        dashed=lambda facts: not facts.reflects,
-        last_stage=True,
-    ),
+    2: Figure("Training success of the methods", _method),
+    3: Figure("Training success with and without negative examples", _examples),
+    4: Figure("Training success with and without curriculum", _curriculum, last_stage=True),
 }
 """By their numbers in the paper."""
 
 
 def arms_by_label(runs: Sequence[Run], labels: Sequence[str]) -> list[Arm]:
-    """Arms of runs with one label each; runs of equal labels are seeds of one arm."""
+    """Return arms of runs with one label each; runs of equal labels are seeds of one arm."""
     names = dict.fromkeys(labels)
     return [Arm(name, tuple(r for r, label in zip(runs, labels, strict=True) if label == name)) for name in names]
 
@@ -113,37 +110,29 @@ def arms_of(figure: Figure, runs: Sequence[Run]) -> list[Arm]:
         InvalidInput: the recipes of one arm differ in more than the seed, so its runs are no seeds of each other.
 
     """
-    facts = [_facts(run) for run in runs]
-    found: dict[str, list[int]] = {}
-    for number, fact in enumerate(facts):
-        found.setdefault(figure.label(fact), []).append(number)
-    for label, (first, *others) in found.items():
+    found: dict[tuple[str, bool], list[Run]] = {}
+    for run in runs:
+        found.setdefault(figure.arm(_facts(run)), []).append(run)
+    for (label, _), (run, *others) in found.items():
         for other in others:
-            if keys := _differing(_settings(facts[first]), _settings(facts[other])):
+            if keys := _differing(_facts(run).settings, _facts(other).settings):
                 raise InvalidInput(
-                    f"{runs[first].name} and {runs[other].name} would both be {label!r}, but differ in "
-                    f"{', '.join(keys[:3])}; leave one out, or name the lines yourself: LABEL=RUN, without --figure."
+                    f"{run.name} and {other.name} would both be {label!r}, but differ in {', '.join(keys[:3])}; leave "
+                    "one out, or name the lines yourself: LABEL=RUN, without --figure."
                 )
-    made = [Arm(k, tuple(runs[at] for at in places), figure.dashed(facts[places[0]])) for k, places in found.items()]
-    return sorted(made, key=lambda arm: arm.dashed)
-
-
-def _settings(facts: Facts) -> dict[str, Any]:
-    """The values without those in which seeds of one arm may differ."""
-    free = {"seed", "name", "description", "eval"} | (set() if facts.tuned else {"sft"})
-    return {key: value for key, value in facts.values.items() if key not in free}
+    return sorted((Arm(label, tuple(of), dashed) for (label, dashed), of in found.items()), key=lambda arm: arm.dashed)
 
 
 def _differing(one: Any, other: Any, path: str = "") -> list[str]:
-    """The dotted keys in which two recipes differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
+    """Return the dotted keys in which two recipes differ."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = sorted({*one, *other})
         return [k for key in keys for k in _differing(one.get(key), other.get(key), f"{path}.{key}".strip("."))]
     return [] if one == other else [path]
 
 
 def last_stage(runs: Sequence[Run]) -> str:
-    """The name of the stage with which the curricula of all these runs end.
+    """Return the name of the stage with which the curricula of all these runs end.
 
     Raises:
         InvalidInput: they end with different ones, or a run has none.
@@ -159,10 +148,12 @@ def last_stage(runs: Sequence[Run]) -> str:
 def _facts(run: Run) -> Facts:
     values, _ = read_yaml(run.recipe, f"recipe.yaml of run {run.name}")
     try:
+        tuned = bool(values["sft"]["enabled"])
+        free = {"seed", "name", "description", "eval"} | (set() if tuned else {"sft"})
         return Facts(
-            values,
+            {key: value for key, value in values.items() if key not in free},
             reflects=values["players"]["reflector"]["player"] != "none",
-            tuned=bool(values["sft"]["enabled"]),
+            tuned=tuned,
             negatives=values["data"]["negatives"] > 0,
             stages=tuple(str(stage["name"]) for stage in values["rlft"]["stages"] or [{}]),
         )
@@ -174,14 +165,7 @@ def _facts(run: Run) -> Facts:
 
 
 def lines(arms: Sequence[Arm], *, what: str, x: str, stage: str | None = None, smooth: int | None = None) -> list[Line]:
-    """Each arm as a line.
-
-    Args:
-        arms: the arms to draw.
-        what: name of a metric in ``WHATS``.
-        x: name of a field in ``XS``.
-        stage: only this stage, counted from its beginning; all of training by default.
-        smooth: iterations of the running mean; by default a twentieth of the longest run, at least 5.
+    """Return each arm as a line; the other arguments are those of ``write_plot``.
 
     Raises:
         InvalidInput: a run has no metrics yet, or none of this stage, or does not record this metric.
@@ -189,11 +173,15 @@ def lines(arms: Sequence[Arm], *, what: str, x: str, stage: str | None = None, s
     """
     curves = [[_curve(run, stage, what, x) for run in arm.runs] for arm in arms]
     width = smooth or window(max(len(curve.points) for seeds in curves for curve in seeds))
-    return [_line(arm, seeds, width) for arm, seeds in zip(arms, curves, strict=True)]
+    drawn = []
+    for arm, seeds in zip(arms, curves, strict=True):
+        smoothed = [(curve.x, running_mean(curve.points, curve.values, width)) for curve in seeds]
+        raw = seeds[0].values if len(seeds) == 1 and width > 1 else []
+        drawn.append(Line(arm.label, arm.dashed, *mean_over_seeds(smoothed), raw))
+    return drawn
 
 
-@dataclass(frozen=True)
-class _Curve:
+class _Curve(NamedTuple):
     """One run, before it is smoothed."""
 
     points: Sequence[Iteration]
@@ -204,34 +192,27 @@ class _Curve:
 def _curve(run: Run, stage: str | None, what: str, x: str) -> _Curve:
     if not run.points:
         raise InvalidInput(f"run {run.name} has no metrics yet; run `reflectrl rlft` first, or leave it out.")
-    places = [place for place, point in enumerate(run.points) if stage in (None, point.stage)]
-    if not places:
+    points = [point for point in run.points if stage in (None, point.stage)]
+    if not points:
         known = nearest(stage or "", (point.stage for point in run.points))
         raise InvalidInput(f"run {run.name} has no iteration of stage {stage!r} so far; {known}")
     field, metric = WHATS[what]
-    points = [run.points[place] for place in places]
     values = [getattr(point, field) * (100 if metric.fraction else 1) for point in points]
     if any(map(math.isnan, values)):
         raise InvalidInput(
             f"run {run.name} was made by an older version, which did not record {metric.title!r}; draw another "
             "metric, or leave it out."
         )
-    origin = 0.0
+    origin, begin = 0.0, run.points.index(points[0])
     if stage is not None and x == "iteration":
         origin = points[0].iteration
-    elif stage is not None and places[0] > 0:
-        origin = run.points[places[0] - 1].env_steps
+    elif stage is not None and begin > 0:
+        origin = run.points[begin - 1].env_steps
     return _Curve(points, [getattr(point, x) - origin for point in points], values)
 
 
-def _line(arm: Arm, seeds: Sequence[_Curve], width: int) -> Line:
-    smooth = [(curve.x, running_mean(curve.points, curve.values, width)) for curve in seeds]
-    raw = seeds[0].values if len(seeds) == 1 and width > 1 else []
-    return Line(arm.label, arm.dashed, *mean_over_seeds(smooth), raw)
-
-
 def stage_starts(runs: Sequence[Run], x: str) -> list[tuple[float, str]]:
-    """Place and name of each stage but the first; a stage that begins at several places is left out."""
+    """Return place and name of each stage but the first; a stage that begins at several places is left out."""
     found: dict[str, set[float]] = {}
     for run in runs:
         for name, places in stages(run.points)[1:]:

@@ -5,6 +5,7 @@ Texts of recipes and environments may hold anything, so all of them are escaped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,17 @@ import yaml
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
+from reflectrl.config.schema import ModelSection
 from reflectrl.core.text import visible
-from reflectrl.report.markdown import markdown, table
-from reflectrl.report.provenance import curriculum_lines, data_lines, recipe_lines
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
 
+_MAX_CHARACTERS = 2000
+"""Characters shown of a text."""
+_SPECIAL = str.maketrans(
+    {**{char: f"\\{char}" for char in "\\`*_[]|~#$!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
+)
 _CITATION = """\
 ```bibtex
 @article{zhou2024reflectrl,
@@ -56,6 +62,7 @@ _REFLECTORS = {
     "expert": "the environment's own expert, which is not part of this folder",
     "self": "the policy itself",
 }
+_UNSHOWN = "It is shown no reflections."
 
 
 @dataclass(frozen=True)
@@ -86,14 +93,14 @@ class Card:
 
 
 def model_card(card: Card) -> str:
-    """The card as Markdown, with the metadata that the hub reads."""
+    """Return the card as Markdown, with the metadata that the hub reads."""
     sections = {
         "What it is": _what(card),
         "How to use it": [_USE.format(peft=" and peft" if card.adapter else "")],
         "Evaluation": _evaluation(card.run),
-        "Training data": data_lines(card.recipe),
-        "Recipe": recipe_lines(card.recipe),
-        "Curriculum": curriculum_lines(card.recipe, card.run),
+        "Training data": _data(card.recipe),
+        "Recipe": _settings(card.recipe),
+        "Curriculum": _curriculum(card.recipe, card.run),
         "Limits": [f"- {line}" for line in _limits(card)],
         "Citation": [_CITATION],
     }
@@ -117,11 +124,13 @@ def _metadata(card: Card) -> dict[str, Any]:
 
 def _what(card: Card) -> Iterator[str]:
     recipe = card.recipe
+    writer = _REFLECTORS.get(recipe.players.reflector.player)
+    shown = f"Before it chooses, a reflection on the state is written by {writer}." if writer else _UNSHOWN
     if recipe.description:  # behind words of ours it cannot begin a list, a heading or a rule
         yield f"In the words of its recipe: {markdown(recipe.description)}\n"
     yield (
         f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
-        f"labelled menu of its legal actions, and answers with the label of one. {_reflections(recipe)} Trained with "
+        f"labelled menu of its legal actions, and answers with the label of one. {shown} Trained with "
         "reflectrl by the method of Reflect-RL."
     )
     yield ""
@@ -134,20 +143,13 @@ def _what(card: Card) -> Iterator[str]:
         yield f"- {markdown(note)}"
 
 
-def _reflections(recipe: Recipe) -> str:
-    writer = _REFLECTORS.get(recipe.players.reflector.player)
-    if writer is None:
-        return "It is shown no reflections."
-    return f"Before it chooses, a reflection on the state is written by {writer}."
-
-
 def _evaluation(run: Run) -> Iterator[str]:
     if not run.rows:
         yield "Not evaluated yet: nothing is known of how well it acts. (`reflectrl eval`, then export again.)"
         return
     heads = columns(run.rows)
     rows = [cells(*pair, heads)[1:] for pair in table_rows([run])]
-    yield from table(heads[1:], rows, words=heads.index(FIRST_NUMBER) - 1)
+    yield from _table(heads[1:], rows, words=heads.index(FIRST_NUMBER) - 1)
     yield ""
     splits = " and ".join(
         dict.fromkeys(f"{row.tasks} tasks of the split {row.split}" for row in run.rows if not row.group)
@@ -158,6 +160,58 @@ def _evaluation(run: Run) -> Iterator[str]:
     )
     for benchmark in dict.fromkeys(row.benchmark for row in run.rows if row.benchmark):
         yield f"\nThe tasks are {markdown(benchmark)}."
+
+
+def _data(recipe: Recipe) -> Iterator[str]:
+    data, dataset = recipe.data, recipe.dataset
+    if recipe.sft.enabled:
+        teacher = "the environment's expert" if data.teacher == "expert" else _endpoint(data.endpoint)
+        yield (
+            f"{data.samples} steps of episodes with reflections by {teacher}; with probability {data.negatives:g} a "
+            "step follows a mistake, which the reflection must find."
+        )
+        if data.demonstrations:
+            yield "Demonstrations by people come first."
+    if recipe.rlft:
+        yield "Reinforcement learning uses the episodes that the policy plays itself, on training tasks only."
+    if dataset:
+        wrote = "taken from its files" if dataset.writer == "extractive" else f"by {_endpoint(dataset.endpoint)}"
+        yield f"\nThe tasks are questions, {wrote}, about {markdown(', '.join(dataset.repositories))}."
+
+
+def _settings(recipe: Recipe) -> Iterator[str]:
+    sft, rlft, local = recipe.sft, recipe.rlft, recipe.players.reflector.player == "local"
+    facts = {
+        "seed": str(recipe.seed),
+        "policy": _player(recipe.model),
+        "reflector": _player(recipe.reflector_model or recipe.model) if local else "",
+        "prompts": f"{recipe.prompt.history} past actions, labels: {recipe.prompt.labels}",
+        "sft": f"{sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
+        "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",
+    }
+    yield from _table(("part", "setting"), [pair for pair in facts.items() if pair[1]], words=2)
+    yield "\nThe whole recipe is in `recipe.yaml`; `reflectrl run --recipe recipe.yaml` trains such an agent again."
+
+
+def _curriculum(recipe: Recipe, run: Run) -> Iterator[str]:
+    if recipe.rlft is None:
+        return
+    done = Counter(point.stage for point in run.points)
+    rows = []
+    for stage in recipe.rlft.stages:
+        options = ", ".join(f"{key}={value}" for key, value in stage.env.items())
+        rows.append((stage.name, options or "unchanged", str(stage.iterations), str(done[stage.name])))
+    yield from _table(("stage", "environment", "updates at most", "updates done"), rows, words=2)
+
+
+def _endpoint(endpoint: Endpoint) -> str:
+    return f"{markdown(endpoint.model)} behind a chat endpoint"
+
+
+def _player(section: ModelSection) -> str:
+    adapter = f", LoRA of rank {section.lora.r}" if section.lora else ""
+    quantised = "" if section.quantization == "none" else f", base in {section.quantization}"
+    return f"{section.name}{adapter}{quantised}, {section.dtype}, {section.max_length} tokens"
 
 
 def _limits(card: Card) -> Iterator[str]:
@@ -173,3 +227,18 @@ def _limits(card: Card) -> Iterator[str]:
         yield "Its reinforcement learning was not done when it was exported."
     if card.base is None or card.base.license is None:
         yield "No licence is stated here; ask the publisher."
+
+
+def markdown(text: str) -> str:
+    """Return a text on one line, as Markdown that shows it and does nothing else."""
+    line = " ".join(visible(text).split())
+    over = len(line) - _MAX_CHARACTERS
+    return (line if over <= 0 else f"{line[:_MAX_CHARACTERS]} (and {over} more characters)").translate(_SPECIAL)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> Iterator[str]:
+    """Yield the lines of a table; the first ``words`` columns hold words, the others numbers."""
+    yield f"| {' | '.join(columns)} |"
+    yield f"| {' | '.join('---' if number < words else '---:' for number in range(len(columns)))} |"
+    for row in rows:
+        yield f"| {' | '.join(map(markdown, row))} |"

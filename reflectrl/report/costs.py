@@ -49,11 +49,11 @@ class Calls:
 
 
 def stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
-    """The stages that a ledger has, in their order."""
-    known = {name: ledger[name] for name in STAGES if isinstance(ledger.get(name), dict)}
+    """Return the stages that a ledger has, in their order."""
     return tuple(
         StageTime(name, entry.get("done") is True, number(entry, "wall_seconds"), number(entry, "cpu_seconds"))
-        for name, entry in known.items()
+        for name in STAGES
+        if isinstance(entry := ledger.get(name), dict)
     )
 
 
@@ -90,9 +90,8 @@ def _endpoint(recipe: Mapping[str, Any], role: str) -> Mapping[str, Any]:
     if kind != "eval":
         return part(recipe, *_SECTIONS.get(kind, ()), "endpoint")
     listed = part(recipe, "eval").get("reflectors")
-    sections = listed if isinstance(listed, list) else []
-    named = (each for each in sections if isinstance(each, dict) and each.get("name") == name)
-    return part(next(named, {}), "endpoint")
+    named = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
+    return part(next((each for each in named if each.get("name") == name), {}), "endpoint")
 
 
 def _price(section: Mapping[str, Any]) -> Price | None:
@@ -103,7 +102,7 @@ def _price(section: Mapping[str, Any]) -> Price | None:
 
 
 def part(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """The mapping at ``names``, one inside the other; empty where there is none."""
+    """Return the mapping at ``names``, one inside the other; empty where there is none."""
     for name in names:
         found = values.get(name)
         values = found if isinstance(found, dict) else {}
@@ -111,12 +110,12 @@ def part(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
-    """The number called ``name``, within reason; ``default`` where there is none."""
+    """Return the number called ``name``, within reason; ``default`` where there is none."""
     found = values.get(name)
     return float(found) if isinstance(found, int | float) and abs(found) < 1e12 else default
 
 
 def total_dollars(calls: Sequence[Calls]) -> float | None:
-    """Dollars of all roles; ``None`` where the price of one is not known."""
+    """Return the dollars of all roles; ``None`` where the price of one is not known."""
     known = [each.dollars for each in calls if each.dollars is not None]
     return sum(known) if len(known) == len(calls) else None

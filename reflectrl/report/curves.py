@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reflectrl.report.escape import escaped
+from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run
 from reflectrl.report.series import running_mean, stages, success_band
 from reflectrl.rollout.iteration import Iteration, Throughput
@@ -32,10 +32,9 @@ PANELS = tuple(
 
 @dataclass(frozen=True)
 class _Line:
-    """One metric of one run."""
+    """One metric of one run, without the iterations that did not record it."""
 
     number: int
-    """Number of the run."""
     run: Run
     points: Sequence[Iteration]
     values: Sequence[float]
@@ -63,7 +62,7 @@ def colour(number: int) -> str:
 
 
 def curves(runs: Sequence[Run]) -> str:
-    """The legend and all panels; empty where no run has trained."""
+    """Return the legend and all panels; empty where no run has trained."""
     trained = [(number, run) for number, run in enumerate(runs) if run.points]
     if not trained:
         return ""
@@ -72,51 +71,49 @@ def curves(runs: Sequence[Run]) -> str:
     return f'<ul class="legend">{legend}</ul><div class="panels">{panels}</div>'
 
 
-def _values(run: Run, record: type[Any], field: str) -> list[float]:
-    """One value an iteration, NaN where none was recorded; a file of throughputs may be shorter than the other."""
-    lines: Sequence[Any] = run.points if record is Iteration else run.paces
-    values = [float(getattr(line, field)) for line in lines]
-    return values if record is Iteration or any(values) else []  # no speed is 0: such a run has no cache, for example
+def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
+    """One run's metric; a file of throughputs may be shorter than the file of metrics."""
+    rows: Sequence[Any] = run.points if record is Iteration else run.paces
+    pairs = [(point, float(getattr(row, field))) for point, row in zip(run.points, rows, strict=False)]
+    if record is Throughput and not any(value for _, value in pairs):
+        pairs = []  # no speed is 0: such a run has no cache, for example
+    known = [(point, value) for point, value in pairs if not math.isnan(value)]
+    return _Line(number, run, [point for point, _ in known], [value for _, value in known])
 
 
 def _panel(record: type[Any], field: str, metric: Metric, runs: Sequence[tuple[int, Run]]) -> str:
     """One figure; empty where no run has the metric."""
-    lines = []
-    for number, run in runs:
-        pairs = zip(run.points, _values(run, record, field), strict=False)
-        known = [(point, value) for point, value in pairs if not math.isnan(value)]
-        if known:
-            lines.append(_Line(number, run, [point for point, _ in known], [value for _, value in known]))
-    values = [value for line in lines for value in line.values]
-    if not values:
+    lines = [line for number, run in runs if (line := _line(number, run, record, field)).points]
+    if not lines:
         return ""
     iterations = [point.iteration for line in lines for point in line.points]
+    values = [value for line in lines for value in line.values]
     low, high = (0.0, 1.0) if metric.fraction else (min(values), max(values))
     room = 0.0 if high - low > 1e-9 else 0.5
     axes = _Axes(min(iterations), max(max(iterations), min(iterations) + 1), low - room, high + room)
-    starts = {start: None for line in lines for start in _stage_starts(line.points)}
-    drawn = (_drawn(axes, line, band=field == "success") for line in lines)
+    starts: dict[tuple[int, str], None] = {}  # of each stage, in runs of several
+    for line in lines:
+        begun = [(line.points[places.start].iteration, name) for name, places in stages(line.points)]
+        starts |= dict.fromkeys(begun if len(begun) > 1 else [])
+    drawn = (_drawn(axes, line, band=field == "success" and line.run.episodes > 0) for line in lines)
     inside = "".join((*_grid(axes), *(_stage(axes, *start) for start in starts), *drawn))
     return (
         f'<figure><figcaption>{metric.title}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{metric.title} by iteration">{inside}'
-        "</svg></figure>"
+        f'aria-label="{metric.title} by iteration">{inside}</svg></figure>'
     )
 
 
 def _drawn(axes: _Axes, line: _Line, *, band: bool) -> str:
-    shade = _band(axes, line.run) if band and line.run.episodes > 0 else ""
+    shade = ""
+    if band:
+        lows, highs = zip(*success_band(line.run), strict=True)
+        there, back = _places(axes, line.run.points, highs), _places(axes, line.run.points, lows)[::-1]
+        shade = f'<path class="band" d="M{"L".join(there + back)}Z"/>'
     return (
         f'<g class="{colour(line.number)}"><title>{escaped(line.run.name, 200)}</title>{shade}'
         f'<path class="raw" d="{_path(axes, line.points, line.values)}"/>'
         f'<path class="mean" d="{_path(axes, line.points, running_mean(line.points, line.values))}"/></g>'
     )
-
-
-def _band(axes: _Axes, run: Run) -> str:
-    lows, highs = zip(*success_band(run), strict=True)
-    there, back = _places(axes, run.points, highs), _places(axes, run.points, lows)[::-1]
-    return f'<path class="band" d="M{"L".join(there + back)}Z"/>'
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
@@ -135,12 +132,6 @@ def _grid(axes: _Axes) -> Iterator[str]:
         if value.is_integer():
             yield f'<text x="{axes.x(value):.1f}" y="{_BOTTOM + 15}" text-anchor="middle">{value:.0f}</text>'
     yield f'<text x="{_RIGHT}" y="{_HEIGHT - 1}" text-anchor="end">iteration</text>'
-
-
-def _stage_starts(points: Sequence[Iteration]) -> list[tuple[int, str]]:
-    """First iteration and name of each stage; empty for a run of one stage."""
-    starts = [(points[places.start].iteration, name) for name, places in stages(points)]
-    return starts if len(starts) > 1 else []
 
 
 def _stage(axes: _Axes, iteration: int, name: str) -> str:

@@ -1,36 +1,55 @@
-"""Tables of the page."""
+"""Parts of the page: texts of others as HTML that shows them and does nothing else, and tables."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
+from importlib.resources import files
+
+from reflectrl.core.text import visible
+
+MAX_CHARACTERS = 4000
+"""Characters that are shown of one text."""
+
+
+def asset(name: str) -> str:
+    """Return the text of a file that stands beside this module."""
+    return files("reflectrl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def shortened(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Return at most ``limit`` visible characters of ``text``, and the number of the others."""
+    over = len(text) - limit
+    return visible(text if over <= 0 else f"{text[:limit]} [{over} more characters]")
+
+
+def escaped(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Return at most ``limit`` characters of ``text`` as HTML."""
+    return html.escape(shortened(text, limit))
 
 
 def table(
     label: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, main: Sequence[bool] = ()
 ) -> str:
-    """A table that scrolls by itself where it is too wide.
+    """Return a table that scrolls by itself where it is too wide.
 
     Args:
         label: description of the contents for readers that cannot see it.
         columns: their names, as HTML.
         rows: cells as HTML.
-        words: so many columns, from the left, hold words; the others hold numbers.
-        main: which rows stand out.
+        words: number of columns, from the left, that hold words; the others hold numbers.
+        main: True for the rows that stand out.
 
     """
-    head = "".join(f'<th scope="col"{_side(at, words)}>{name}</th>' for at, name in enumerate(columns))
-    marks = main or [False] * len(rows)
+    sides = ["" if at < words else ' class="number"' for at in range(len(columns))]
+    head = "".join(f'<th scope="col"{side}>{name}</th>' for side, name in zip(sides, columns, strict=True))
     body = "".join(
         f"<tr{' class=main' if mark else ''}>"
-        + "".join(f"<td{_side(at, words)}>{cell}</td>" for at, cell in enumerate(row))
+        + "".join(f"<td{side}>{cell}</td>" for side, cell in zip(sides, row, strict=True))
         + "</tr>"
-        for mark, row in zip(marks, rows, strict=True)
+        for mark, row in zip(main or [False] * len(rows), rows, strict=True)
     )
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-def _side(column: int, words: int) -> str:
-    return "" if column < words else ' class="number"'

@@ -14,7 +14,7 @@ from typing import Any
 
 from reflectrl.core import Trajectory, Turn
 from reflectrl.core.types import OUTCOMES
-from reflectrl.report.escape import MAX_CHARACTERS, shortened
+from reflectrl.report.markup import MAX_CHARACTERS, shortened
 
 MAX_ACTIONS = 24
 """Actions of a menu that are shown: the chosen one and the most probable others."""
@@ -51,13 +51,13 @@ class _Texts:
 
 
 def pack(episodes: Sequence[Recorded]) -> str:
-    """Zlib and base64 of the JSON of ``columns``."""
+    """Return base64 of the compressed JSON of ``columns``."""
     text = json.dumps(columns(episodes), ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
-    """The object that viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
+    """Return the object that viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
 
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
     the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
@@ -85,33 +85,25 @@ def _episode(recorded: Recorded, texts: _Texts) -> list[Any]:
 
 
 def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list[Any]:
-    seen, decision = turn.observation, turn.decision
-    kept, odds, hidden = _shown(turn)
+    seen, chosen = turn.observation, turn.decision.choice.index
+    odds = turn.decision.choice.probabilities
+    if len(odds) != len(turn.menu):
+        odds = ()  # they are not known
+    ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
+    kept, others = sorted(ranked[:MAX_ACTIONS]), ranked[MAX_ACTIONS:]
     return [
         texts.text(seen.text if seen.task == goal else seen.full_text),
         texts.menu(tuple(turn.menu[at] for at in kept)),
         -1 if turn.reflection is None else texts.text(turn.reflection),
-        kept.index(decision.choice.index) if decision.choice.index in kept else -1,
+        kept.index(chosen) if chosen in kept else -1,
         _rounded(turn.reward),
         int(turn.illegal),
-        _rounded(decision.value),
+        _rounded(turn.decision.value),
         None if advantage is None else _rounded(advantage),
-        len(turn.menu) - len(kept),
-        hidden,
-        odds,
+        len(others),
+        _ten_thousandths(sum(odds[at] for at in others) if odds else 0.0),
+        [_ten_thousandths(odds[at]) for at in kept] if odds else [],
     ]
-
-
-def _shown(turn: Turn) -> tuple[list[int], list[int], int]:
-    """Places of the shown actions in the menu, their probabilities if they are known, and that of all others."""
-    chosen, odds = turn.decision.choice.index, turn.decision.choice.probabilities
-    odds = odds if len(odds) == len(turn.menu) else ()
-    if len(turn.menu) <= MAX_ACTIONS:
-        return list(range(len(turn.menu))), [_ten_thousandths(part) for part in odds], 0
-    ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
-    kept = sorted(ranked[:MAX_ACTIONS])
-    hidden = sum(odds[at] for at in ranked[MAX_ACTIONS:]) if odds else 0.0
-    return kept, [_ten_thousandths(odds[at]) for at in kept] if odds else [], _ten_thousandths(hidden)
 
 
 def _ten_thousandths(probability: float) -> int:
@@ -119,5 +111,5 @@ def _ten_thousandths(probability: float) -> int:
 
 
 def _rounded(number: float) -> float:
-    """Short, and the same in a browser: floats of JSON are its own."""
+    """Shorten a number, to the same in a browser: floats of JSON are its own."""
     return round(number, 4) + 0.0  # without the sign of a zero

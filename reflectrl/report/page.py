@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output, write_text
+from reflectrl.report.costs import total_dollars
 from reflectrl.report.curves import colour, curves
-from reflectrl.report.effort import cost, curriculum
-from reflectrl.report.escape import escaped
-from reflectrl.report.markup import table
+from reflectrl.report.markup import asset, escaped, shortened, table
 from reflectrl.report.runs import Run, read_runs
-from reflectrl.report.sources import read_sources
+from reflectrl.report.series import running_mean, stages, success_band
+from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
-from reflectrl.report.viewer import script_hash, style, viewer
 from reflectrl.rollout.results import EvalRow
-
-# The content policy is a second lock behind the escaping: a browser runs our one script, whatever the page holds.
-_PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src '$hash'; base-uri 'none'; form-action 'none'">
-<meta name="color-scheme" content="light dark">
-<title>$title: Reflect-RL</title>
-<style>$style</style>
-</head>
-<body>
-<header>
-<h1>Reflect-RL report <small>$title</small></h1>
-<nav aria-label="Sections"><a href="#results">Results</a> <a href="#curves">Curves</a>
-<a href="#trajectories">Episodes</a> <a href="#runs">Runs</a></nav>
-</header>
-<main>
-<section id="results"><h2>Results</h2>
-$table
-</section>
-<section id="curves"><h2>Learning curves</h2>
-$curves
-</section>
-<section id="trajectories"><h2>Episodes</h2>
-$viewer
-</section>
-<section id="runs"><h2>Runs</h2>
-$runs
-</section>
-</main>
-</body>
-</html>
-""")
 
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
@@ -60,6 +26,10 @@ _KEY = (
 )
 _UNTRAINED = "No iteration of training yet; run <code>reflectrl rlft</code>."
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
+
+_SILENT = "Stepping through episodes needs JavaScript, which is off here; tables and curves do not."
+_BEST = ("rlft", "sft", "remote", "base")
+"""Policies in the order in which one is shown first."""
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -79,15 +49,19 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 
 def report_page(runs: Sequence[Run]) -> str:
-    """The page; equal runs give an equal page."""
+    """Return the page; equal runs give an equal page.
+
+    Its content policy is a second lock behind the escaping: a browser runs our one script, whatever the page holds.
+    """
     drawn = curves(runs)
-    return _PAGE.substitute(
+    digest = hashlib.sha256(asset("viewer.js").encode()).digest()
+    return Template(asset("page.html")).substitute(
         title=escaped(", ".join(run.name for run in runs), 200),
-        hash=script_hash(),
-        style=style(),
+        hash=f"sha256-{base64.b64encode(digest).decode()}",
+        style=asset("style.css"),
         table=_table(runs),
         curves=f'{drawn}<p class="note">{_KEY if drawn else _UNTRAINED}</p>',
-        viewer=viewer(runs, read_sources(runs)),
+        viewer=_viewer(runs, read_sources(runs)),
         runs="".join(_run(number, run) for number, run in enumerate(runs)),
     )
 
@@ -122,9 +96,104 @@ def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
     ]
 
 
+def _viewer(runs: Sequence[Run], sources: Sources) -> str:
+    """Return the viewer with its episodes, and sentences about those that are missing."""
+    missing = "".join(f'<p class="note">{escaped(sentence)}</p>' for sentence in sources.missing)
+    if not sources.found:
+        return f'<p class="note">No episodes are recorded yet.</p>{missing}'
+    blocks = "".join(
+        f'<script type="text/plain" id="source-{number}">{source.block}</script>\n'
+        for number, source in enumerate(sources.found)
+    )
+    index = f'<script type="application/json" id="index">{_index(runs, sources)}</script>'
+    silent = f'<noscript><p class="note">{_SILENT}</p></noscript>'
+    return f"{asset('viewer.html')}{silent}{missing}{blocks}{index}<script>{asset('viewer.js')}</script>"
+
+
+def _index(runs: Sequence[Run], sources: Sources) -> str:
+    """Index of runs and sources, as JSON that cannot end its element."""
+    of_first_run = [source.policy for source in sources.found if source.run == sources.found[0].run]
+    value = {
+        "runs": [{"name": shortened(run.name, 200), "gamma": run.gamma} for run in runs],
+        "sources": [
+            {
+                "key": shortened(source.key, 400),
+                "run": source.run,
+                "label": shortened(source.label, 200),
+                "training": not source.policy,
+                "episodes": source.episodes,
+            }
+            for source in sources.found
+        ],
+        "first": next((of_first_run.index(policy) for policy in _BEST if policy in of_first_run), 0),
+    }
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
 def _run(number: int, run: Run) -> str:
+    effort = "".join(f"<div>{part}</div>" for part in (_curriculum(run), _seconds(run) + _calls(run)) if part)
     return (
         f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
-        f'<div class="effort">{"".join(f"<div>{part}</div>" for part in (curriculum(run), cost(run)) if part)}</div>'
+        f'<div class="effort">{effort}</div>'
         f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
+    )
+
+
+def _curriculum(run: Run) -> str:
+    """Return a table of the stages of training; empty where there was none."""
+    if not run.points:
+        return ""
+    means = running_mean(run.points, [point.success for point in run.points])
+    band = success_band(run) if run.episodes > 0 else None
+    rows = []
+    for name, places in stages(run.points):
+        first, last = run.points[places.start].iteration, run.points[places.stop - 1].iteration
+        low, high = band[places.stop - 1] if band else (0.0, 0.0)
+        interval = f" [{100 * low:.0f}, {100 * high:.0f}]" if band else ""
+        success = f"{means[places.stop - 1]:.0%}{interval}"
+        rows.append((escaped(name, 200), f"{len(places):,}", f"{first:,} to {last:,}", success))
+    columns = ("stage", "iterations", "from, to", "success [95 %]" if band else "success")
+    return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"
+
+
+def _training(run: Run) -> str:
+    summary = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
+    if run.paces:
+        hits = run.paces[-1].reflection_hit_rate  # since the start
+        summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
+    return f'<p class="note">Success: running mean at the end of the stage. Training: {summary}.</p>'
+
+
+def _seconds(run: Run) -> str:
+    if not run.times:
+        return ""
+    rows = [
+        (time.name, *((f"{time.wall_seconds:,.1f}", f"{time.cpu_seconds:,.1f}") if time.done else ("not done", "")))
+        for time in run.times
+    ]
+    head = ("stage", "seconds", "CPU seconds")
+    note = '<p class="note">Of the last start of each stage; a stage that was interrupted took longer.</p>'
+    return f"<h4>Time</h4>{table('Seconds by stage', head, rows, words=1)}{note}"
+
+
+def _calls(run: Run) -> str:
+    if not run.calls:
+        return ""
+    rows = [
+        (
+            escaped(calls.role, 200),
+            escaped(calls.model, 200),
+            f"{calls.replies:,}",
+            f"{calls.rejected:,}",
+            f"{calls.prompt_tokens:,}",
+            f"{calls.completion_tokens:,}",
+            "not known" if calls.dollars is None else f"{calls.dollars:,.4f}",
+        )
+        for calls in run.calls
+    ]
+    head = ("role", "model", "replies", "set aside", "tokens sent", "answered", "dollars")
+    total = total_dollars(run.calls)
+    note = "The recipe has no price for some of them." if total is None else f"{total:,.4f} dollars in all."
+    return (
+        f"<h4>Calls to chat models</h4>{table('Calls to chat models', head, rows, words=2)}<p class='note'>{note}</p>"
     )

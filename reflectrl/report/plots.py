@@ -14,18 +14,8 @@ from typing import TYPE_CHECKING, Any
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.files import check_output, write_bytes
 from reflectrl.core.text import visible
-from reflectrl.report.arms import (
-    FIGURES,
-    WHATS,
-    XS,
-    Line,
-    arms_by_label,
-    arms_of,
-    axis_title,
-    last_stage,
-    lines,
-    stage_starts,
-)
+from reflectrl.report import arms
+from reflectrl.report.arms import FIGURES, WHATS, XS, Line, axis_title
 from reflectrl.report.runs import read_runs
 
 if TYPE_CHECKING:
@@ -35,25 +25,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 """Colours of Okabe and Ito, which colour-blind readers can tell apart; the first ones differ in grey as well."""
 DASHES = ((4.0, 1.5), (1.5, 1.2))
-_SIZE = (3.3, 2.4)
-"""Inches: one column of a paper."""
 _MAX_CHARACTERS = 60
 """Characters of a label."""
-_STYLE: Mapping[str, Any] = {
-    "font.size": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.2,
-    "savefig.dpi": 300,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "reflectrl",
-    "pdf.fonttype": 42,  # some publishers refuse matplotlib's own kind
-    "text.parse_math": False,
-}
 _METADATA: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -96,15 +69,14 @@ def write_plot(
     read = read_runs(runs)
     if figure is None:
         named = {path.resolve(): label for path, label in (labels or {}).items()}
-        arms = arms_by_label(read, [named.get(run.path, run.name) for run in read])
+        drawn, title = arms.arms_by_label(read, [named.get(run.path, run.name) for run in read]), axis_title(what)
     else:
-        arms = arms_of(FIGURES[figure], read)
+        drawn, title = arms.arms_of(FIGURES[figure], read), FIGURES[figure].title
         if FIGURES[figure].last_stage:
-            stage = stage or last_stage(read)
-    drawn = lines(arms, what=what, x=x, stage=stage, smooth=smooth)
-    starts = [] if stage else stage_starts(read, x)
-    title = FIGURES[figure].title if figure else axis_title(what)
-    data = _draw(drawn, what, x, starts, kind, title if stage is None else f"{title}, stage {visible(stage)}")
+            stage = stage or arms.last_stage(read)
+    lines = arms.lines(drawn, what=what, x=x, stage=stage, smooth=smooth)
+    starts = [] if stage else arms.stage_starts(read, x)
+    data = _draw(lines, what, x, starts, kind, title if stage is None else f"{title}, stage {visible(stage)}")
     try:
         write_bytes(out, data)
     except OSError as error:
@@ -122,15 +94,19 @@ def _draw(
         raise InvalidInput(
             f"plots need matplotlib, which is not installed ({error}); run pip install 'reflectrl[plots]'."
         ) from error
-    with matplotlib.style.context(["default", dict(_STYLE)]), warnings.catch_warnings():
+    with matplotlib.style.context(["default", Path(__file__).with_name("plot.mplstyle")]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label may be in any script
-        figure = Figure(figsize=_SIZE, layout="constrained")
+        figure = Figure(layout="constrained")
         axes = figure.add_subplot()
+        dashed = 0
         for number, line in enumerate(drawn):
-            _draw_line(axes, number, line, dashes_before=sum(other.dashed for other in drawn[:number]))
+            _draw_line(axes, number, line, dashed)
+            dashed += line.dashed
         _limit(axes, what, drawn)
         for place, name in starts:
-            _mark_stage(axes, place, name)
+            axes.axvline(place, color="#888888", linewidth=0.6, linestyle=(0, (1, 2)))
+            above: Any = {"transform": axes.get_xaxis_transform(), "va": "bottom"}
+            axes.text(place, 1.0, f" {_clean(name)}", fontsize=6, color="#555555", **above)
         axes.set_xlabel(XS[x])
         axes.set_ylabel(axis_title(what))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -143,13 +119,14 @@ def _draw(
     return buffer.getvalue()
 
 
-def _draw_line(axes: Axes, number: int, line: Line, dashes_before: int) -> None:
+def _draw_line(axes: Axes, number: int, line: Line, dashed_before: int) -> None:
     colour = COLOURS[number % len(COLOURS)]
     again = number >= len(COLOURS)  # more lines than colours
-    style: Any = (0, DASHES[(dashes_before + again) % len(DASHES)]) if line.dashed or again else "-"
+    style: Any = (0, DASHES[(dashed_before + again) % len(DASHES)]) if line.dashed or again else "-"
     if line.half:
-        low = [mean - half for mean, half in zip(line.mean, line.half, strict=True)]
-        high = [mean + half for mean, half in zip(line.mean, line.half, strict=True)]
+        low, high = zip(
+            *((mean - half, mean + half) for mean, half in zip(line.mean, line.half, strict=True)), strict=True
+        )
         axes.fill_between(line.x, low, high, color=colour, alpha=0.18, linewidth=0, gid=f"interval-{number}")
     if line.raw:
         axes.plot(line.x, line.raw, color=colour, alpha=0.25, linewidth=0.6, gid=f"raw-{number}")
@@ -166,20 +143,13 @@ def _limit(axes: Axes, what: str, drawn: Sequence[Line]) -> None:
         axes.set_ylim(0, 100)
     elif metric.low is not None:
         axes.set_ylim(bottom=metric.low)
-    ends = [line.x[-1] for line in drawn]
-    begins = [line.x[0] for line in drawn]
-    if min(begins) < max(ends):
-        axes.set_xlim(min(begins), max(ends))
-
-
-def _mark_stage(axes: Axes, place: float, name: str) -> None:
-    axes.axvline(place, color="#888888", linewidth=0.6, linestyle=(0, (1, 2)))
-    across = axes.get_xaxis_transform()
-    axes.text(place, 1.0, f" {_clean(name)}", transform=across, fontsize=6, color="#555555", va="bottom")
+    begin, end = min(line.x[0] for line in drawn), max(line.x[-1] for line in drawn)
+    if begin < end:
+        axes.set_xlim(begin, end)
 
 
 def _legend(figure: Figure, axes: Axes, drawn: Sequence[Line]) -> None:
-    """Above the axes, where it hides nothing."""
+    """Draw the legend above the axes, where it hides nothing."""
     handles = [line for line in axes.get_lines() if str(line.get_gid()).startswith("arm-")]
     labels = [_clean(line.label) for line in drawn]
     columns = max(1, min(len(labels), 60 // (max(map(len, labels)) + 6)))

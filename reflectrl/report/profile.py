@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from rich import box
 from rich.console import Console
@@ -12,19 +13,16 @@ from reflectrl.core.profile import Part, Profile
 
 
 def mean_iteration(iterations: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
-    """Calls and seconds of each part in a mean iteration, the most expensive first.
+    """Return calls and seconds of each part in a mean iteration, the most expensive first.
 
     The first iteration, which warms up, is left out where there are others.
     """
     counted = iterations[1:] or iterations
     names = dict.fromkeys(name for iteration in counted for name in iteration)
-    found = {name: [iteration.get(name, Part()) for iteration in counted] for name in names}
-    means = {
-        name: Part(
-            round(sum(part.calls for part in parts) / len(parts)), sum(part.seconds for part in parts) / len(parts)
-        )
-        for name, parts in found.items()
-    }
+    means = {}
+    for name in names:
+        parts = [iteration.get(name, Part()) for iteration in counted]
+        means[name] = Part(round(fmean(part.calls for part in parts)), fmean(part.seconds for part in parts))
     return dict(sorted(means.items(), key=lambda item: -item[1].seconds))
 
 

@@ -72,27 +72,24 @@ def _read_run(path: Path, name: str) -> Run:
     ledger = read_ledger(path)
     artefacts = Artefacts(path, ledger)
     try:
-        text = artefacts.verify_recipe().read_text(encoding="utf-8", errors="replace")
-        recipe = without_credentials(text)
+        recipe = without_credentials(artefacts.verify_recipe().read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         raise InvalidInput(
             f"{path} is no run folder: its recipe.yaml cannot be read ({error.strerror}); "
             "expected a folder that `reflectrl run` made."
         ) from error
     results, metrics, throughput = (
-        artefacts.verify(name) if (path / name).is_file() else path / name for name in (RESULTS, METRICS, THROUGHPUT)
+        artefacts.verify(file) if (path / file).is_file() else None for file in (RESULTS, METRICS, THROUGHPUT)
     )
-    rows = read_results(results) if results.is_file() else []
-    points, paces = _read_iterations(metrics, Iteration), _read_iterations(throughput, Throughput)
     values = _values(recipe)
     rlft = part(values, "rlft")
     return Run(
         name,
         path,
         recipe,
-        tuple(rows),
-        points,
-        paces,
+        tuple(read_results(results)) if results else (),
+        _read_iterations(metrics, Iteration) if metrics else (),
+        _read_iterations(throughput, Throughput) if throughput else (),
         episodes=int(number(rlft, "episodes")),
         gamma=number(rlft, "gamma", RLFTSettings.gamma),
         times=stage_times(ledger),
@@ -110,12 +107,10 @@ def _values(recipe: str) -> Mapping[str, Any]:
 
 
 def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
-    """A record for each line; empty where there is no file yet.
+    """Read a record a line.
 
     Fields of newer versions are dropped. A metric that older versions did not record is NaN, or 0 if it counts.
     """
-    if not path.is_file():
-        return ()
     names, metrics = {field.name for field in fields(kind)}, metrics_of(kind)
     records = []
     for where, value in read_jsonl(path):

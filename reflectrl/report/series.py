@@ -11,13 +11,13 @@ from reflectrl.report.runs import Run
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import wilson_interval
 
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Two-sided 95 % quantiles of Student's t, from one degree of freedom on; scipy would be a dependency for these ten."""
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Quantiles from one degree of freedom on; scipy would be a dependency for these ten."""
 
 
 def t95(samples: int) -> float:
     """Two-sided 95 % quantile of Student's t for the mean of at least two samples."""
-    return T95[samples - 2] if samples - 2 < len(T95) else 1.96 + 2.7 / (samples - 1)
+    return _T95[samples - 2] if samples - 2 < len(_T95) else 1.96 + 2.7 / (samples - 1)
 
 
 def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
@@ -71,7 +71,5 @@ def mean_over_seeds(
     grid = np.unique([place for x, _ in curves for place in x if begin <= place <= end])
     values = np.array([np.interp(grid, x, y) for x, y in curves])
     seeds = len(curves)
-    if seeds == 1:
-        return grid.tolist(), values[0].tolist(), []
-    half = t95(seeds) * values.std(axis=0, ddof=1) / seeds**0.5
-    return grid.tolist(), values.mean(axis=0).tolist(), half.tolist()
+    half = [] if seeds == 1 else (t95(seeds) * values.std(axis=0, ddof=1) / seeds**0.5).tolist()
+    return grid.tolist(), values.mean(axis=0).tolist(), half

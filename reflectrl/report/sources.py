@@ -14,7 +14,7 @@ from reflectrl.core.version import version_errors
 from reflectrl.report.packing import Recorded, pack
 from reflectrl.report.runs import Run
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import EvalRow, episodes_file
+from reflectrl.rollout.results import episodes_file
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,10 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
     for number, run in enumerate(runs):
         left = limits.characters // len(runs)
         with version_errors(run.path):
-            sources = list(_read(run, limits, missing))
+            artefacts = read_artefacts(run.path)
+            sources = [*_evaluated(run, artefacts, limits.evaluated, missing)]
+            if trained := _trained(run, artefacts, limits.training, missing):
+                sources.append(("training", "training", "", trained))
         for key, label, policy, episodes in sources:
             block = pack(episodes)
             if len(block) > left:
@@ -82,78 +85,56 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
     return Sources(tuple(found), tuple(missing))
 
 
-def _read(run: Run, limits: PageLimits, missing: list[str]) -> Iterator[tuple[str, str, str, list[Recorded]]]:
-    """Key, label, policy and episodes of each source; adds to ``missing`` what is not there."""
-    artefacts = read_artefacts(run.path)
+def _evaluated(
+    run: Run, artefacts: Artefacts, most: int, missing: list[str]
+) -> Iterator[tuple[str, str, str, list[Recorded]]]:
+    """Yield key, label, policy and episodes of each evaluated policy; adds to ``missing`` what is not there."""
     splits = len({row.split for row in run.rows})
     for name, row in {episodes_file(row, splits): row for row in run.rows}.items():
         label = f"{row.policy}, {row.mode}"
-        played = _evaluated(run, name, label, limits.evaluated, artefacts, missing)
+        key = name.partition("/")[2].removesuffix(".jsonl")
+        if "/" in key or not (run.path / name).is_file():
+            missing.append(f"{run.name}: the episodes of {label} are not here: {run.path / name} is missing.")
+            continue
+        played = _first(read_trajectories(artefacts.verify(name))[1], most, f"{run.name}: of {label}", missing)
+        words = "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
+        split = f", split {row.split}" if splits > 1 else ""
         if played:
-            split = f", split {row.split}" if splits > 1 else ""
-            yield _key(name), f"{label}, {_reflections(row)}{split}", row.policy, played
-    recorded = recorded_iterations(run.path)
-    if run.points and not recorded:
-        missing.append(f"{run.name}: no episodes of training are recorded here.")
-    if played := _trained(run, recorded, limits.training, artefacts, missing):
-        yield "training", "training", "", played
+            yield key, f"{label}, {words}{split}", row.policy, [Recorded(trajectory) for trajectory in played]
 
 
-def _key(name: str) -> str:
-    return name.partition("/")[2].removesuffix(".jsonl")
-
-
-def _reflections(row: EvalRow) -> str:
-    return "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
-
-
-def _evaluated(run: Run, name: str, label: str, most: int, artefacts: Artefacts, missing: list[str]) -> list[Recorded]:
-    path = run.path / name
-    if "/" in _key(name) or not path.is_file():
-        missing.append(f"{run.name}: the episodes of {label} are not here: {path} is missing.")
-        return []
-    played = read_trajectories(artefacts.verify(name))[1]
-    if len(played) > most:
-        some = f"the first {most:,} of {len(played):,} episodes are here"
-        missing.append(f"{run.name}: of {label}, {some}.")
-    return [Recorded(trajectory) for trajectory in played[:most]]
-
-
-def _trained(
-    run: Run, iterations: Sequence[int], most: int, artefacts: Artefacts, missing: list[str]
-) -> list[Recorded]:
+def _trained(run: Run, artefacts: Artefacts, most: int, missing: list[str]) -> list[Recorded]:
+    """Return episodes of training, spread over its iterations; adds to ``missing`` what is not there."""
+    iterations = recorded_iterations(run.path)
     if not iterations:
+        missing += [f"{run.name}: no episodes of training are recorded here."] if run.points else []
         return []
     each = max(1, len(read_trajectories(run.path / training_episodes_file(iterations[0]))[1]))
-    chosen = _spread(iterations, max(2, most // each))
-    if len(chosen) < len(iterations):
-        missing.append(f"{run.name}: of training, {len(chosen):,} of {len(iterations):,} recorded iterations are here.")
+    count = max(2, most // each)
+    if len(iterations) > count:
+        missing.append(f"{run.name}: of training, {count:,} of {len(iterations):,} recorded iterations are here.")
+        iterations = [iterations[round(place * (len(iterations) - 1) / (count - 1))] for place in range(count)]
     episodes: list[Recorded] = []
-    for iteration in chosen:
+    for iteration in iterations:
         path = artefacts.verify(training_episodes_file(iteration))
-        recorded = read_trajectories(path)[1]
-        if len(recorded) > most:
-            missing.append(f"{run.name}: of {path.stem}, the first {most:,} of {len(recorded):,} episodes are here.")
-        played = recorded[:most]
-        beside = run.path / advantages_file(iteration)
+        played = _first(read_trajectories(path)[1], most, f"{run.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
-        if beside.is_file():
+        if (run.path / advantages_file(iteration)).is_file():
             given = _advantages(artefacts.verify(advantages_file(iteration)), played, missing)
         episodes += [Recorded(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
     return episodes
 
 
-def _spread(numbers: Sequence[int], count: int) -> list[int]:
-    """``count`` of ``numbers``, the first and the last among them."""
-    if len(numbers) <= count:
-        return list(numbers)
-    return [numbers[round(place * (len(numbers) - 1) / (count - 1))] for place in range(count)]
+def _first(played: list[Trajectory], most: int, of: str, missing: list[str]) -> list[Trajectory]:
+    if len(played) > most:
+        missing.append(f"{of}, the first {most:,} of {len(played):,} episodes are here.")
+    return played[:most]
 
 
 def _advantages(path: Path, played: Sequence[Trajectory], missing: list[str]) -> list[tuple[float, ...] | None]:
-    """Advantages of the steps of each episode; ``None`` where the file is of other episodes."""
-    rows = [decode(tuple[float, ...], value, where) for where, value in read_jsonl(path)]
-    if [len(row) for row in rows[: len(played)]] != [len(trajectory.turns) for trajectory in played]:
+    """Return the advantages of the steps of each episode; ``None`` where the file is of other episodes."""
+    rows = [decode(tuple[float, ...], value, where) for where, value in read_jsonl(path)][: len(played)]
+    if [len(row) for row in rows] != [len(trajectory.turns) for trajectory in played]:
         missing.append(f"{path} does not fit the episodes beside it, so their advantages are not shown.")
         return [None] * len(played)
-    return list(rows[: len(played)])
+    return [*rows]

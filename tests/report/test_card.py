@@ -16,8 +16,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode
 from reflectrl.core.layout import AGENT
 from reflectrl.prompts import PromptFormat
-from reflectrl.report.card import Base, Card, model_card
-from reflectrl.report.markdown import markdown
+from reflectrl.report.card import Base, Card, markdown, model_card
 from reflectrl.report.runs import Run
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import EpisodeMetrics

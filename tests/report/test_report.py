@@ -23,7 +23,7 @@ from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.journal import PaidReply, RejectedCall
 from reflectrl.report import print_table, write_report
 from reflectrl.report.curves import curves
-from reflectrl.report.escape import escaped
+from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import success_band
 from reflectrl.report.table import table_rows
