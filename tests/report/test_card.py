@@ -99,21 +99,19 @@ def test_a_card_has_the_metadata_of_the_hub_every_section_and_the_intervals():
 
 def test_a_card_says_what_is_not_known_or_not_done():
     text = model_card(card(policy="policy-sft", rows=(), notes=["it was made in a hurry"]))
-    assert "Not evaluated yet" in text
-    assert "Training: supervised fine-tuning, no reinforcement learning" in text
-    assert "Its reinforcement learning was not done" in text
-    assert "- it was made in a hurry" in text
-    assert "No licence is stated" in text
+    for words in (
+        "Not evaluated yet",
+        "Training: supervised fine-tuning, no reinforcement learning",
+        "Its reinforcement learning was not done",
+        "- it was made in a hurry",
+        "No licence is stated",
+    ):
+        assert words in text
     only = model_card(card("rlft=null", "eval.policies=[sft]", policy="policy-sft"))
     assert "was not done" not in only
     assert "## Curriculum" not in only
-
-
-def test_a_reflector_that_is_not_in_the_folder_is_not_mentioned_as_one():
-    for reflector in ("remote", "expert", "none", "self"):
-        text = model_card(card(f"players.reflector.player={reflector}"))
-        assert "`reflector/`" not in text
-        assert "| reflector |" not in text
+    assert "`reflector/`" in text
+    assert "`reflector/`" not in model_card(card("players.reflector.player=remote"))
 
 
 def test_hostile_texts_are_shown_and_do_nothing():
@@ -144,34 +142,27 @@ def test_a_huge_text_is_cut_and_escaped_text_is_one_line():
     assert markdown("a | b\n# c") == "a \\| b \\# c"
 
 
-def test_an_agent_file_is_read_as_it_was_written(tmp_path):
-    agent = AgentFile(
-        "textworld:a.z8", {"page": 20, "deep": {"a": [1, None]}}, PromptFormat("Go.", history=3, labels="letters"), 7
-    )
+# ---- the file by which an exported agent is known --------------------------------------------------------------------
+
+
+def test_an_agent_file_is_read_as_it_was_written_and_a_damaged_one_is_refused(tmp_path):
+    assert read_agent_file(tmp_path) is None
+    options, path = {"page": 20, "deep": {"a": [1, None]}}, tmp_path / AGENT
+    agent = AgentFile("textworld:a.z8", options, PromptFormat("Go.", history=3, labels="letters"), 2)
     write_agent_file(tmp_path, agent)
     assert read_agent_file(tmp_path) == agent
-    (tmp_path / AGENT).unlink()
-    assert read_agent_file(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fact"),
-    [
+    whole = path.read_text()
+    for old, new, fact in (
         ('"format": 2', '"format": 9', "format 9"),
         ("reflectrl-agent", "other", "'other'"),
         ('"max_actions": 2', '"max_actions": 0', "max_actions"),
-        ('"max_actions": 2', '"max_actions": "2"', "max_actions"),
         ('"env"', '"game"', "'env'|'game'"),
         ("{", "", AGENT),
         ("{", "[]\n{", AGENT),
-    ],
-)
-def test_a_damaged_agent_file_is_a_sentence(old, new, fact, tmp_path):
-    write_agent_file(tmp_path, AGENT_FILE)
-    path = tmp_path / AGENT
-    path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(InvalidInput, match=fact):
-        read_agent_file(tmp_path)
+    ):
+        path.write_text(whole.replace(old, new, 1))
+        with pytest.raises(InvalidInput, match=fact):
+            read_agent_file(tmp_path)
 
 
 def test_merged_weights_are_loaded_without_adapters_and_adapters_with_them(tmp_path):

@@ -1,17 +1,16 @@
-"""What the viewer is given: pure tests of packing.py and sources.py."""
+"""Data that the viewer is given."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from records import chose
 from run_folders import blocks, episode, iteration, make_run, tasks, unpacked
 
 from reflectrl.core import Task
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import write_report
-from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns, pack
+from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns
 from reflectrl.report.runs import read_runs
 from reflectrl.report.sources import PageLimits, read_sources
 
@@ -44,20 +43,17 @@ def test_an_episode_has_its_task_its_end_its_seed_and_perhaps_no_step():
     assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
 
 
-def test_what_an_episode_is_about_is_said_once():
-    played = episode(text="Room 1.")
-    turn = replace(played.turns[0], observation=replace(played.turns[0].observation, task="Find the key."))
-    other = replace(turn, observation=replace(turn.observation, task="Find the door."))
-    found = packed(replace(played, turns=(turn, turn, other)))
-    ((_, goal, _, _, _, steps),) = found["episodes"]
-    assert found["texts"][goal] == "Find the key."
-    assert [found["texts"][step[0]] for step in steps] == ["Room 1.", "Room 1.", "Find the door.\nRoom 1."]
-
-
-def test_equal_texts_and_menus_are_there_once():
+def test_what_is_the_same_is_said_once():
     found = packed(*[episode()] * 50)
     assert sorted(found["texts"]) == ["Good.", "Room 1.", "left", "right", "t-0"]
     assert len(found["menus"]) == 1
+    (turn,) = episode(text="Room 1.").turns
+    turn = replace(turn, observation=replace(turn.observation, task="Find the key."))
+    other = replace(turn, observation=replace(turn.observation, task="Find the door."))
+    found = packed(replace(episode(), turns=(turn, turn, other)))
+    ((_, goal, _, _, _, steps),) = found["episodes"]
+    assert found["texts"][goal] == "Find the key."
+    assert [found["texts"][step[0]] for step in steps] == ["Room 1.", "Room 1.", "Find the door.\nRoom 1."]
 
 
 def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one():
@@ -76,11 +72,6 @@ def test_a_step_without_a_reflection_probabilities_or_a_known_action_is_packed_a
     texts, menu, step = only_step(replace(played, turns=(turn,)))
     assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, []])
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
-
-
-def test_equal_episodes_are_packed_to_equal_text():
-    played = [Recorded(episode(f"t-{number}")) for number in range(100)]
-    assert pack(played) == pack(played)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -126,8 +117,8 @@ def test_what_a_page_cannot_hold_is_left_out_and_named(tmp_path):
     assert kept.missing[0].startswith("large: the 500 episodes of sft, sampled, reflections by local are left out")
 
 
-@pytest.mark.parametrize("name", ["rlft-x.jsonl", "rlft-.jsonl", "advantages-00000.jsonl"])
-def test_files_of_other_names_are_no_episodes_of_training(tmp_path, name):
+def test_files_of_other_names_are_no_episodes_of_training(tmp_path):
     path = make_run(tmp_path / "nano", {"rlft": [episode()]})
-    (path / "trajectories" / name).write_text("{", encoding="utf-8")
+    for name in ("rlft-x.jsonl", "rlft-.jsonl", "advantages-00000.jsonl"):
+        (path / "trajectories" / name).write_text("{", encoding="utf-8")
     assert [source.key for source in read_sources(read_runs([path])).found] == ["nano/eval-rlft-local-sampled"]

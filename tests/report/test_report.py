@@ -30,12 +30,7 @@ from reflectrl.report.table import table_rows
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import wilson_interval
 
-EVALUATED = (
-    "eval-random-none-sampled",
-    "eval-sft-local-sampled",
-    "eval-rlft-local-sampled",
-    "eval-expert-none-sampled",
-)
+EVALUATED = ("random-none", "sft-local", "rlft-local", "expert-none")
 
 
 def half_won(episodes=10):
@@ -51,7 +46,7 @@ def cells(page):
 
 
 class Outline(HTMLParser):
-    """Which elements a browser would make, each closed where it should be."""
+    """Elements that a browser would make, each closed where it should be."""
 
     VOID = ("meta", "input")
 
@@ -63,17 +58,15 @@ class Outline(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.attributes += attrs
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        self.handle_startendtag(tag, attrs)
+        self.open += [tag] * (tag not in self.VOID)
 
     def handle_startendtag(self, tag, attrs):
         self.seen.append(tag)
         self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
 
     def handle_data(self, data):
         self.text.append(data)
@@ -97,7 +90,7 @@ def run(tmp_path):
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_is_plain_when_it_is_piped(run, capsys):
+def test_the_table_is_plain_when_it_is_piped_and_names_are_shown_as_they_are(run, tmp_path, capsys):
     print_table([run])
     lines = capsys.readouterr().out.splitlines()
     assert re.split(" {2,}", lines[0]) == (
@@ -107,9 +100,6 @@ def test_the_table_is_plain_when_it_is_piped(run, capsys):
         ["nano", "rlft", "local", "sampled", "30", "50% [33, 67]", "+0.25", "1.0", "50.0%"]
     )
     assert [line.split()[1] for line in lines[1:]] == ["random", "sft", "rlft", "expert"]
-
-
-def test_names_are_shown_as_they_are_and_never_cut_in_a_pipe(tmp_path, capsys):
     for name, shown in ("dangerous_taxi-" + "n" * 150, None), ("[bold]:smile:\x1b[2J", "[bold]:smile:␛[2J"):
         print_table([make_run(tmp_path / name, {"rlft": half_won()})])
         assert f"\n{shown or name}  rlft" in capsys.readouterr().out
@@ -136,17 +126,14 @@ def test_runs_of_one_name_are_told_apart_and_a_run_that_is_given_twice_is_shown_
 
 
 def test_the_tasks_are_named_below_the_table_with_the_runs_where_they_differ(tmp_path, capsys):
-    played = {"rlft": half_won()}
     words = {"a": "12 of <134> games", "b": "140 games", "c": "140 games", "d": ""}
-    runs = [make_run(tmp_path / name, played, benchmark=said) for name, said in words.items()]
+    runs = [make_run(tmp_path / name, {"rlft": half_won()}, benchmark=said) for name, said in words.items()]
     print_table(runs)
     assert capsys.readouterr().out.splitlines()[5:] == [
         "Played on a: 12 of <134> games, split test.",
         "Played on b, c: 140 games, split test.",
     ]
     assert page_of(*runs).count("<p>Played on a: 12 of &lt;134&gt; games, split test.</p>") == 1
-    print_table(runs[1:3])
-    assert "Played on 140 games, split test." in capsys.readouterr().out
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -159,22 +146,16 @@ def test_the_page_is_well_formed_stands_alone_and_allows_one_script(run):
     assert not {"link", "img", "iframe"} & set(outline.seen)
     assert not [value for name, value in outline.attributes if name in ("src", "href") and not value.startswith("#")]
     assert "url(" not in page
-    assert "prefers-color-scheme: dark" in page
     for figure in re.findall("<svg.*?</svg>", page):
         ElementTree.fromstring(figure)
-    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
-    assert len(scripts) == 1
+    (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
     kinds = [value for name, value in outline.attributes if name == "type" and "/" in value]
     assert set(kinds) == {"text/plain", "application/json"}  # blocks of data, which no browser runs
     assert page_of(run) == page
-    assert "Calls to chat models" not in page
-
-
-def test_the_page_holds_every_evaluated_episode_and_those_recorded_in_training(run):
-    found = blocks(page_of(run))
-    assert list(found) == [f"nano/{name}" for name in (*EVALUATED, "training")]
+    found = blocks(page)
+    assert list(found) == [*(f"nano/eval-{name}-sampled" for name in EVALUATED), "nano/training"]
     assert tasks(found["nano/eval-rlft-local-sampled"]) == [f"t-{number}" for number in range(30)]
     assert tasks(found["nano/training"]) == [f"{number}-{place}" for number in range(4) for place in range(5)]
     assert [each[4] for each in found["nano/training"]["episodes"]] == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
@@ -208,7 +189,7 @@ def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, re
     path = make_run(tmp_path / "nano")
     (path / "recipe.yaml").write_text(recipe, encoding="utf-8")
     replies = [PaidReply("a", "Good.", Tokens(1000, 50), False), PaidReply("b", "Bad.", Tokens(400, 0), True)]
-    replies.append(PaidReply("a", None, Tokens(), False))  # to be forgotten: it was counted when it came
+    replies.append(PaidReply("a", None, Tokens(), False))  # revokes the first, which was counted when it came
     write_jsonl(path / "calls" / "teacher" / "replies.jsonl", replies)
     write_jsonl(path / "calls" / "teacher" / "rejected.jsonl", [RejectedCall("c", "empty", ())])
     before = {file: file.read_bytes() for file in path.rglob("*.jsonl")}
@@ -232,9 +213,6 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
         assert block["texts"].count(harmless) == 1  # task, observation, reflection and action are one text
         assert len(block["texts"]) == 2
     assert not set(page) & {"\x00", "\x07", "\x1b", "\u202e"}
-
-
-def test_a_text_that_is_escaped_is_cut_and_can_be_written():
     assert escaped("<" * 5000) == "&lt;" * 4000 + " [1000 more characters]"
     assert escaped("a\ud800b\x85c") == "a\ufffdb\ufffdc"
 
@@ -255,31 +233,32 @@ def trained(name, line):
     return Run(name, Path(name), "", (), tuple(line), ())
 
 
+def titles(drawn):
+    return re.findall("<figcaption>(.*?)</figcaption>", drawn)
+
+
 def heights(drawn):
     """Places of the unsmoothed success rate, from the top."""
     (path,) = re.findall('class="raw" d="M([^"]*)"', drawn.split("</svg>")[0])
     return [float(place.split()[1]) for place in path.split("L")]
 
 
-def test_a_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
+def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_in_the_legend(run):
     drawn = curves([trained("one", points(0.1, 0.2)), trained("none", []), trained("two", points(0.3, 0.1))])
     assert re.findall('<li class="swatch (c\\d)">(\\w+)</li>', drawn) == [("c0", "one"), ("c2", "two")]
     assert drawn.count('<path class="mean"') == 2 * 3
     assert 'class="stage"' not in drawn
-    two = [*points(0.1), replace(points(0.1, 0.5, stage="dropoff")[1])]
+    two = [*points(0.1), points(0.1, 0.5, stage="dropoff")[1]]
     assert curves([trained("one", two)]).count(">dropoff</text>") == 3
-
-
-def test_each_panel_is_drawn_where_the_files_have_its_metric(run):
-    titles = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Environment steps a second"]
-    titles.append("Reflections from the cache")
-    assert re.findall("<figcaption>(.*?)</figcaption>", curves(read_runs([run]))) == titles
+    every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Environment steps a second"]
+    every.append("Reflections from the cache")
+    assert titles(curves(read_runs([run]))) == every
     old = trained("old", points(0.1, 0.2))
-    assert re.findall("<figcaption>(.*?)</figcaption>", curves([old])) == [*titles[:2], titles[3]]
+    assert titles(curves([old])) == [*every[:2], every[3]]
     speed = {"prompt_reuse": 0.0, "env_failures": 0, "env_recycled": 0}
     pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
     few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
-    assert re.findall("<figcaption>(.*?)</figcaption>", curves([few])) == [*titles[:2], *titles[3:]]
+    assert titles(curves([few])) == [*every[:2], *every[3:]]
 
 
 def test_the_band_is_the_wilson_interval_of_the_running_mean():
@@ -289,14 +268,11 @@ def test_the_band_is_the_wilson_interval_of_the_running_mean():
     assert 'class="band"' not in curves([trained("one", points(0.5))])  # the recipe does not say how many episodes
 
 
-@pytest.mark.parametrize("line", [points(0.5), points(0.5, 0.5), points(1e-12, 2e-12), points(-1e9, 1e9)])
-def test_short_flat_and_steep_curves_are_drawn(line):
-    for figure in re.findall("<svg.*?</svg>", curves([trained("one", line)])):
-        assert len(ElementTree.fromstring(figure).findall("g/path")) == 2
-        assert "nan" not in figure
-
-
-def test_a_success_rate_lies_between_zero_and_one_and_a_long_curve_is_thinned_out():
+def test_short_flat_steep_and_long_curves_are_drawn():
+    for line in (points(0.5), points(0.5, 0.5), points(1e-12, 2e-12), points(-1e9, 1e9)):
+        for figure in re.findall("<svg.*?</svg>", curves([trained("one", line)])):
+            assert len(ElementTree.fromstring(figure).findall("g/path")) == 2
+            assert "nan" not in figure
     assert heights(curves([trained("one", points(0, 1, 0.5))])) == [192.0, 18.0, 105.0]
     drawn = heights(curves([trained("one", points(*[0.0] * 4999, 1.0))]))
     assert len(drawn) <= 400
@@ -306,16 +282,13 @@ def test_a_success_rate_lies_between_zero_and_one_and_a_long_curve_is_thinned_ou
 # ---- what is missing or wrong ----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_has_only_begun_has_a_page_and_a_sentence(tmp_path, capsys):
-    path = make_run(tmp_path / "nano")
-    page = page_of(path)
+def test_what_is_not_there_yet_or_no_longer_is_named(run, tmp_path, capsys):
+    young = make_run(tmp_path / "young")
+    page = page_of(young)
     Outline(page)
-    print_table([path])
+    print_table([young])
     for text in page, capsys.readouterr().out:
-        assert "nano: not evaluated yet" in text
-
-
-def test_missing_trajectories_are_named(run):
+        assert "young: not evaluated yet" in text
     for path in (run / "trajectories").iterdir():
         path.unlink()
     page = page_of(run)
@@ -323,15 +296,13 @@ def test_missing_trajectories_are_named(run):
     assert "no episodes of training are recorded here." in page
 
 
-@pytest.mark.parametrize("name", [None, "empty", "gone", "file"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
-    given = [] if name is None else [tmp_path / name]
-    with pytest.raises(InvalidInput, match=name):
-        print_table(given)
-    with pytest.raises(InvalidInput, match=name):
-        write_report(given, tmp_path / "report.html")
+    for given, name in (([], "no run folder"), ([tmp_path / "empty"], "empty"), ([tmp_path / "gone"], "gone")):
+        with pytest.raises(InvalidInput, match=name):
+            print_table(given)
+        with pytest.raises(InvalidInput, match=name):
+            write_report(given, tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(
@@ -339,8 +310,6 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     [
         ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'stage'"),
         ("metrics.jsonl", "[]", "metrics.jsonl, line 1"),
-        ("metrics.jsonl", "{", "metrics.jsonl, line 1"),
-        ("throughput.jsonl", '{"iteration": 0, "seconds": NaN, "reflection_hit_rate": 0}', "throughput.jsonl, line 1"),
         ("throughput.jsonl", '{"iteration": 0, "seconds": 1e300, "reflection_hit_rate": 0}', "line 1 .*1e"),
         ("eval.jsonl", "{}", "eval.jsonl, line 1 .*'policy'"),
         ("stages.json", "{", "stages.json"),
@@ -358,11 +327,11 @@ def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, messa
     assert (run / "report.html").read_text(encoding="utf-8") == page
 
 
-@pytest.mark.parametrize("out", ["", "gone/report.html", "recipe.yaml/report.html"])
-def test_a_report_that_cannot_be_written_is_refused_and_leaves_nothing(run, out):
+def test_a_report_that_cannot_be_written_is_refused_and_leaves_nothing(run):
     before = sorted(run.iterdir())
-    with pytest.raises(InvalidInput):
-        write_report([run], run / out)
+    for out in ("", "gone/report.html", "recipe.yaml/report.html"):
+        with pytest.raises(InvalidInput):
+            write_report([run], run / out)
     assert sorted(run.iterdir()) == before
 
 
