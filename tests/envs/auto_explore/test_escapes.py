@@ -7,12 +7,10 @@ import platform
 import signal
 import socket
 import stat
-import subprocess
 import tempfile
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -23,10 +21,9 @@ from reflectrl.envs.auto_explore import calls
 from reflectrl.envs.auto_explore.entries import Entries
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
 
-TOKEN = "the-token-that-nobody-may-read"
-DEADLINE = 300.0
+TOKEN = "the-token-of-the-secret"
+DEADLINE_S = 300
 """Seconds within which every attempt is over, on a busy machine."""
-
 
 needs_bubblewrap = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 
@@ -34,47 +31,35 @@ needs_bubblewrap = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 def picture(folder: Path) -> dict[str, tuple[int, int, bytes | str]]:
     """Everything below ``folder``: kind and mode, time of change, content."""
     found: dict[str, tuple[int, int, bytes | str]] = {}
-    pending = [folder]
-    while pending:
-        for path in pending.pop().iterdir():
-            status = path.lstat()
-            content: bytes | str = b""
-            if stat.S_ISDIR(status.st_mode):
-                pending.append(path)
-            elif stat.S_ISLNK(status.st_mode):
-                content = str(path.readlink())
-            elif stat.S_ISREG(status.st_mode) and status.st_size < 100_000:
-                content = path.read_bytes()
-            found[str(path)] = (status.st_mode, status.st_mtime_ns, content)
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        content: bytes | str = str(path.readlink()) if path.is_symlink() else b""
+        if stat.S_ISREG(status.st_mode) and status.st_size < 100_000:
+            content = path.read_bytes()
+        found[str(path)] = (status.st_mode, status.st_mtime_ns, content)
     return found
 
 
-@dataclass
 class World:
-    """A repository, a folder beside it that is none of its business, and a sandbox full of traps."""
+    """A repository, a secret in a folder beside it, and a sandbox, made by ``open``."""
 
-    folder: Path
-    sandbox: Sandbox = field(init=False)
-
-    @property
-    def outside(self) -> Path:
-        return self.folder / "outside"
-
-    @property
-    def repository(self) -> Path:
-        return self.folder / "repository"
-
-    @property
-    def up(self) -> str:
-        """The way from the copy to the secret, through the folders above."""
-        return os.path.relpath(self.outside, self.sandbox.root)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.outside, self.repository = folder, folder / "outside", folder / "repository"
+        for path in ("outside/secret.txt", "outside/f.txt", "repository/.env", "repository/.git/config"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(TOKEN)
+        (self.repository / "src").mkdir()
+        (self.repository / "src" / "b.txt").write_text("b")
+        (self.repository / "a.txt").write_text("a")
+        (folder / "copies").mkdir()
 
     def open(self, **options) -> None:
         self.sandbox = Sandbox(self.repository, **options)
-        self.before = picture(self.outside), picture(self.repository)
+        self.up = os.path.relpath(self.outside, self.sandbox.root)
+        self._before = picture(self.outside), picture(self.repository)
 
     def run(self, command: str) -> Result:
-        """Play a command whose result is checked: nothing of the outside, nothing that a terminal obeys."""
+        """Play a command and check its result: nothing of the outside, nothing that a terminal obeys."""
         result = self.sandbox.run(command.replace("{up}", self.up).replace("{outside}", str(self.outside)))
         assert TOKEN not in result.output
         assert "root:" not in result.output, "that is /etc/passwd"
@@ -85,12 +70,8 @@ class World:
     def python(self, code: str) -> Result:
         return self.run(f"python -c {quote(code)}")
 
-    def check(self) -> None:
-        """The end of every attempt."""
-        assert (picture(self.outside), picture(self.repository)) == self.before
-
     def close(self) -> None:
-        self.check()
+        assert (picture(self.outside), picture(self.repository)) == self._before
         self.sandbox.close()
         assert list((self.folder / "copies").iterdir()) == []
 
@@ -98,68 +79,33 @@ class World:
 @pytest.fixture(autouse=True)
 def deadline():
     def late(*_):
-        raise TimeoutError(f"an attempt has not come back within {DEADLINE} seconds")
+        raise TimeoutError(f"an attempt has not come back within {DEADLINE_S} seconds")
 
     former = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+    signal.alarm(DEADLINE_S)
     yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.alarm(0)
     signal.signal(signal.SIGALRM, former)
-
-
-def make_world(folder: Path) -> World:
-    """A repository, a secret, and a place for copies."""
-    world = World(folder)
-    for path, text in {
-        "outside/secret.txt": TOKEN,
-        "outside/f.txt": TOKEN,
-        "repository/src/b.txt": "b",
-        "repository/a.txt": "a",
-        "repository/.env": TOKEN,
-        "repository/.git/config": TOKEN,
-    }.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    (folder / "copies").mkdir()
-    return world
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """A world of one's own, to be opened; ``close`` looks at it when the test is over."""
+    """A world to be opened; it is checked when the test is over."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
-    made = make_world(tmp_path)
+    made = World(tmp_path)
     yield made
     made.close()
 
 
-@pytest.fixture(scope="module")
-def traps(tmp_path_factory):
-    """Traps laid in the copy itself, as a program or a race would lay them: the copy would not have taken them over."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        folder = tmp_path_factory.mktemp("traps")
-        monkeypatch.setattr(tempfile, "tempdir", str(folder / "copies"))
-        world = make_world(folder)
-        world.open()
-        monkeypatch.chdir(world.sandbox.root)  # the path of a socket is short
-        lay_traps(world)
-    yield world
-    world.close()
-
-
 @pytest.fixture
-def trapped(traps):
-    """The world of traps, looked at after every attempt."""
-    yield traps
-    traps.check()
-    traps.sandbox.run("cd /")
-
-
-def lay_traps(world: World) -> None:
+def trapped(world, monkeypatch):
+    """A world with traps in the copy itself, as a program or a race would lay them: a copy takes none over."""
+    world.open()
     root = world.sandbox.root
+    monkeypatch.chdir(root)  # the path of a socket is short
     for name, target in {
         "out_file": f"{world.outside}/secret.txt",
-        "out_folder": os.path.relpath(world.outside, root),
+        "out_folder": world.up,
         "chain0": "chain1",
         "chain1": "src/../chain2",
         "chain2": f"{world.up}/secret.txt",
@@ -177,181 +123,82 @@ def lay_traps(world: World) -> None:
     }.items():
         (root / name).symlink_to(target)
     (root / ".env").write_text(TOKEN)
+    (root / ".git").mkdir()
+    (root / ".git" / "config").write_text(TOKEN)
     os.link(world.outside / "secret.txt", root / "hard")
     os.mkfifo(root / "fifo")
     (root / "ansi.txt").write_text("\x1b]0;title\x07\x1b[2J\x1b[8mhidden\r\n\x9b31m")
-    (root / "\x1b[31mred").write_text("x")
-    (root / "\udcff\udcfe").write_text("x")
-    (root / "line\nbreak").write_text("x")
+    for name in ("\x1b[31mred", "\udcff\udcfe", "line\nbreak"):
+        (root / name).write_text("x")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
     if os.geteuid() == 0:
         os.mknod("zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
     else:
         (root / "zero").symlink_to("/dev/zero")
+    return world
 
 
-LONG = "x" * 256
-FAR = "x/" * 2500
-
-READS = {
-    "parent": "cat {up}/secret.txt",
-    "parent_through_a_folder": "cat src/../{up}/secret.txt",
-    "parent_of_what_is_missing": "cat missing/../../{up}/secret.txt",
-    "parent_many_times": "cat " + "../" * 60 + "etc/passwd",
-    "parent_quoted": "cat '{up}/secret.txt'",
-    "parent_escaped": "cat \\.\\./{up}/secret.txt",
-    "absolute": "cat {outside}/secret.txt",
-    "etc_passwd": "cat /etc/passwd",
-    "two_slashes": "cat //etc/passwd",
-    "three_slashes": "cat ///etc//passwd",
-    "proc_root": "cat /proc/self/root/etc/passwd",
-    "proc_environ": "cat /proc/self/environ",
-    "dev_zero": "cat /dev/zero",
-    "dev_stdin": "cat /dev/stdin",
-    "percent_encoded": "cat %2e%2e/%2e%2e/etc/passwd",
-    "overlong_dots": "cat \uff0e\uff0e/secret.txt",
-    "backslashes": "cat '..\\..\\etc\\passwd'",
-    "home": "cat ~/.ssh/id_rsa",
-    "home_of_root": "cat ~root/.bashrc",
-    "file_url": "cat file:///etc/passwd",
-    "head": "head -n 5 {up}/secret.txt",
-    "tail": "tail -n 5 /../{up}/secret.txt",
-    "id_outside": "id {up}/secret.txt",
-    "id_absolute": "id /etc/passwd",
-    "cd_up": "cd ..",
-    "cd_far_up": "cd {up}",
-    "cd_absolute": "cd {outside}",
-    "cd_minus": "cd -",
-    "ls_up": "ls ..",
-    "ls_absolute": "ls {outside}",
-    "link_to_a_file": "cat out_file",
-    "link_to_a_folder": "cat out_folder/secret.txt",
-    "link_after_a_parent": "cat src/../out_file",
-    "link_cd": "cd out_folder",
-    "link_ls": "ls out_folder",
-    "link_ls_inside_parent": "ls src/up",
-    "link_head": "head out_file",
-    "link_tail": "tail out_file",
-    "link_id": "id out_file",
-    "link_chain": "cat chain0",
-    "link_to_itself": "cat loop",
-    "link_to_each_other": "cd ping",
-    "link_to_above": "cat above/secret.txt",
-    "link_to_above_and_back": "cat above/copy/a.txt",
-    "link_to_etc": "cat etc/passwd",
-    "link_to_proc_root": "cat system/etc/passwd",
-    "link_to_proc_cwd": "ls myself",
-    "link_to_a_hidden_file": "cat to_hidden",
-    "link_absolute_but_inside": "cat absolute_inside",
-    "hard_link": "cat hard",
-    "hard_link_head": "head hard",
-    "hard_link_id": "id hard",
-    "fifo": "cat fifo",
-    "fifo_tail": "tail fifo",
-    "socket": "cat socket",
-    "device": "cat zero",
-    "device_head": "head -n 1 zero",
-    "hidden_file": "cat .env",
-    "hidden_file_through_a_parent": "cat src/../.env",
-    "hidden_folder": "cat .git/config",
-    "hidden_ls": "ls .git",
-    "newline": "ls\ncat {outside}/secret.txt",
-    "semicolon": "ls; cat {outside}/secret.txt",
-    "pipe": "ls | cat {outside}/secret.txt",
-    "and": "ls && cat {outside}/secret.txt",
-    "background": "cat {outside}/secret.txt &",
-    "backtick": "cat `echo {outside}/secret.txt`",
-    "substitution": "cat $(echo {outside}/secret.txt)",
-    "input": "cat < {outside}/secret.txt",
-    "input_without_a_file": "cat<{outside}/secret.txt",
-    "process_substitution": "cat <(cat {outside}/secret.txt)",
-    "glob": "cat {up}/*",
-    "variable": "cat $HOME/../{up}/secret.txt",
-    "field_separator": "cat${IFS}{outside}/secret.txt",
-    "nul": "cat a.txt\0{up}/secret.txt",
-    "nul_quoted": "cat '{up}/secret.txt\0.txt'",
-    "quoted_semicolon": "cat 'a.txt;cat {outside}/secret.txt'",
-    "open_quote": "cat '{outside}/secret.txt",
-    "not_utf8": "cat \udcff\udcfe/../{up}/secret.txt",
-    "not_utf8_name": "cat \udcff\udcfe",
-    "escape_in_a_name": "cat '\x1b[31mred'",
-    "newline_in_a_name": "cat 'line\nbreak'",
-    "name_of_256_bytes": f"cat {LONG}",
-    "name_of_86_characters_and_258_bytes": "cat " + "日" * 86,
-    "path_of_5000_characters": f"cat {FAR}a.txt",
-    "path_of_5000_parents": "cat " + "src/../" * 700 + "{up}/secret.txt",
-    "shell": "sh -c 'cat {outside}/secret.txt'",
-    "python": "python -c 'print(open(\"{outside}/secret.txt\").read())'",
-    "path_to_a_command": "/bin/cat {outside}/secret.txt",
-}
-
-WRITES = {
-    "parent": "{up}/out.txt",
-    "parent_of_a_file_that_exists": "{up}/secret.txt",
-    "parent_in_quotes": "'../out'",
-    "absolute": "{outside}/secret.txt",
-    "etc": "/etc/x",
-    "tmp": "/tmp/x",
-    "link": "out_file",
-    "link_folder": "out_folder/new.txt",
-    "link_folder_that_exists": "out_folder/secret.txt",
-    "link_dangling": "dangling",
-    "link_chain": "chain0",
-    "link_loop": "loop",
-    "link_above": "above/x",
-    "hard_link": "hard",
-    "fifo": "fifo",
-    "socket": "socket",
-    "device": "zero",
-    "hidden": ".env",
-    "hidden_new": "src/.profile",
-    "hidden_folder": ".git/config",
-    "folder": "src",
-    "root": "/",
-    "dot": ".",
-    "dots": "..",
-    "missing_folder": "missing/x",
-    "newline": "'a\nb'",
-    "escape": "'\x1b[2J'",
-    "nul": "'a\0b'",
-    "not_utf8": "\udcff",
-    "name_of_256_bytes": LONG,
-    "path_of_5000_characters": FAR + "x",
-    "two_targets": "a > {outside}/x",
-    "pipe": "x | tee {outside}/x",
-    "nothing": "",
-    "empty": "''",
-}
+PLAIN = r"""
+{up} {up}/secret.txt {up}/new.txt src/../{up}/secret.txt missing/../../{up}/secret.txt '{up}/secret.txt' \.\./{up}
+.. /../{up}/secret.txt {outside} {outside}/secret.txt '{outside}/secret.txt /etc/passwd //etc/passwd ///etc//passwd
+/proc/self/root/etc/passwd /proc/self/environ /dev/zero /dev/stdin /tmp/x ~/.ssh/id_rsa ~root/.bashrc {up}/*
+$HOME/../{up}/secret.txt %2e%2e/%2e%2e/etc/passwd ．．/secret.txt '..\..\etc\passwd' file:///etc/passwd
+out_file out_folder out_folder/secret.txt out_folder/new.txt src/../out_file src/up chain0 loop ping above
+above/secret.txt above/copy/a.txt etc/passwd system/etc/passwd myself to_hidden dangling absolute_inside hard
+fifo socket zero .env src/../.env .git .git/config src/.profile
+"""
+"""Parents, absolute paths and what other programs expand; links; what is no file, and hidden files."""
+PATHS = [
+    *PLAIN.split(),
+    *("../" * 60 + "etc/passwd", "src/../" * 700 + "{up}/secret.txt", "x/" * 2500 + "a.txt", "x" * 256, "日" * 86),
+    *("'{up}/secret.txt\0.txt'", "a.txt\0{up}/secret.txt", "\udcff\udcfe", "\udcff\udcfe/../{up}/secret.txt"),
+    *("'\x1b[31mred'", "'line\nbreak'"),
+]
 
 
-@pytest.mark.parametrize("command", [pytest.param(command, id=name) for name, command in READS.items()])
-def test_nothing_outside_is_read(trapped, command):
-    result = trapped.run(command)
-    assert result.failed
-    assert result.answer is None
-    assert not result.ended
-    assert trapped.sandbox.cwd == PurePosixPath(".")
-
-
-@pytest.mark.parametrize("sign", [">", ">>"])
-@pytest.mark.parametrize("target", [pytest.param(target, id=name) for name, target in WRITES.items()])
-def test_nothing_outside_is_written(trapped, sign, target):
+@pytest.mark.parametrize("verb", ["cat", "head -n 1", "tail", "id", "cd", "ls", "echo written >", "echo written >>"])
+def test_no_path_leads_out(trapped, verb):
     before = trapped.sandbox.changes()
-    assert trapped.run(f"echo written {sign} {target}").failed
+    for path in PATHS:
+        result = trapped.run(f"{verb} {path}")
+        assert (result.failed, result.ended, result.answer) == (True, False, None), path
+        assert trapped.sandbox.cwd == PurePosixPath("."), path
     assert trapped.sandbox.changes() == before
 
 
-def test_the_traps_would_catch_whoever_follows_them(trapped):
+SHELL = r"""
+ls; cat {outside}/secret.txt
+ls | cat {outside}/secret.txt
+ls && cat {outside}/secret.txt
+cat {outside}/secret.txt &
+cat `echo {outside}/secret.txt`
+cat $(echo {outside}/secret.txt)
+cat<{outside}/secret.txt
+cat <(cat {outside}/secret.txt)
+cat${IFS}{outside}/secret.txt
+cat 'a.txt;cat {outside}/secret.txt'
+sh -c 'cat {outside}/secret.txt'
+python -c 'print(open("{outside}/secret.txt").read())'
+/bin/cat {outside}/secret.txt
+echo x > a > {outside}/x
+echo x | tee {outside}/x
+"""
+NO_FILES = ("", "''", "src", "/", ".", "missing/x", "'a\nb'", "'\x1b[2J'", "'a\0b'")
+
+
+def test_shell_syntax_and_names_of_no_file_are_refused(trapped):
+    before = trapped.sandbox.changes()
+    commands = SHELL.strip().splitlines()
+    for command in (*commands, "ls\ncat {outside}/secret.txt", "cd -", *(f"echo x > {name}" for name in NO_FILES)):
+        assert trapped.run(command).failed, command
+    assert trapped.sandbox.changes() == before
+
+
+def test_the_traps_lead_out_but_none_is_listed(trapped):
     root = trapped.sandbox.root
     for path in (f"{trapped.up}/secret.txt", "out_file", "out_folder/secret.txt", "chain0", "hard", "to_hidden"):
         assert (root / path).read_text() == TOKEN
-    assert subprocess.run(
-        ["sh", "-c", f"ls; cat {trapped.outside}/*"], capture_output=True, check=True
-    ).stdout.endswith(TOKEN.encode())
-
-
-def test_no_trap_is_listed(trapped):
     files = {Entry("a.txt", False), Entry("ansi.txt", False), Entry("hard", False), Entry("src", True)}
     assert set(trapped.sandbox.entries()) == files
     assert trapped.run("ls").output == "src/\na.txt\nansi.txt\nhard"
@@ -361,36 +208,10 @@ def test_no_trap_is_listed(trapped):
     assert {"\x1b", "\x9b"}.isdisjoint(ansi)
 
 
-def test_traps_of_a_repository_are_not_copied(world):
-    root = world.repository
-    (root / "out_file").symlink_to(world.outside / "secret.txt")
-    (root / "out_folder").symlink_to("../outside")
-    (root / "chain").symlink_to("out_file")
-    (root / "loop").symlink_to("loop")
-    os.mkfifo(root / "fifo")
-    os.link(root / "a.txt", root / "hard")
-    world.open()
-    assert sorted(world.sandbox.left_out) == ["chain", "fifo", "loop", "out_file", "out_folder"]
-    assert world.run("ls").output == "src/\na.txt\nhard"
-    assert not world.run("echo x > hard").failed
-    for name in ("out_file", "out_folder/secret.txt", "chain", "loop", "fifo"):
-        assert world.run(f"cat {name}").failed
-
-
 # ---- races -----------------------------------------------------------------------------------------------------------
 
 
-def swap(name: str, inside: Path, link: Path, stop: threading.Event) -> None:
-    """Let ``name`` be what lies inside and a link out of the sandbox in turns."""
-    place = inside.parent / name
-    while not stop.is_set():
-        os.rename(inside, place)  # noqa: PTH104
-        os.rename(place, inside)  # noqa: PTH104
-        os.rename(link, place)  # noqa: PTH104
-        os.rename(place, link)  # noqa: PTH104
-
-
-@pytest.mark.parametrize("command", ["cat place/f.txt", "ls place", "cd place", "echo x > place/f.txt", "cat f.txt"])
+@pytest.mark.parametrize("command", ["cat place/f.txt", "echo x > place/f.txt", "cat f.txt"])
 def test_a_race_does_not_lead_out(world, command):
     world.open()
     root = world.sandbox.root
@@ -399,21 +220,27 @@ def test_a_race_does_not_lead_out(world, command):
     (root / "file").write_text("inside")
     (root / "link").symlink_to(world.outside)
     (root / "file_link").symlink_to(world.outside / "secret.txt")
-    name, inside, link = ("place", "folder", "link") if "place" in command else ("f.txt", "file", "file_link")
+    names = ("place", "folder", "link") if "place" in command else ("f.txt", "file", "file_link")
+    place, inside, link = (root / name for name in names)
     stop = threading.Event()
-    swapping = threading.Thread(target=swap, args=(name, root / inside, root / link, stop))
+
+    def swap() -> None:
+        while not stop.is_set():
+            for one in (inside, link):
+                one.rename(place)
+                place.rename(one)
+
+    swapping = threading.Thread(target=swap)
     swapping.start()
     try:
         end = time.monotonic() + 0.3
-        results = []
+        failed = set()
         while time.monotonic() < end:
-            results.append(world.run(command))
-            assert "secret" not in results[-1].output
-            world.run("cd /")
+            failed.add(world.run(command).failed)
     finally:
         stop.set()
         swapping.join()
-    assert {result.failed for result in results} == {True, False}, "the race never took place"
+    assert failed == {True, False}, "the race never took place"
 
 
 def test_a_folder_that_moves_out_is_not_followed_up(world):
@@ -421,23 +248,24 @@ def test_a_folder_that_moves_out_is_not_followed_up(world):
     root = world.sandbox.root
     (root / "src" / "up").symlink_to("..")
     for _ in range(50):
-        os.rename(root / "src", world.folder / "moved")  # noqa: PTH104
+        (root / "src").rename(world.folder / "moved")
         assert world.run("cat src/up/secret.txt").failed
-        os.rename(world.folder / "moved", root / "src")  # noqa: PTH104
+        (world.folder / "moved").rename(root / "src")
         assert world.run("cat src/up/a.txt").output == "a"
 
 
 # ---- large things ----------------------------------------------------------------------------------------------------
 
 
-def test_a_huge_file_is_neither_read_nor_copied_whole(world):
+def test_what_is_huge_is_neither_read_nor_copied_nor_listed_whole(world):
     with (world.repository / "huge").open("wb") as file:
         file.truncate(10 * 1024**3)
     with pytest.raises(InvalidInput, match="10,737,418,240"):
         Sandbox(world.repository)
     (world.repository / "huge").unlink()
     world.open()
-    with (world.sandbox.root / "huge").open("wb") as file:
+    root = world.sandbox.root
+    with (root / "huge").open("wb") as file:
         file.write(b"text\n" * 10_000)
         file.truncate(10 * 1024**3)
     assert world.run("cat huge").output.startswith("text\ntext\n")
@@ -445,46 +273,27 @@ def test_a_huge_file_is_neither_read_nor_copied_whole(world):
     world.run("tail huge")
     with pytest.raises(WorkFailed):
         world.sandbox.changes()
-    (world.sandbox.root / "lines").write_text("\n" * 1_000_000)
+    (root / "lines").write_text("\n" * 1_000_000)
     assert world.run("cat lines").output.endswith("(cut after 4,000 characters)")
     assert world.run("tail -n 900000 lines").output.endswith("(only the last 4,000 characters)")
+    (root / "many").mkdir()
+    for number in range(1000):
+        (root / "many" / f"file{number:03d}").touch()
+    assert len(world.sandbox.entries(PurePosixPath("many"))) == 1000
+    assert world.run("ls many").output.endswith("(cut after 4,000 characters)")
 
 
-def test_a_folder_of_100000_files_is_listed_within_limits(tmp_path, monkeypatch):
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        (tmp_path / "empty").mkdir()
-        with Sandbox(tmp_path / "empty") as sandbox:
-            (sandbox.root / "many").mkdir()
-            fd = os.open(sandbox.root / "many", os.O_RDONLY)
-            for number in range(100_000):
-                os.close(os.open(f"file{number:06d}", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
-            os.close(fd)
-            output = sandbox.run("ls many").output
-            assert len(sandbox.entries(PurePosixPath("many"))) == 100_000
-            assert output.startswith("file000000\nfile000001\n")
-            assert output.endswith("(cut after 4,000 characters)")
-        assert list(Path(folder).iterdir()) == []
-
-
-def test_a_tree_of_1000_folders_is_copied_as_far_as_paths_go(tmp_path):
-    folders = ["r/" + "d/" * depth for depth in range(1001)]
-    for folder in folders:
-        (tmp_path / folder).mkdir()
-    (tmp_path / folders[50] / "deep.txt").write_text("deep")
-    try:
-        with Sandbox(tmp_path / "r") as sandbox:
-            assert sandbox.left_out == (f"{'d/' * 40}...",)
-            assert sandbox.run(f"cat {'d/' * 50}deep.txt").output == "deep"
-            assert not sandbox.run(f"cd {'d/' * 100}").failed
-            assert not sandbox.run(f"ls {'../' * 100}").failed
-            assert sandbox.run("ls " + "d/" * 1001).failed
-            assert sandbox.changes() == {}
-    finally:
-        (tmp_path / folders[50] / "deep.txt").unlink()
-        for folder in reversed(folders):
-            (tmp_path / folder).rmdir()
+def test_a_deep_tree_is_copied_as_far_as_a_hundred_folders(world):
+    deep = world.repository / ("d/" * 120)
+    deep.mkdir(parents=True)
+    (world.repository / ("d/" * 50) / "deep.txt").write_text("deep")
+    world.open()
+    assert world.sandbox.left_out == (f"{'d/' * 40}...",)
+    assert world.run(f"cat {'d/' * 50}deep.txt").output == "deep"
+    assert not world.run(f"cd {'d/' * 100}").failed
+    assert world.run(f"ls {'../' * 100}").output == "d/\nsrc/\na.txt"
+    assert world.run("ls " + "d/" * 101).failed
+    assert world.sandbox.changes() == {}
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------
@@ -500,10 +309,8 @@ def attempt(name, act):
 """Attempts print DONE when they succeed, and nothing but the kind of their error otherwise."""
 
 FORBIDDEN = {
-    "read_hostname": "open('/etc/hostname').read()",
     "read_passwd": "open('/etc/passwd').read()",
     "read_secret": "open('{outside}/secret.txt').read()",
-    "read_secret_relative": "open('{up}/secret.txt').read()",
     "read_repository": "open('{repository}/.env').read()",
     "read_folder_of_copies": "os.listdir('{copies}')",
     "read_home": "os.listdir('/home')",
@@ -511,7 +318,6 @@ FORBIDDEN = {
     "write_memory_of_the_first_process": "os.open('/proc/1/mem', os.O_WRONLY)",
     "read_system_settings": "os.listdir('/sys')",
     "write_outside": "open('{outside}/secret.txt', 'a')",
-    "write_etc": "open('/etc/x', 'w')",
     "write_root": "open('/x', 'w')",
     "write_usr": "open('/usr/x', 'w')",
     "write_interpreter": "open(os.__file__, 'a')",
@@ -564,6 +370,7 @@ def test_a_program_reaches_no_network(world):
             listening.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 listening.accept()
+    assert world.run("pip install reflectrl-no-such-package").failed
 
 
 CALLS = """
@@ -572,7 +379,6 @@ call = ctypes.CDLL(None, use_errno=True).syscall
 def refused(number, *arguments):
     return call(number, *(arguments or [0] * 6)) == -1 and ctypes.get_errno() == errno.ENOSYS
 """
-
 
 DANGEROUS = """
 add_key keyctl request_key bpf ptrace userfaultfd io_uring_setup perf_event_open process_vm_readv process_vm_writev kcmp
@@ -594,7 +400,7 @@ def test_a_program_makes_no_system_call_that_is_not_listed(world):
     world.open(programs=True)
     partly = {*calls.MAKERS_OF_SOCKETS, calls.CLONE, calls.IOCTL}
     listed = {number_of(call) for call in calls.ALLOWED | partly}
-    listed |= {335, 336}  # uretprobe and uprobe, which newer kernels filter for nobody, and which kill their caller
+    listed |= {335, 336}  # uretprobe and uprobe, which newer kernels filter for no program, and which kill their caller
     reachable = world.python(f"{CALLS}print([n for n in range(600) if n not in {listed} and not refused(n)])")
     assert reachable.output == "[]\n"
     assert listed.isdisjoint(map(number_of, DANGEROUS.split()))
@@ -629,20 +435,18 @@ def test_a_program_inherits_no_secret(world, monkeypatch):
     assert "PYTHONHASHSEED" in result.output
 
 
-def processes_with(mark: str) -> list[str]:
-    """Processes of this machine whose command line holds ``mark``."""
-    found = []
+def is_running(mark: str) -> bool:
+    """Return whether a process of this machine has ``mark`` in its command line."""
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and mark.encode() in (process / "cmdline").read_bytes():
-                found.append(process.name)
+                return True
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return False
 
 
 GREEDY = {
-    "fork_bomb": ("import os, time\nfor _ in range(9): os.fork()\ntime.sleep(60)", "processes and threads"),
     "endless_forks": (
         "import os, time\nend = time.time() + 5\nwhile time.time() < end: os.fork()",
         "processes and threads",
@@ -653,14 +457,11 @@ GREEDY = {
         "processes and threads",
     ),
     "memory": ("x = bytearray(5 << 30)", "MemoryError"),
-    "memory_bit_by_bit": ("x = []\nwhile True: x.append(bytes(range(256)) * 4096)", "MemoryError"),
     "memory_of_many": (
         "import os, time\nfor _ in range(3): os.fork()\nx = b'x' * (100 << 20)\ntime.sleep(60)",
         "bytes of memory",
     ),
     "endless_output": ("while True: print('x' * 1000)", "printed more than 4,000 characters"),
-    "endless_errors": ("import sys\nwhile True: sys.stderr.write('x' * 1000)", "printed more than 4,000 characters"),
-    "endless_loop": ("while True: pass", "took longer than 1 seconds"),
     "deaf_loop": (
         "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n"
         "    except OSError: pass\ntime.sleep(60)",
@@ -669,11 +470,10 @@ GREEDY = {
     "huge_file": ("f = open('huge', 'wb')\nwhile True: f.write(bytes(1 << 20))", "bytes"),
     # Looked at from time to time, so that how much more it writes is a matter of its pace.
     "many_files": (
-        "import time\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.02)\n"
-        "    open(f'{n}', 'wb').write(bytes(1 << 20))",
+        "import time\nfor n in range(10**6):\n    time.sleep(0.02)\n    open(f'{n}', 'wb').write(bytes(1 << 20))",
         "bytes",
     ),
-    "files_in_memory": ("n = 0\nwhile True:\n    n += 1\n    open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))", ""),
+    "files_in_memory": ("for n in range(10**6): open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))", ""),
 }
 
 
@@ -686,15 +486,12 @@ def test_a_greedy_program_is_stopped(world, code, reason):
     result = world.python(f"{code}\n# {mark}")
     assert result.failed
     assert reason in result.output
-    assert processes_with(mark) == []
+    assert not is_running(mark)
     assert sum(path.stat().st_size for path in world.sandbox.root.iterdir()) < 60 << 20
 
 
 CROWDS = {
-    "files": "for n in range(300): open(str(n), 'w').close()",
-    "folders": "for n in range(300): os.mkdir(str(n))",
-    "links": "for n in range(300): os.symlink('x', str(n))",
-    "hidden": "os.mkdir('.x')\nfor n in range(300): os.mkdir(f'.x/{n}')",
+    "hidden": "os.mkdir('.x')\nfor n in range(300): open(f'.x/{n}', 'w').close()",
     "deep": "for n in range(300): os.mkdir('d'); os.chdir('d')",
     "in_a_closed_folder": "os.mkdir('x')\nfor n in range(300): os.mkdir(f'x/{n}')\nos.chmod('x', 0)",
     "in_memory": "for n in range(300): os.mkdir(f'/tmp/{n}')",
@@ -703,14 +500,14 @@ CROWDS = {
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in CROWDS.items()])
-def test_a_program_that_makes_many_files_is_stopped(world, code):
+@pytest.mark.parametrize("place", CROWDS)
+def test_a_program_that_makes_many_files_is_stopped(world, place):
     world.open(programs=True, limits=Limits(write_files=200))
-    result = world.python(f"import os, time\n{code}\ntime.sleep(60)")
+    result = world.python(f"import os, time\n{CROWDS[place]}\ntime.sleep(60)")
     assert result.failed
     assert "files and folders" in result.output
     again = world.python("1")
-    assert again.failed == ("/" not in code or "x/" in code), "what is in memory is gone"
+    assert again.failed == ("memory" not in place), "what is in memory is gone"
     assert not again.failed or "are used up" in again.output
 
 
@@ -732,10 +529,7 @@ def test_a_program_does_not_outlive_its_command(world):
         f"        while True: open('/repository/alive', 'a').write('x')  # {mark}"
     )
     assert not result.failed
-    assert processes_with(mark) == []
-    before = world.sandbox.changes()
-    time.sleep(0.1)
-    assert world.sandbox.changes() == before
+    assert not is_running(mark)
 
 
 @needs_bubblewrap
@@ -744,21 +538,12 @@ def test_what_a_program_leaves_behind_does_not_lead_out(world):
     result = world.python(
         "import os, socket\n"
         f"os.symlink('{world.outside}/secret.txt', 'out'); os.symlink('{world.up}', 'folder')\n"
-        "os.symlink('/', 'root')\n"
         "os.mkfifo('fifo'); os.link('a.txt', 'hard'); socket.socket(socket.AF_UNIX).bind('socket')\n"
         "os.chmod('src', 0); os.mkdir('.hidden'); open('.hidden/x', 'w').write('x')"
     )
     assert not result.failed
-    for command in (
-        "cat out",
-        "cat folder/secret.txt",
-        "cat root/etc/passwd",
-        "cat fifo",
-        "cat socket",
-        "cat .hidden/x",
-    ):
+    for command in ("cat out", "cat folder/secret.txt", "cat fifo", "cat socket", "cat .hidden/x", "echo x > out"):
         assert world.run(command).failed
-    assert world.run("echo x > out").failed
     assert {entry.name for entry in world.sandbox.entries()} <= {"a.txt", "hard", "src"}
 
 
@@ -770,8 +555,3 @@ def test_a_program_may_delete_the_copy_and_nothing_else(world):
     assert world.run("ls").output == "this folder is empty."
     assert world.sandbox.changes() == {"a.txt": None, "src/b.txt": None}
     assert not world.run("python -c 1").failed
-    # nor what is too deep for anyone to follow
-    assert not world.python("import os\nfor _ in range(1100): os.mkdir('d' * 200); os.chdir('d' * 200)").failed
-    assert world.sandbox.changes() == {"a.txt": None, "src/b.txt": None}
-    for command in ("pip install reflectrl-no-such-package", "pip install ./src"):
-        assert world.run(command).failed

@@ -53,29 +53,24 @@ def sandbox(shop):
         ("ls", "people/\nREADME.md"),
         ("ls people", "leave/\nit's.md\ntwo words.md"),
         ("ls /people/leave", "athens.md"),
-        ("cat README.md", "# shop\nsells\ntea\n"),
         ("cat README.md people/leave/athens.md", "# shop\nsells\ntea\nsick notes go to Wanda\n"),
         ("cat 'people/two words.md'", "spaced\n"),
-        ("head -n 1 README.md", "# shop"),
-        ("head -n2 README.md", "# shop\nsells"),
-        ("head -2 README.md", "# shop\nsells"),
+        *(
+            (f"cat {path}", "quoted\n")
+            for path in ("people//it\\'s.md", "people/./it\\'s.md", "people/leave/../it\\'s.md")
+        ),
+        *((f"head {option} README.md", "# shop\nsells") for option in ("-n 2", "-n2", "-2")),
         ("head -n 0 README.md", ""),
         ("head README.md", "# shop\nsells\ntea\n"),
-        ("tail -n 1 README.md", "tea"),
         ("tail -n 2 README.md", "sells\ntea"),
         ("tail -n 999999999 README.md", "# shop\nsells\ntea"),
         ("tail -n 0 README.md", ""),
         ("echo  several   words 'and  quoted'", "several words and  quoted"),
         ("echo 'a > b' \\> \">>\"", "a > b > >>"),
-        # what a shell would expand is literal
-        ("echo * ? [a]", "* ? [a]"),
-        ("echo $HOME ${PATH}", "$HOME ${PATH}"),
-        ("echo ~ ~root", "~ ~root"),
-        ("echo {a,b} !x #y", "{a,b} !x #y"),
-        ('echo "$(ls) `ls`"', "$(ls) `ls`"),
+        ('echo * ? [a] $HOME ${PATH} ~ {a,b} !x #y "$(ls) `ls`"', "* ? [a] $HOME ${PATH} ~ {a,b} !x #y $(ls) `ls`"),
     ],
 )
-def test_commands_look_like_a_shell_s(sandbox, command, output):
+def test_commands_look_like_a_shell_s_that_expands_nothing(sandbox, command, output):
     assert sandbox.run(command) == Result(output)
     assert sandbox.changes() == {}
 
@@ -106,66 +101,55 @@ def test_id_and_exit_end_the_work(sandbox):
 
 
 @pytest.mark.parametrize(
-    ("command", "fact"),
+    ("fact", "commands"),
     [
-        ("", "''"),
-        ("sl", "'ls'"),
-        ("rm -rf /", "'rm'"),
-        ("python x.py", "'python'"),
-        ("pip list", "'pip'"),
-        *((command, "-n") for command in ("head", "head -n README.md", "tail -n x README.md", "head -n -1 README.md")),
-        *((command, "-n") for command in ("head -c 3 README.md", "tail a b")),
-        *((f"id{rest}", "") for rest in ("", " people", " missing", " README.md people", " ../shop/README.md")),
-        ("exit 1", "exit"),
-        ("cat", "cat"),
-        ("cat 'open", "quote"),
-        ("ls a b", "ls"),
-        ("ls -la", "-la"),
-        ("ls README.md", "README.md"),
-        ("cd README.md", "README.md"),
-        ("cd ..", ".."),
-        ("ls > x", "echo"),
-        ("echo x >", ">"),
-        ("echo x > a b", ">"),
-        ("echo x > a > b", ">"),
-        ("echo " + "x" * 70_000, "70,005"),
-        *((command, repr(sign)) for command, sign in (("ls; ls", ";"), ("ls | ls", "|"), ("ls && ls", "&"))),
-        *((command, repr(sign)) for command, sign in (("ls &", "&"), ("cat < README.md", "<"), ("ls `ls`", "`"))),
-        *((command, repr(sign)) for command, sign in (("ls $(ls)", "("), ("ls\nls", "\n"))),
+        ("''", [""]),
+        ("'ls'", ["sl"]),
+        ("'rm'", ["rm -rf /"]),
+        ("'python'", ["python x.py"]),
+        ("-n", ["head", "head -n README.md", "tail -n x README.md", "head -n -1 README.md", "tail a b"]),
+        ("id", ["id", "id README.md people"]),
+        ("people", ["id people"]),
+        ("missing", ["id missing", "cd missing", "ls missing"]),
+        ("exit", ["exit 1"]),
+        ("cat", ["cat"]),
+        ("quote", ["cat 'open"]),
+        ("ls", ["ls a b"]),
+        ("-la", ["ls -la"]),
+        ("README.md", ["ls README.md", "cd README.md", "ls README.md/x"]),
+        ("..", ["cd .."]),
+        ("echo", ["ls > x"]),
+        (">", ["echo x >", "echo x > a b", "echo x > a > b"]),
+        ("70,005", ["echo " + "x" * 70_000]),
+        *((repr(sign), [f"ls{sign}ls"]) for sign in ";|&<`(\n"),
     ],
 )
-def test_a_wrong_command_is_answered_with_one_sentence(sandbox, command, fact):
-    result = sandbox.run(command)
-    assert (result.failed, result.ended, result.answer) == (True, False, None)
-    assert fact in result.output
-    assert "\n" not in result.output
-    assert "python" not in result.output or "python" in command  # nothing that cannot be run here is offered
+def test_a_wrong_command_is_answered_with_one_sentence(sandbox, fact, commands):
+    for command in commands:
+        result = sandbox.run(command)
+        assert (result.failed, result.ended, result.answer) == (True, False, None)
+        assert fact in result.output
+        assert "\n" not in result.output
+        assert "python" not in result.output or "python" in command  # nothing that cannot be run here is offered
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 
 def test_long_output_is_cut_and_says_so(shop):
-    (shop / "long.txt").write_text("ä" * 500)
-    with Sandbox(shop, limits=Limits(output=100)) as sandbox:
-        cut = "ä" * 100 + "\n(cut after 100 characters)"
-        assert sandbox.run("cat long.txt").output == cut
-        assert sandbox.run("head long.txt").output == cut
-        assert sandbox.run("echo " + "ä" * 101).output == cut
-        assert sandbox.run("echo " + "ä" * 100).output == "ä" * 100
-
-
-def test_a_long_tail_shows_its_end(shop):
     (shop / "long.txt").write_text("€" * 5000 + "\nthe end\n", encoding="utf-8")
     (shop / "lines.txt").write_text("".join(f"{number}\n" for number in range(30)))
     with Sandbox(shop, limits=Limits(output=50)) as sandbox:
+        for command in ("cat long.txt", "head long.txt", "echo " + "€" * 51):
+            assert sandbox.run(command).output == "€" * 50 + "\n(cut after 50 characters)"
+        assert sandbox.run("echo " + "€" * 50).output == "€" * 50
         assert sandbox.run("tail long.txt").output == "€" * 42 + "\nthe end\n(only the last 50 characters)"
         assert sandbox.run("tail -n 1 long.txt").output == "the end"
         assert sandbox.run("head lines.txt").output.split() == [str(number) for number in range(10)]
         assert sandbox.run("tail lines.txt").output.split() == [str(number) for number in range(20, 30)]
 
 
-@pytest.mark.parametrize("content", [b"a\0b", b"\xff\xfe\x00", b"caf\xe9", b"\x89PNG\r\n", b"x" * 100 + b"\xc3"])
+@pytest.mark.parametrize("content", [b"a\0b", b"caf\xe9", b"x" * 100 + b"\xc3"])
 def test_binary_files_are_named_and_not_shown(shop, content):
     (shop / "data").write_bytes(content)
     with Sandbox(shop) as sandbox:
@@ -173,53 +157,50 @@ def test_binary_files_are_named_and_not_shown(shop, content):
             assert sandbox.run(command).output.strip() == f"data is binary, {len(content)} bytes"
 
 
-def test_output_has_no_control_characters_but_newline_and_tab(shop):
+def test_output_has_no_control_characters_but_newline_and_tab_and_whole_letters(shop):
     (shop / "ansi.txt").write_bytes(b"\x1b[31mred\x1b[0m\ttab\r\nbell\x07 \xc2\x9b2J back\x08\x7f")
-    with Sandbox(shop) as sandbox:
+    (shop / "empty").touch()
+    (shop / "border").write_bytes(b"x" * 8191 + "é".encode() * 10)  # where binary content is no longer looked for
+    with Sandbox(shop, limits=Limits(output=20_000)) as sandbox:
         assert sandbox.run("cat ansi.txt").output == "�[31mred�[0m\ttab\nbell� �2J back��"
         assert sandbox.run("echo '\x1b[2J\udcff'").output == "�[2J�"
-
-
-def test_an_empty_file_gives_nothing_and_a_character_may_lie_on_the_border_of_what_is_looked_at(shop):
-    (shop / "empty").touch()
-    (shop / "text").write_bytes(b"x" * 8191 + "é".encode() * 10)
-    with Sandbox(shop, limits=Limits(output=20_000)) as sandbox:
         assert sandbox.run("cat empty") == sandbox.run("tail empty") == Result("")
-        assert sandbox.run("cat text").output == "x" * 8191 + "é" * 10
+        assert sandbox.run("cat border").output == "x" * 8191 + "é" * 10
 
 
 # ---- entries and views -----------------------------------------------------------------------------------------------
 
 
-def test_entries_are_those_of_the_working_directory_or_of_a_folder(sandbox):
-    assert sandbox.entries() == (Entry("people", True), Entry("README.md", False))
-    assert sandbox.entries(PurePosixPath("people/leave")) == (Entry("athens.md", False),)
-    sandbox.run("cd people/leave")
-    assert sandbox.entries() == (Entry("athens.md", False),)
-    with pytest.raises(InvalidInput, match="missing"):
-        sandbox.entries(PurePosixPath("missing"))
+def test_entries_are_those_of_the_working_directory_or_of_a_folder(shop):
+    for name in ("B", "日本語"):
+        (shop / name).mkdir()
+    (shop / "to_folder").symlink_to("people")
+    (shop / "to_file").symlink_to("people/../README.md")
+    with Sandbox(shop) as sandbox:
+        folders = [Entry(name, folder=True) for name in ("B", "people", "to_folder", "日本語")]
+        assert sandbox.entries() == (*folders, Entry("README.md", False), Entry("to_file", False))
+        assert sandbox.entries(PurePosixPath("people/leave")) == (Entry("athens.md", False),)
+        sandbox.run("cd to_folder/leave")
+        assert (str(sandbox.cwd), sandbox.entries()) == ("people/leave", (Entry("athens.md", False),))
+        with pytest.raises(InvalidInput, match="missing"):
+            sandbox.entries(PurePosixPath("missing"))
 
 
-def test_views_share_files_and_not_the_working_directory(sandbox):
+def test_views_share_files_for_reading_and_not_the_working_directory(sandbox):
     sandbox.run("cd people")
-    first, second = sandbox.view(), sandbox.view()
-    first.run("cd people/leave")
-    assert [str(one.cwd) for one in (sandbox, first, second)] == ["people", "people/leave", "."]
-    assert first.root == second.root == sandbox.root
-    sandbox.run("echo shared > /new")
-    assert second.run("cat new").output == "shared\n"
-
-
-def test_a_view_reads_only_and_does_not_close_the_copy(sandbox):
-    with sandbox.view() as view:
-        assert view.run("echo x > new").failed
-        assert view.run("echo x >> README.md").failed
-        assert view.run("echo x").output == "x"
-    assert sandbox.changes() == {}
-    assert view.run("cat README.md") == sandbox.run("cat README.md")
+    with sandbox.view() as first:
+        second = sandbox.view()
+        first.run("cd people/leave")
+        assert [str(one.cwd) for one in (sandbox, first, second)] == ["people", "people/leave", "."]
+        sandbox.run("echo shared > /new")
+        assert second.run("cat new").output == "shared\n"
+        assert first.run("echo x > athens.md").failed
+        assert first.run("echo x >> /README.md").failed
+    assert sandbox.changes() == {"new": b"shared\n"}
+    assert not first.run("cat /README.md").failed  # a view does not close the copy
     sandbox.close()
     sandbox.close()
-    for one in (sandbox, view):
+    for one in (sandbox, first):
         for use in (lambda one=one: one.run("ls"), one.entries, one.view, one.changes):
             with pytest.raises(WorkFailed):
                 use()
@@ -267,20 +248,16 @@ def test_changes_are_new_changed_and_removed_files_since_the_copy_was_made(shop,
     assert (shop / "people/it's.md").read_text() == "quoted\n"
 
 
-def test_changes_too_large_to_hold_are_reported(shop):
-    with Sandbox(shop, limits=Limits(copy_bytes=10_000)) as sandbox:
-        with (sandbox.root / "sparse").open("wb") as file:
-            file.truncate(10_001)
-        with pytest.raises(WorkFailed, match="10,000"):
-            sandbox.changes()
-
-
-def test_writing_is_limited_in_all(shop):
-    with Sandbox(shop, limits=Limits(write_bytes=10)) as sandbox:
+def test_changes_and_writing_are_limited_in_all(shop):
+    with Sandbox(shop, limits=Limits(write_bytes=10, copy_bytes=10_000)) as sandbox:
         assert not sandbox.run("echo 1234 > a").failed
         assert not sandbox.run("echo 678 >> a").failed
         assert sandbox.run("echo 1 > b").failed
         assert sandbox.changes() == {"a": b"1234\n678\n"}
+        with (sandbox.root / "sparse").open("wb") as file:
+            file.truncate(10_001)
+        with pytest.raises(WorkFailed, match="10,000"):
+            sandbox.changes()
 
 
 # ---- the copy --------------------------------------------------------------------------------------------------------
@@ -294,6 +271,7 @@ def test_links_that_stay_inside_are_kept_and_others_left_out(shop):
         "second": "inside",
         "absolute": str(shop / "README.md"),
         "outside": "../copies",
+        "chain": "outside",
         "broken": "missing",
         "hidden": ".env",
         "loop": "loop",
@@ -303,8 +281,9 @@ def test_links_that_stay_inside_are_kept_and_others_left_out(shop):
     with Sandbox(shop) as sandbox:
         kept = {path.name for path in sandbox.root.iterdir() if path.is_symlink()}
         assert kept == {"inside", "folder", "through", "second"}
-        assert sorted(sandbox.left_out) == ["absolute", "broken", "hidden", "loop", "outside"]
+        assert sorted(sandbox.left_out) == ["absolute", "broken", "chain", "hidden", "loop", "outside"]
         assert sandbox.run("cat folder/athens.md").output == "sick notes go to Wanda\n"
+        assert sandbox.run("id folder/../leave/athens.md").answer == "people/leave/athens.md"
 
 
 def test_special_files_and_odd_names_are_left_out_and_the_first_hundred_named(shop, monkeypatch):
@@ -409,7 +388,9 @@ def test_a_copy_goes_with_its_last_user(shop, copies):
     assert list(copies.iterdir()) == []
 
 
-SCRIPT = """
+# ---- not even after a SIGKILL ----------------------------------------------------------------------------------------
+
+HOLDER = """
 import os, sys
 from pathlib import Path
 from reflectrl.envs.auto_explore.sandbox import Sandbox
@@ -418,34 +399,9 @@ child = os.fork()
 if child == 0:
     sys.exit(0)  # runs what a process does at its end, as its parent will
 os.waitpid(child, 0)
-sys.stdout.write(sandbox.run("ls").output)
+print(sandbox.root, flush=True)
+input()
 raise RuntimeError("the end")
-"""
-
-
-def test_a_copy_goes_with_the_interpreter_and_not_with_a_forked_child(shop, copies):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(shop)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TMPDIR": str(copies)},
-    )
-    assert done.stdout == "people/\nREADME.md"
-    assert done.stderr.endswith("RuntimeError: the end\n")
-    assert list(copies.iterdir()) == []
-
-
-# ---- not even after a SIGKILL ----------------------------------------------------------------------------------------
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from reflectrl.envs.auto_explore.sandbox import Sandbox
-sandbox = Sandbox(Path(sys.argv[1]))
-sys.stdout.write(str(sandbox.root) + chr(10))
-sys.stdout.flush()
-time.sleep(3600)
 """
 
 
@@ -454,10 +410,18 @@ def holder(shop, copies):
     """A program with a sandbox, and its root."""
     env = {**os.environ, "TMPDIR": str(copies)}
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(shop)], stdout=subprocess.PIPE, text=True, env=env
+        [sys.executable, "-c", HOLDER, str(shop)], stdin=-1, stdout=-1, stderr=-1, text=True, env=env
     ) as held:
         yield held, Path(held.stdout.readline().strip())
         held.kill()
+
+
+def test_a_copy_goes_with_the_interpreter_and_not_with_a_forked_child(copies, holder):
+    program, root = holder
+    assert (root / "README.md").exists()
+    _, said = program.communicate("\n")
+    assert said.endswith("RuntimeError: the end\n")
+    assert list(copies.iterdir()) == []
 
 
 def test_the_copy_of_a_killed_program_is_removed_when_the_next_is_made_and_not_before(shop, copies, holder):
@@ -499,7 +463,7 @@ def test_what_others_may_have_made_is_left_alone(shop, copies):
         assert (copies / f"{PREFIX}link").is_symlink()
 
 
-def test_many_that_start_at_once_do_not_take_each_others_folders():
+def test_many_that_start_at_once_do_not_take_each_others_folders_and_keep_no_handle():
     def use(_):
         scratch = Scratch()
         (scratch.folder / "file").write_text("mine")
@@ -507,37 +471,8 @@ def test_many_that_start_at_once_do_not_take_each_others_folders():
         scratch.close()
         return read
 
-    with ThreadPoolExecutor(8) as threads:
-        assert set(threads.map(use, range(400))) == {"mine"}
-
-
-def test_a_scratch_folder_keeps_no_handle_once_it_is_closed():
+    gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(5):
-        Scratch().close()
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(use, range(200))) == {"mine"}
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-MOVES = """
-import os, sys
-from pathlib import Path
-from reflectrl.envs.auto_explore.scratch import Scratch
-
-scratch = Scratch()
-for number in range(100):
-    (scratch.folder / "wide" / str(number) / "inner").mkdir(parents=True)
-os.chdir(scratch.folder)
-for _ in range(100):
-    os.mkdir("deep")
-    os.chdir("deep")
-os.chdir("/")
-moves = []
-sys.addaudithook(lambda event, _: moves.append(event) if event == "os.rename" else None)
-scratch.close()
-print(len(moves), scratch.folder.exists())
-"""
-
-
-def test_folders_are_removed_where_they_lie_unless_they_lie_deep():
-    done = subprocess.run([sys.executable, "-c", MOVES], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("2 False\n", "")
