@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
 import shutil
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -49,10 +49,12 @@ def begin(env, file, **options):
 
 
 def play(env, *actions):
-    done = None
+    """The last step of ``actions``, and what is reflected on each of them."""
+    said = []
     for action in actions:
         done = env.step(action)
-    return done
+        said.append(env.reflection())
+    return done, said
 
 
 def play_expert(env):
@@ -85,46 +87,33 @@ def commands_to(file):
 # ---- it is an environment --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"page": 2, "horizon": 40}, {"leave_out": 0.5}, {"page": 3, "listing": False, "output": 7, "leave_out": 0.3}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"page": 3, "listing": False, "output": 7, "leave_out": 0.3}], ids=str)
 def test_it_passes_our_checks(shop, options):
     check_env(AutoExplore(str(shop), **options), episodes=9)
     check_env(AutoExplore(**options), episodes=2)
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
+    ("option", "value", "fact"),
     [
-        ("page", 1),
-        ("page", "20"),
-        ("output", 0),
-        ("horizon", 0),
-        ("leave_out", 1.0),
-        ("leave_out", -0.1),
-        ("leave_out", float("nan")),
-        ("leave_out", "0.3"),
-        ("dataset", None),
-        ("dataset", ""),
-        ("dataset", "company:nan"),
-        ("pages", 3),
+        *(("page", value, "page") for value in (1, "20")),
+        ("output", 0, "output"),
+        *(("leave_out", value, "leave_out") for value in (1.0, -0.1, float("nan"), "0.3")),
+        ("dataset", None, "dataset"),
+        ("dataset", "", "''"),
+        ("dataset", "company:nan", "'company:nan'"),
     ],
 )
-def test_a_bad_option_is_refused(shop, option, value):
-    with pytest.raises(InvalidInput, match=option if value not in ("", "company:nan") else repr(value)):
+def test_a_bad_option_is_refused(shop, option, value, fact):
+    with pytest.raises(InvalidInput, match=fact):
         make_env("auto_explore", **{"dataset": str(shop), option: value})
 
 
-@pytest.mark.parametrize("content", [{}, {"a.md": "# sick notes\n\nyes\n"}, {"a.bin": "\0"}, {".git/config": "x"}])
-def test_a_repository_with_too_few_questions_is_refused(tmp_path, content):
-    (tmp_path / "bare").mkdir()
-    for name, text in content.items():
-        (tmp_path / "bare" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "bare" / name).write_text(text)
-    with pytest.raises(InvalidInput, match=f"{int('a.md' in content)} files"):
-        AutoExplore(str(tmp_path / "bare"))
+@pytest.mark.parametrize(("file", "text"), [("a.md", "# sick notes\n\nyes\n"), ("a.bin", "\0")])
+def test_a_repository_with_too_few_questions_is_refused(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(InvalidInput, match=f"{int(file == 'a.md')} files"):
+        AutoExplore(str(tmp_path))
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -133,10 +122,11 @@ def test_a_repository_with_too_few_questions_is_refused(tmp_path, content):
 def test_every_file_of_a_folder_is_asked_about_in_one_split(shop):
     env = AutoExplore(str(shop))
     assert [len(env.tasks(split)) for split in SPLITS] == [6, 3, 3]
-    asked = {task.options["file"]: task.options["question"] for task in every_task(env)}
+    asked = {task.options["file"]: task.options["question"].lower() for task in every_task(env)}
     assert sorted(asked) == sorted(str(path.relative_to(shop)) for path in shop.rglob("*.md"))
-    assert all(SUBJECTS[str(Path(file).parent).strip(".")] in question.lower() for file, question in asked.items())
-    assert all(Path(file).stem in question.lower() for file, question in asked.items())
+    for file, question in asked.items():
+        assert SUBJECTS[str(Path(file).parent).strip(".")] in question
+        assert Path(file).stem in question
     assert {task.options["repository"] for task in every_task(env)} == {"shop"}
 
 
@@ -151,14 +141,12 @@ def test_ids_begin_with_the_depth_so_that_a_stage_of_a_curriculum_selects_them()
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
-        ({}, "'t'"),
-        ({"question": " \n"}, "'t'"),
-        ({"question": 3}, "'t'"),
+        *((options, "'t'") for options in ({}, {"question": " \n"}, {"question": 3})),
         ({"question": "Where?"}, "'None'.*shop"),
         ({"question": "Where?", "repository": "shp"}, "'shp'.*'shop'"),
         *(
             ({"question": "Where?", "repository": "shop", "file": file}, f"'{file}'")
-            for file in ("rome.md", "people", "/cairo.md", "people/../cairo.md", "")
+            for file in ("rome.md", "people", "")
         ),
     ],
 )
@@ -172,10 +160,9 @@ def test_a_dataset_that_was_written_is_played(shop, tmp_path):
     write_dataset(tmp_path / "data", dataset)
     shutil.rmtree(shop)
     env = AutoExplore(dataset=str(tmp_path / "data"))
-    for split in SPLITS:
-        rows = dataset.questions[split]
-        assert [task.id for task in env.tasks(split)] == [row.id for row in rows]
+    for split, rows in dataset.questions.items():
         for task, row in zip(env.tasks(split), rows, strict=True):
+            assert task.id == row.id
             text, _ = env.reset(options={"task": task})
             assert text.startswith(f"Question: {row.question}\nFolder: /\n")
             assert tuple(play_expert(env)) == row.commands
@@ -184,52 +171,29 @@ def test_a_dataset_that_was_written_is_played(shop, tmp_path):
 # ---- rewards and ends ------------------------------------------------------------------------------------------------
 
 
-def test_a_step_costs_one_and_the_right_file_pays_fifteen_over_the_horizon(shop):
-    env = AutoExplore(str(shop))
-    begin(env, "people/cairo.md")
-    assert env.step("cd people")[1:4] == (pytest.approx(-1 / 15), False, False)
-    _, reward, terminated, truncated, info = env.step("id cairo.md")
-    assert (reward, terminated, truncated, info["success"]) == (pytest.approx(14 / 15), True, False, True)
-    assert env.answer == "people/cairo.md"
-
-
-def test_only_the_right_file_is_a_success_and_any_other_costs_fifteen(shop):
+def test_a_step_costs_one_and_only_the_right_file_pays_fifteen_over_the_horizon(shop):
     env = AutoExplore(str(shop), horizon=30)
-    succeeded = []
-    for where in SUBJECTS:
-        for city in CITIES:
-            begin(env, "people/cairo.md")
-            path = PurePosixPath(where, f"{city}.md")
-            *way_there, name = commands_to(str(path))
-            play(env, *way_there)
-            _, reward, terminated, truncated, info = env.step(name)
-            assert (terminated, truncated, env.answer) == (True, False, str(path))
-            assert reward == pytest.approx((14 if info["success"] else -16) / 30)
-            succeeded += [env.answer] * info["success"]
-    assert succeeded == ["people/cairo.md"]
+    for where, city in itertools.product(SUBJECTS, CITIES):
+        begin(env, "people/cairo.md")
+        path = PurePosixPath(where, f"{city}.md")
+        *way, name = commands_to(path)
+        assert [env.step(action)[1:4] for action in way] == [(-1 / 30, False, False)] * len(way)
+        _, reward, terminated, truncated, info = env.step(name)
+        assert (terminated, truncated, env.answer, env.expert()) == (True, False, str(path), None)
+        assert info["success"] == (str(path) == "people/cairo.md")
+        assert reward == (14 if info["success"] else -16) / 30
 
 
-def test_the_horizon_truncates_and_costs_fifteen_too(shop):
-    env = AutoExplore(str(shop), horizon=4)
-    begin(env, "cairo.md")
-    steps = [env.step(action) for action in ("cd people", "cd leave", "cd ..", "cd ..")]
-    assert [(reward, terminated, truncated) for _, reward, terminated, truncated, _ in steps] == [
-        *[(-1 / 4, False, False)] * 3,
-        (-16 / 4, False, True),
-    ]
-    assert not steps[-1][4]["success"]
-    assert env.answer is None
-    with pytest.raises(InvalidInput, match="after the episode had ended"):
-        env.step("id cairo.md")
-
-
-@pytest.mark.parametrize(("city", "reward"), [("cairo", 14 / 2), ("athens", -16 / 2)])
-def test_a_file_that_is_named_with_the_last_step_ends_the_episode_itself(shop, city, reward):
+def test_the_horizon_truncates_and_costs_fifteen_too_unless_its_last_step_names_a_file(shop):
     env = AutoExplore(str(shop), horizon=2)
     begin(env, "people/cairo.md")
-    _, got, terminated, truncated, info = play(env, "cd people", f"id {city}.md")
-    assert (got, terminated, truncated, info["success"]) == (reward, True, False, city == "cairo")
-    assert env.expert() is None
+    assert env.step("cd people")[1] == -1 / 2
+    _, reward, terminated, truncated, info = env.step("cd leave")
+    assert (reward, terminated, truncated, info["success"], env.answer) == (-16 / 2, False, True, False, None)
+    for city, reward in (("cairo", 14 / 2), ("athens", -16 / 2)):
+        begin(env, "people/cairo.md")
+        done, _ = play(env, "cd people", f"id {city}.md")
+        assert done[1:4] == (reward, True, False)
 
 
 def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop):
@@ -237,14 +201,13 @@ def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop
     for file in ({"file": None}, {}):
         env.reset(options={"task": Task("t", {"repository": "shop", "question": "Where?", **file})})
         assert (env.answer, env.expert(), env.reflection(), env.spoiler()) == (None, None, None, None)
-        rewards = [env.step("cd people")[1]]
-        assert env.reflection() is None
-        _, reward, terminated, _, info = env.step("id cairo.md")
-        assert [*rewards, reward] == [-1 / 3] * 2
-        assert (terminated, info["success"], env.answer) == (True, False, "people/cairo.md")
+        done, said = play(env, "cd people", "id cairo.md")
+        assert said == [None, None]
+        assert done[1:4] == (-1 / 3, True, False)
+        assert (done[4]["success"], env.answer) == (False, "people/cairo.md")
     begin(env, None)
-    _, reward, terminated, truncated, _ = play(env, "cd people", "cd ..", "cd people")
-    assert (reward, terminated, truncated, env.answer) == (-1 / 3, False, True, None)
+    done, _ = play(env, "cd people", "cd ..", "cd people")
+    assert (*done[1:4], env.answer) == (-1 / 3, False, True, None)
 
 
 # ---- expert ----------------------------------------------------------------------------------------------------------
@@ -254,7 +217,7 @@ def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop
 def test_the_expert_takes_a_shortest_way_from_wherever_it_is_and_its_reflections_name_no_command(page):
     env = AutoExplore(page=page, horizon=60)
     rng = random.Random(0)
-    for task in rng.sample(every_task(env), 60):
+    for task in rng.sample(every_task(env), 30):
         file = PurePosixPath(task.options["file"])
         env.reset(options={"task": task})
         assert env.mistaken() is None
@@ -272,45 +235,33 @@ def test_the_expert_takes_a_shortest_way_from_wherever_it_is_and_its_reflections
         assert len(actions) == shortest if page == 20 else len(actions) >= shortest
 
 
-def distances(env, file):
-    """Fewest commands to ``file`` from every state that can be reached without reading: a search through replays."""
-    begin(env, file)
-    origin = env.observation.text
-    ways, before, goals = {origin: ()}, {}, set()
-    waiting = deque([origin])
-    while waiting:
-        state = waiting.popleft()
+def test_no_way_through_ranges_is_shorter_than_the_experts(shop):
+    env = AutoExplore(str(shop), page=2, horizon=1000)
+
+    def expert_steps(at):
+        env.restore(at)
+        return len(play_expert(env))
+
+    for file in ("people/leave/athens.md", "berlin.md"):
         begin(env, file)
-        play(env, *ways[state])
-        at = env.snapshot()
-        for action in [action for action in env.observation.actions if not action.startswith("cat ")]:
+        waiting, states = [env.snapshot()], set()
+        while waiting:
+            at = waiting.pop()
             env.restore(at)
-            _, _, terminated, _, info = env.step(action)
-            if terminated:
-                goals |= {state} if info["success"] else set()
+            if env.observation.text in states:
                 continue
-            following = env.observation.text
-            before.setdefault(following, set()).add(state)
-            if following not in ways:
-                ways[following] = (*ways[state], action)
-                waiting.append(following)
-    left, frontier, steps = {}, goals, 1
-    while frontier:
-        left |= dict.fromkeys(frontier, steps)
-        frontier = {state for found in frontier for state in before.get(found, ())} - left.keys()
-        steps += 1
-    return ways, left
-
-
-@pytest.mark.parametrize("file", ["people/leave/athens.md", "people/cairo.md", "berlin.md"])
-def test_no_way_through_ranges_is_shorter_than_the_experts(shop, file):
-    env = AutoExplore(str(shop), page=2, horizon=60)
-    ways, left = distances(env, file)
-    assert len(ways) == len(left) > 10
-    for state, actions in ways.items():
-        begin(env, file)
-        play(env, *actions)
-        assert len(play_expert(env)) == left[state]
+            states.add(env.observation.text)
+            steps = expert_steps(at)
+            env.restore(at)
+            for action in [action for action in env.observation.actions if not action.startswith("cat ")]:
+                env.restore(at)
+                _, _, terminated, _, info = env.step(action)
+                if terminated:
+                    assert steps == 1 or not info["success"]
+                else:
+                    waiting.append(env.snapshot())
+                    assert steps <= 1 + expert_steps(waiting[-1])
+        assert len(states) > 10
 
 
 # ---- hints -----------------------------------------------------------------------------------------------------------
@@ -319,11 +270,8 @@ def test_no_way_through_ranges_is_shorter_than_the_experts(shop, file):
 def test_reflections_by_hand(shop):
     env = AutoExplore(str(shop))
     begin(env, "people/cairo.md")
-    said = [env.reflection()]
-    for action in ("cat dublin.md", "cd people", "cd leave", "cat cairo.md", "cd ..", "cat cairo.md", "id dublin.md"):
-        env.step(action)
-        said.append(env.reflection())
-    assert said == [
+    first, (_, said) = env.reflection(), play(env, "cat dublin.md", "cd people", "cd leave", "cat cairo.md", "cd ..")
+    assert [first, *said, *play(env, "cat cairo.md", "id dublin.md")[1]] == [
         "cairo is further down.",
         "Mistake. cairo is further down.",
         "Good. cairo is in this folder.",
@@ -338,6 +286,10 @@ def test_reflections_by_hand(shop):
     assert env.spoiler() == "The best next action is: cd people. The file is /people/cairo.md."
     play(env, "cd people", "id cairo.md")
     assert env.spoiler() == "The file is /people/cairo.md."
+    env = AutoExplore(str(shop), page=2)
+    begin(env, "cairo.md")
+    _, said = play(env, "ls people..athens.md", "ls", "ls berlin.md..dublin.md", "ls berlin.md..berlin.md", "ls")
+    assert [words.partition(".")[0] for words in said] == ["Mistake", "Good", "Good", "Mistake", "Good"]
 
 
 @pytest.mark.parametrize("listing", [True, False])
@@ -345,13 +297,10 @@ def test_the_file_s_name_is_said_only_where_the_text_shows_it(shop, listing):
     (shop / "people" / "zurich.md").write_text("# Swiss holidays\n")
     env = AutoExplore(str(shop), listing=listing)
     begin(env, "people/zurich.md")
-    said = [env.reflection()]
-    for action in ("cd people", "cd leave", "cd ..", "cat zurich.md"):
-        env.step(action)
-        said.append(env.reflection())
-    name = "zurich" if listing else "The file"
-    here = f"Good. {name} is in this folder."
-    assert said == ["The file is further down.", here, "Mistake. The file is not here.", here, here]
+    here = f"Good. {'zurich' if listing else 'The file'} is in this folder."
+    assert env.reflection() == "The file is further down."
+    _, said = play(env, "cd people", "cd leave", "cd ..", "cat zurich.md")
+    assert said == [here, "Mistake. The file is not here.", here, here]
 
 
 def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_reflection(shop):
@@ -365,16 +314,6 @@ def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_refl
     assert env.secrets() == ["people"]
 
 
-def test_reflections_on_ranges_by_hand(shop):
-    env = AutoExplore(str(shop), page=2)
-    begin(env, "cairo.md")
-    said = []
-    for action in ("ls people..athens.md", "ls", "ls berlin.md..dublin.md", "ls berlin.md..berlin.md", "ls"):
-        env.step(action)
-        said.append(env.reflection().partition(".")[0])
-    assert said == ["Mistake", "Good", "Good", "Mistake", "Good"]
-
-
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
@@ -383,17 +322,8 @@ def test_the_text_and_the_menu_of_the_start(shop):
     text, info = begin(env, "cairo.md", question="Where  are\nsick notes?")
     assert text == f"{env.observation.task}\n{env.observation.text}"
     assert text == "Question: Where are sick notes?\nFolder: /\nHere: people/ athens.md berlin.md cairo.md dublin.md"
-    assert info["actions"] == (
-        "id athens.md",
-        "id berlin.md",
-        "id cairo.md",
-        "id dublin.md",
-        "cd people",
-        "cat athens.md",
-        "cat berlin.md",
-        "cat cairo.md",
-        "cat dublin.md",
-    )
+    names, read = ([f"{verb} {city}.md" for city in CITIES] for verb in ("id", "cat"))
+    assert info["actions"] == (*names, "cd people", *read)
 
 
 # ---- distractor leave-out --------------------------------------------------------------------------------------------
@@ -412,16 +342,14 @@ def seen(env, task, seed):
 def test_what_leads_to_the_answer_is_never_left_out_and_the_rest_for_the_whole_episode(shop):
     env = AutoExplore(str(shop), leave_out=0.99)
     for task in every_task(env):
-        for seed in range(5):
-            env.reset(seed=seed, options={"task": task})
-            assert play_expert(env) == commands_to(task.options["file"])
+        env.reset(seed=0, options={"task": task})
+        assert play_expert(env) == commands_to(task.options["file"])
+    assert len(begin(env, None)[1]["actions"]) == 9
     env = AutoExplore(str(shop), leave_out=0.5)
-    begin(env, "people/leave/cairo.md")
-    first = env.observation.actions
+    first = begin(env, "people/leave/cairo.md")[1]["actions"]
     play(env, "cd people", "cd leave", "cd ..", "cd ..")
     assert env.observation.actions == first
     assert len(first) < 9
-    assert len(begin(AutoExplore(str(shop), leave_out=0.99), None)[1]["actions"]) == 9
 
 
 def test_the_seed_decides_what_is_left_out():
@@ -440,26 +368,20 @@ def test_the_seed_decides_what_is_left_out():
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", ["cd leave", "cat cairo.md", "id cairo.md", "cd .."])
-def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_another(shop, copies, action):
+def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_another(shop, copies):
     env = AutoExplore(str(shop))
-    begin(env, "people/cairo.md")
-    env.step("cd people")
-    [copy] = copies.glob("*/copy")
-    shutil.rmtree(copy)
-    with pytest.raises(WorkFailed, match=f"'{action}'"):
-        env.step(action)
+    for action in ("cd leave", "cat cairo.md", "id cairo.md", "cd .."):
+        begin(env, "people/cairo.md")
+        env.step("cd people")
+        [copy] = copies.glob("*/copy")
+        shutil.rmtree(copy)
+        with pytest.raises(WorkFailed, match=f"'{action}'"):
+            env.step(action)
     begin(env, "people/cairo.md")
     assert play_expert(env) == ["cd people", "id cairo.md"]
-    assert len(list(copies.glob("*/copy"))) == 1
-
-
-def test_a_copy_that_lost_the_file_is_an_error_and_the_next_episode_has_another(shop, copies):
-    """A cleaner of temporary files may take the oldest ones first."""
-    env = AutoExplore(str(shop))
-    begin(env, "people/cairo.md")
     [copy] = copies.glob("*/copy")
-    (copy / "people" / "cairo.md").unlink()
+    begin(env, "people/cairo.md")
+    (copy / "people" / "cairo.md").unlink()  # a cleaner of temporary files may take the oldest ones first
     env.step("cd people")
     with pytest.raises(WorkFailed, match=r"people/cairo\.md"):
         env.expert()
@@ -472,47 +394,16 @@ def test_a_copy_that_lost_the_file_is_an_error_and_the_next_episode_has_another(
         begin(env, "cairo.md")
 
 
-ROOT_READS_ALL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
-"""Takes that right away."""
-
-
-def run_elsewhere(code, shop, folder, before=()):
-    """Run ``code`` in a process of its own whose temporary files go to ``folder``."""
-    folder.mkdir()
-    command = [*before, sys.executable, "-c", code, str(shop)]
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
-@pytest.mark.skipif(bool(ROOT_READS_ALL) and not shutil.which("setpriv"), reason="root reads everything")
-def test_what_may_not_be_read_is_not_there(shop, tmp_path):
-    (shop / "secret.md").write_text("# secret sauce in Rome\n\nno\n")
-    (shop / "vault").mkdir()
-    (shop / "vault" / "key.md").write_text("# spare keys in Rome\n\nno\n")
-    (shop / "secret.md").chmod(0)
-    (shop / "vault").chmod(0)
-    code = (
-        "import sys; from reflectrl.core import check_env; from reflectrl.envs.auto_explore import AutoExplore\n"
-        "env = AutoExplore(sys.argv[1]); check_env(env); env.reset(seed=0); print(env.observation.text)\n"
-        "print(*(task.options['file'] for split in ('train', 'validation', 'test') for task in env.tasks(split)))"
-    )
-    done = run_elsewhere(code, shop, tmp_path / "temporary", ROOT_READS_ALL)
-    (shop / "vault").chmod(0o700)
-    assert done.returncode == 0, done.stderr
-    assert "athens.md" in done.stdout
-    assert "secret" not in done.stdout
-    assert "vault" not in done.stdout
-
-
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "env.step('fly')"])
-def test_nothing_temporary_stays_behind(shop, tmp_path, end):
+def test_nothing_temporary_stays_behind(shop, tmp_path):
     code = (
         "import os, sys; from reflectrl.envs.auto_explore import AutoExplore\n"
         "company, env = AutoExplore(), AutoExplore(sys.argv[1])\n"
         "company.reset(seed=0); env.reset(seed=0); env.step(env.expert())\n"
-        f"print(len(os.listdir(os.environ['TMPDIR'])))\n{end}"
+        "print(len(os.listdir(os.environ['TMPDIR'])))\nenv.step('fly')"
     )
-    done = run_elsewhere(code, shop, tmp_path / "temporary")
+    (tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run([sys.executable, "-c", code, str(shop)], env=environment, capture_output=True, check=False)
     assert int(done.stdout) >= 3  # the company, and two copies
-    assert (done.returncode == 0) == (end == "")
+    assert done.returncode == 1
     assert list((tmp_path / "temporary").iterdir()) == []

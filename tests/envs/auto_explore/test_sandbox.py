@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
 from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
 
@@ -310,12 +311,12 @@ def test_special_files_and_odd_names_are_left_out_and_the_first_hundred_named(sh
         assert len(sandbox.left_out) == 100
 
 
-def test_unreadable_files_are_left_out():
+def test_unreadable_files_are_left_out_of_copies_and_questions():
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         root = Path(folder)
         (root / "repository" / "closed").mkdir(parents=True)
         (root / "copies").mkdir()
-        (root / "repository" / "readable").touch()
+        (root / "repository" / "readable").write_text("text")
         (root / "repository" / "unreadable").touch(0o000)
         (root / "repository" / "closed").chmod(0o000)
         for path in (root, root / "copies"):
@@ -328,9 +329,12 @@ def test_unreadable_files_are_left_out():
             with Sandbox(root / "repository") as sandbox:
                 assert sorted(sandbox.left_out) == ["closed", "unreadable"]
                 assert [entry.name for entry in sandbox.entries()] == ["readable"]
+            files = readable_files(root / "repository")
         finally:
             os.seteuid(former)
             (root / "repository" / "closed").chmod(0o700)
+    assert files.readable == (("readable", "text"),)
+    assert files.skipped == {"unreadable": 2}
 
 
 @pytest.mark.usefixtures("shop")
