@@ -97,4 +97,4 @@ def _hidden(entry: os.DirEntry[str]) -> str | None:
         return None
     if not entry.is_file():
         return "not a file"
-    return None if os.access(entry.path, os.R_OK) else "unreadable"
+    return None if os.access(entry.path, os.R_OK, effective_ids=True) else "unreadable"
