@@ -1,3 +1,5 @@
+"""The made-up company: what a seed draws, and words by which each question has one file."""
+
 from __future__ import annotations
 
 import ast
@@ -19,7 +21,6 @@ from reflectrl.envs.auto_explore.company.catalog import (
     DEPARTMENTS,
     DRINKS,
     GROUPS,
-    MARKDOWN,
     SCREENS,
     SERVICES,
     TABLE,
@@ -40,7 +41,7 @@ HEADINGS = {
     ".java": r"^    // (.+)\.\n    // .+\.\n    static double \w+\(double value\) \{$",
     ".sql": r"^-- (.+)\.\n-- .+\.\nCREATE FUNCTION \w+\(amount NUMERIC\) RETURNS NUMERIC AS",
 }
-"""What extractive questions are made of: the headings of a policy, the columns of a table, what functions do."""
+"""Patterns of what is asked about: headings of a policy, columns of a table, what functions do."""
 LINKING = {"for", "in", "of", "on", "the"}
 
 
@@ -59,12 +60,15 @@ def words(text):
     return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower()))
 
 
-def planned(size="nano"):
-    return {
-        f"{'/'.join(folder.path)}/{entity}": (folder, entity)
-        for folder in plan_company(size)
-        for entity in folder.entities
+@pytest.fixture(scope="module")
+def planned(nano):
+    """Planned folder, entity and written file of each file below the root's folders, by path without suffix."""
+    paths = {name.rpartition(".")[0]: path for name, path in files(nano).items() if name not in ROOT}
+    plan = {
+        "/".join([*folder.path, entity]): (folder, entity) for folder in plan_company() for entity in folder.entities
     }
+    assert sorted(paths) == sorted(plan)
+    return {name: (*plan[name], paths[name]) for name in plan}
 
 
 def test_the_seed_draws_the_facts_and_in_a_full_company_the_files_but_never_the_subjects(nano, tmp_path):
@@ -83,34 +87,20 @@ def test_the_seed_draws_the_facts_and_in_a_full_company_the_files_but_never_the_
     assert entities != tuple(folder.entities for folder in plans[1])
 
 
-def test_a_nano_company_has_eight_files_in_each_of_thirty_folders_and_three_in_the_root(nano):
-    found = Counter(name.rpartition("/")[0] for name in files(nano))
-    assert found.pop("") == 3
+def test_a_nano_company_has_eight_files_in_each_of_thirty_folders_and_three_in_the_root(nano, planned):
+    assert {path.name for path in nano.iterdir() if path.is_file()} == ROOT
+    found = Counter(name.rpartition("/")[0] for name in planned)
     assert set(found.values()) == {8}
     assert Counter(folder.count("/") + 1 for folder in found) == {1: 10, 2: 20}
-    assert {path.name for path in nano.iterdir() if path.is_file()} == ROOT
-    suffixes = Counter(path.suffix for name, path in files(nano).items() if name not in ROOT)
+    suffixes = Counter(path.suffix for _, _, path in planned.values())
     assert suffixes == {".md": 120, ".csv": 64, ".py": 16, ".js": 16, ".go": 8, ".java": 8, ".sql": 8}
-    assert sorted(planned()) == sorted(name.rpartition(".")[0] for name in files(nano) if name not in ROOT)
-    pools = {MARKDOWN: CITIES, TABLE: DRINKS}  # all folders of a kind hold the same entities
-    assert all(
-        set(entities.entities) == set(pools.get(entities.subject.kind, SERVICES)[:8]) for entities in plan_company()
-    )
+    pools = {".md": CITIES, ".csv": DRINKS}  # all folders of a kind hold the same entities
+    assert all(entity in pools.get(path.suffix, SERVICES)[:8] for _, entity, path in planned.values())
     departments = [line.partition(",")[0] for line in (nano / "directory.csv").read_text().splitlines()[1:]]
     assert departments == [department.own.name for department in DEPARTMENTS]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_no_folder_has_more_than_twenty_entries_which_are_one_page_of_the_walk(size):
-    entries = Counter()
-    for folder in plan_company(size):
-        entries[folder.path] += len(folder.entities)
-        entries[folder.path[:-1]] += 1
-    entries[()] += len(ROOT)
-    assert max(entries.values()) <= 20
-
-
-def test_the_vocabulary_tells_every_name_and_aspect_from_all_others():
+def test_the_vocabulary_distinguishes_every_name_and_aspect_from_all_others():
     names = [*(subject.name for subject in SUBJECTS), *(word for pool in (*POOLS, *SUB_TOPICS) for word in pool)]
     assert [name for name in names if not re.fullmatch("[a-z]+", name)] == []
     assert [name for name, times in Counter(names).items() if times > 1] == []
@@ -122,34 +112,25 @@ def test_the_vocabulary_tells_every_name_and_aspect_from_all_others():
     assert set(spoken).isdisjoint({*names, *words(" ".join(COLLEAGUES))})
 
 
-def test_a_file_speaks_of_its_own_aspects_entity_and_folder_and_of_no_other(nano):
+def test_a_file_speaks_of_its_own_aspects_entity_and_folder_and_of_no_other(nano, planned):
     of_aspects = {word for subject in SUBJECTS for aspect in subject.aspects for word in words(aspect) - {"the"}}
     entities = {word for pool in POOLS for word in pool}
     topics = {subject.name for subject in SUBJECTS}.union(*SUB_TOPICS)
-    paths = {name.rpartition(".")[0]: path for name, path in files(nano).items()}
-    for name, (folder, entity) in planned().items():
-        path, text = paths[name], paths[name].read_text()
+    holders = defaultdict(set)
+    for path in files(nano).values():
+        for word in words(path.read_text()):
+            holders[word].add(path)
+    for folder, entity, path in planned.values():
+        text = path.read_text()
         own = words(" ".join(folder.subject.aspects)) - {"the"} | {entity}
-        assert words(text) & (of_aspects | entities) == own, name
-        assert path.suffix != ".md" or words(text) & topics == {path.parent.name}, name
+        assert words(text) & (of_aspects | entities) == own, path
+        assert path.suffix != ".md" or words(text) & topics == {path.parent.name}, path
         check_headings(path, text, folder, entity)
         line = text.partition("\n")[0]
-        assert entity.title() in line, name
-        assert folder.subject.kind == TABLE or (len(line) < 100 and folder.subject.name.title() in line), name
-
-
-def test_the_words_of_an_aspect_with_its_entity_stand_together_in_exactly_one_file(nano):
-    holders = defaultdict(set)
-    for name, path in files(nano).items():
-        for word in words(path.read_text()):
-            holders[word].add(name.rpartition(".")[0])
-    asked = 0
-    for name, (folder, entity) in planned().items():
-        for aspect in folder.subject.aspects:
-            together = set.intersection(*(holders[word] for word in (*aspect.split(), entity) if word != "the"))
-            assert together == {name}, aspect
-            asked += 1
-    assert asked == 720
+        assert entity.title() in line, path
+        assert folder.subject.kind == TABLE or (len(line) < 100 and folder.subject.name.title() in line), path
+        for aspect in folder.subject.aspects:  # which, with the entity, stands in no other file
+            assert set.intersection(*(holders[word] for word in (*words(aspect) - {"the"}, entity))) == {path}, aspect
 
 
 def check_headings(path, text, folder, entity):
@@ -162,61 +143,42 @@ def check_headings(path, text, folder, entity):
         assert entity.title() in heading, path
 
 
-@pytest.mark.parametrize("suffix", [".py", ".js", ".go", ".java", ".sql"])
-def test_every_source_file_parses(nano, suffix):
-    pairs = {")": "(", "}": "{"}
-    for path in nano.rglob(f"*{suffix}"):
-        stack = []
-        for letter in path.read_text():
-            if letter in "({":
-                stack.append(letter)
-            elif letter in pairs:
-                assert stack.pop() == pairs[letter]
-        assert stack == []
-        if suffix == ".py":
+def test_python_files_parse_and_tables_have_a_number_an_aspect_and_month(planned):
+    for _, _, path in planned.values():
+        if path.suffix == ".py":
             tree = ast.parse(path.read_text())
             functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
             assert len(functions) == 3
             assert all(map(ast.get_docstring, (tree, *functions)))
-
-
-def test_every_table_has_twelve_rows_of_a_month_and_a_number_an_aspect(nano):
-    for name, (folder, _) in planned().items():
-        if folder.subject.kind == TABLE:
-            with (nano / f"{name}.csv").open(newline="") as stream:
-                header, *rows = csv.reader(stream)
+        if path.suffix == ".csv":
+            header, *rows = csv.reader(path.read_text().splitlines())
             assert header[0] == "month"
             assert len({row[0] for row in rows}) == len(rows) == 12
             assert all(len(row) == 4 and min(map(float, row[1:])) > 0 for row in rows)
 
 
 def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_million_tokens():
-    plan = plan_company("full")
+    plan, size = plan_company("full"), SIZES["full"]
     assert Counter(len(folder.path) for folder in plan) == {1: 10, 2: 40, 3: 160}
     assert sum(len(folder.entities) for folder in plan) == 3360
-    size = SIZES["full"]
-    characters = sum(len(next(folder_files(folder, size, 0))[1]) * len(folder.entities) for folder in plan)
+    characters, entries = 0, Counter({(): len(ROOT)})
+    for folder in plan:
+        path, text = next(folder_files(folder, size, 0))
+        characters += len(text) * len(folder.entities)
+        check_headings(path, text, folder, folder.entities[0])
+        entries[folder.path] += len(folder.entities)
+        entries[folder.path[:-1]] += 1
     assert 11e6 < characters / 4 < 13e6
+    assert max(entries.values()) <= 20  # one page of the walk
 
 
 def test_a_full_company_never_asks_one_question_of_a_topic_and_of_its_sub_topics():
-    asked = Counter()
-    for folder in plan_company("full"):
-        asked.update((folder.subject.name, folder.group, entity) for entity in folder.entities)
-        if not folder.group:
-            own = set(folder.entities)
-            below = [deeper for deeper in plan_company("full") if deeper.path[:-1] == folder.path and deeper.group]
-            assert all(own.isdisjoint(deeper.entities) for deeper in below)
+    plan = plan_company("full")
+    asked = Counter((folder.subject.name, folder.group, entity) for folder in plan for entity in folder.entities)
     assert set(asked.values()) == {1}
-
-
-def test_a_full_companys_sub_topic_is_named_in_its_headings_columns_and_comments():
-    topics = {("people", "leave"), ("people", "pay"), ("software", "identity"), ("training", "exams")}
-    found = [folder for folder in plan_company("full") if folder.path[:2] in topics]
-    assert sum(bool(folder.group) for folder in found) == 16
-    for folder in found:
-        path, text = next(folder_files(folder, SIZES["full"], 0))
-        check_headings(path, text, folder, folder.entities[0])
+    of_topics = {(folder.path, entity) for folder in plan for entity in folder.entities if not folder.group}
+    below = {(folder.path[:-1], entity) for folder in plan for entity in folder.entities if folder.group}
+    assert of_topics.isdisjoint(below)
 
 
 def test_what_is_no_new_company_is_refused_and_left_as_it_was(tmp_path):
@@ -243,4 +205,3 @@ def test_the_questions_by_content_name_neither_file_nor_folder_and_whole_files_a
             env.step(env.expert())
         shown, *_ = env.step(f"cat {path.name}")
         assert words <= content_words(shown.partition("Result: ")[2])
-        assert env.step(f"id {path.name}")[4]["success"]
