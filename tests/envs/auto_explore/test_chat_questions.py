@@ -1,3 +1,5 @@
+"""The chat that asks for the questions of a file, and how its reply is read."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,6 +7,8 @@ import pytest
 from reflectrl.core.chat import BadReply
 from reflectrl.envs.auto_explore.chat_questions import MAX_CHARS, question_chat, read_questions
 
+ENDLESS = "\n".join(["QUESTION" + " " * 50_000 + "x", "#" * 50_000, "ANSWER " + "1" * 50_000 + ": x"])
+"""Takes minutes to read by a careless expression."""
 TWO = (("What is sold?", "Coffee."), ("Who may order?", "Anybody."))
 
 
@@ -14,9 +18,6 @@ def read(reply: str, path: str = "docs/shop.md", count: int = 5) -> tuple[tuple[
 
 def user(path: str, text: str, count: int = 3) -> str:
     return question_chat(path, text, count)[1]["content"]
-
-
-# ---- the chat --------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_shown_as_data_with_its_path_and_the_number_of_questions() -> None:
@@ -46,9 +47,6 @@ def test_a_text_cannot_end_its_own_quotation() -> None:
     assert fence != lines[1]
 
 
-# ---- the reply -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -56,8 +54,6 @@ def test_a_text_cannot_end_its_own_quotation() -> None:
         "QUESTION 1: What is sold?\nANSWER 1: Coffee.\nQUESTION 2: Who may order?\nANSWER 2: Anybody.",
         "Sure!\n\n**QUESTION 1:** What is sold?\n**ANSWER 1:** Coffee.\n\n"
         "**QUESTION 2:** Who may order?\n**ANSWER 2:** Anybody.\n\nI hope this helps.",
-        "# Analysis\nA shop.\n\n- QUESTION1: What is sold?\n- ANSWER1: Coffee.\n- QUESTION2: Who may order?\n"
-        "- ANSWER2: Anybody.",
         "1. **Question**: What is sold?\n   **Answer**: Coffee.\n2. **Question**: Who may order?\n"
         "   **Answer**: Anybody.",
         "### Question 1\nWhat is sold?\n### Answer 1\nCoffee.\n### Question 2\n\nWho may\norder?\n"
@@ -73,36 +69,20 @@ def test_decoration_and_prose_are_left_out(reply: str) -> None:
     assert read(reply) == TWO
 
 
-def test_emphasis_and_code_inside_an_entry_stay() -> None:
-    reply = "QUESTION 1: What does **kwargs in `*a` mean?\nANSWER 1: **All** of **it** is __init__"
-    assert read(reply) == (("What does **kwargs in `*a` mean?", "**All** of **it** is __init__"),)
-
-
-@pytest.mark.parametrize(
-    "incomplete", ["QUESTION 3: Why?", "ANSWER 3: So.", "QUESTION 3: Why?\nANSWER 3:", "QUESTION 3: **\nANSWER 3: So."]
-)
-def test_a_pair_with_an_empty_side_is_dropped(incomplete: str) -> None:
-    assert read(f"{incomplete}\nQUESTION 1: What is sold?\nANSWER 1: Coffee.") == TWO[:1]
-
-
-def test_no_more_questions_are_taken_than_were_asked_for() -> None:
-    assert read("\n".join(f"QUESTION {n}: What {n}?\nANSWER {n}: It." for n in range(1, 9)), count=2) == (
-        ("What 1?", "It."),
-        ("What 2?", "It."),
+@pytest.mark.parametrize("incomplete", ["QUESTION 3: Why?", "ANSWER 3: So.", "QUESTION 3: **\nANSWER 3: So."])
+def test_incomplete_and_surplus_pairs_are_dropped_and_emphasis_inside_stays(incomplete: str) -> None:
+    reply = (
+        f"{incomplete}\nQUESTION 1: What does **kwargs in `*a` mean?\nANSWER 1: **All** of **it** is __init__\n"
+        "QUESTION 2: Who?\nANSWER 2: I.\nQUESTION 4: Why?\nANSWER 4: So."
+    )
+    assert read(reply, count=2) == (
+        ("What does **kwargs in `*a` mean?", "**All** of **it** is __init__"),
+        ("Who?", "I."),
     )
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "",
-        "I cannot help with that.",
-        "QUESTION 1: ...\nANSWER 1: ...",
-        "QUESTION 1: Why?\nANSWER 2: So.",
-        "The question: why? The answer: so.",
-    ],
-)
-def test_a_reply_without_a_pair_says_why_it_is_refused(reply: str) -> None:
+@pytest.mark.parametrize("reply", ["", "QUESTION 1: ...\nANSWER 1: ...", "QUESTION 1: Why?\nANSWER 2: So.", ENDLESS])
+def test_a_reply_without_a_pair_is_refused_with_the_form(reply: str) -> None:
     with pytest.raises(BadReply, match="QUESTION 1:.*ANSWER 1:"):
         read(reply)
 
@@ -110,7 +90,6 @@ def test_a_reply_without_a_pair_says_why_it_is_refused(reply: str) -> None:
 @pytest.mark.parametrize(
     ("path", "question", "kept"),
     [
-        ("docs/shop.md", "What does docs/shop.md say?", False),
         ("docs/shop.md", "What is in `Shop.md`?", False),
         ("docs/shop.md", "Which shop is it?", True),
         ("docs/shop.md", "What is in workshop.md?", True),
@@ -121,8 +100,3 @@ def test_a_reply_without_a_pair_says_why_it_is_refused(reply: str) -> None:
 def test_a_question_that_names_its_file_is_dropped(path: str, question: str, kept: bool) -> None:
     reply = f"QUESTION 1: {question}\nANSWER 1: Much.\nQUESTION 2: What else?\nANSWER 2: No."
     assert [pair[0] for pair in read(reply, path)] == [question] * kept + ["What else?"]
-
-
-def test_endless_decoration_is_read_quickly() -> None:
-    with pytest.raises(BadReply):
-        read("\n".join(["QUESTION" + " " * 50_000 + "x", "#" * 50_000, "ANSWER " + "1" * 50_000 + ": x"]))

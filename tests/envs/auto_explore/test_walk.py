@@ -29,14 +29,18 @@ def shop(tmp_path):
         yield sandbox
 
 
-def walk(sandbox: Sandbox, **options) -> Walk:
-    return Walk(sandbox.view(), **{"page": 20, "output": 200, "listing": True, **options})
+def walk(sandbox: Sandbox, *actions: str, **options) -> Walk:
+    """A walk after ``actions``."""
+    made = Walk(sandbox.view(), **{"page": 20, "output": 200, "listing": True, **options})
+    for action in actions:
+        made.run(action)
+    return made
 
 
 def many(folder: Path, count: int) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for number in range(count):
-        (folder / f"file{number:05d}.txt").touch()
+        (folder / f"file{number:03d}.txt").touch()
     return folder
 
 
@@ -57,55 +61,44 @@ def test_the_text_and_the_menu_follow_the_commands(shop):
     assert "cat 'two words.md'" not in here.actions
     here.run("cat athens.md")
     assert here.result == "# leave in athens Sick notes g [cut]"
-    taken = []
-    while here.answer is None:
-        taken.append(here.step_towards(PurePosixPath("README.md")))
-        here.run(taken[-1])
-    assert (taken, here.answer) == (["cd ..", "cd ..", "id README.md"], "README.md")
+    kept = walk(shop, keep=lambda path: path != PurePosixPath("people"))
+    assert (kept.actions, kept.text) == (("id README.md", "cat README.md"), "Folder: /\nHere: README.md")
 
 
-def test_the_commands_stand_in_one_order_whatever_there_is(tmp_path):
-    many(tmp_path / "shop", 3)
-    many(many(tmp_path / "shop" / "large", 3) / "inner", 1)
+def test_a_large_folder_is_shown_as_ranges_that_cd_and_ls_leave(tmp_path):
+    many(tmp_path / "shop" / "large" / "inner", 1)
+    for folder in (tmp_path / "shop", tmp_path / "shop" / "large"):
+        for number in range(3):
+            (folder / f"{number}.txt").touch()
     with Sandbox(tmp_path / "shop") as sandbox:
+        first, second = ranges = ("ls large..0.txt", "ls 1.txt..2.txt")
         here = walk(sandbox, page=2)
-        assert here.actions == ("ls large..file00000.txt", "ls file00001.txt..file00002.txt")
-        assert here.text == "Folder: /\nHere: large..file00000.txt file00001.txt..file00002.txt"
-        for action in (here.actions[0], "cd large", "ls inner..file00000.txt"):
-            here.run(action)
-        assert here.actions == ("id file00000.txt", "cd inner", "cd ..", "ls", "cat file00000.txt")
-        assert here.text == "Folder: /large\nHere: inner/ file00000.txt"
+        assert here.actions == ranges
+        assert here.text == "Folder: /\nHere: large..0.txt 1.txt..2.txt"
+        file = PurePosixPath("large/inner/file000.txt")
+        assert [walk(sandbox, *at, page=2).step_towards(file) for at in ((), [first], [second])] == [
+            first,
+            "cd large",
+            "ls",
+        ]
+        here = walk(sandbox, first, "cd large", "ls inner..0.txt", page=2)
+        assert here.actions == ("id 0.txt", "cd inner", "cd ..", "ls", "cat 0.txt")
+        assert here.text == "Folder: /large\nHere: inner/ 0.txt"
+        assert walk(sandbox, first, "cd large", "ls inner..0.txt", "cd ..", page=2).actions == ranges
 
 
-def test_entries_that_are_not_kept_do_not_exist(shop):
-    here = walk(shop, keep=lambda path: path != PurePosixPath("people"))
-    assert here.actions == ("id README.md", "cat README.md")
-    assert "people" not in here.text
+@pytest.mark.parametrize("count", [21, 405])
+def test_the_ranges_of_a_folder_hold_every_entry_once_and_narrow_it_within_a_logarithm(tmp_path, count):
+    def files(*actions):
+        here = walk(sandbox, *actions)
+        assert len(here.actions) <= 2 * 20 + 2
+        inner = [action for action in here.actions if action.startswith("ls ")]
+        assert len(actions) + bool(inner) <= math.ceil(math.log(count, 20))
+        found = [action for action in here.actions if action.startswith("id ")]
+        return found + [file for action in inner for file in files(*actions, action)]
 
-
-@pytest.mark.parametrize("count", [21, 400, 1003])
-def test_a_large_folder_is_narrowed_by_ranges_within_a_logarithm(tmp_path, count):
     with Sandbox(many(tmp_path / "large", count)) as sandbox:
-        here = walk(sandbox)
-        target = PurePosixPath(f"file{count * 2 // 3:05d}.txt")
-        steps = 0
-        while not here.step_towards(target).startswith("id"):
-            assert len(here.actions) <= 2 * 20 + 2
-            assert all(len(action.splitlines()) == 1 for action in here.actions)
-            here.run(here.step_towards(target))
-            steps += 1
-        assert steps <= math.ceil(math.log(count, 20))
-        assert here.step_towards(target) in here.actions
-
-
-def test_the_ranges_of_a_folder_hold_every_entry_once(tmp_path):
-    with Sandbox(many(tmp_path / "large", 47)) as sandbox:
-        seen = []
-        for action in walk(sandbox).actions:
-            here = walk(sandbox)
-            here.run(action)
-            seen += [name for name in here.actions if name.startswith("id ")]
-        assert seen == [f"id file{number:05d}.txt" for number in range(47)]
+        assert files() == [f"id file{number:03d}.txt" for number in range(count)]
 
 
 def test_a_file_that_has_gone_is_a_result_and_the_way_to_it_an_error(shop):
@@ -119,22 +112,3 @@ def test_a_file_that_has_gone_is_a_result_and_the_way_to_it_an_error(shop):
     here.run("cd ..")
     with pytest.raises(WorkFailed, match=r"README\.md"):
         here.step_towards(PurePosixPath("README.md"))
-    shop.close()
-    with pytest.raises(WorkFailed):
-        here.run("cd people")
-
-
-def test_a_wrong_range_is_left_by_ls_and_by_cd(tmp_path):
-    many(tmp_path / "shop", 1)
-    many(tmp_path / "shop" / "large", 50)
-    with Sandbox(tmp_path / "shop") as sandbox:
-        here = walk(sandbox)
-        here.run("cd large")
-        first = here.actions[0]
-        here.run(first)
-        assert here.step_towards(PurePosixPath("large/file00049.txt")) == "ls"
-        here.run("ls")
-        assert here.actions[0] == first
-        here.run(first)
-        here.run("cd ..")
-        assert here.cwd == PurePosixPath(".")
