@@ -1,3 +1,5 @@
+"""Edits of a text, and changes as a diff."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,14 +16,12 @@ def block(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "blocks", "edited"),
     [
-        ("a\nb\nc\n", block("b\n", "B\n"), "a\nB\nc\n"),
         ("a\nb\nc\n", block("b\n", ""), "a\nc\n"),
-        ("a\nb\nc\n", block("a\n", "x\ny\n"), "x\ny\nb\nc\n"),
-        ("a\nb\nc\n", block("a\n", "1\n") + block("c\n", "3\n"), "1\nb\n3\n"),
-        ("a\nb", block("b\n", "B\n"), "a\nB"),
-        ("b b\nb\n", block("b\n", "B\n"), "b b\nB\n"),
+        ("a\nb\nc\n", block("a\n", "x\ny\n") + block("c\n", "3\n"), "x\ny\nb\n3\n"),
+        ("b b\nb", block("b\n", "B\n"), "b b\nB"),
         ("a\nb\n", block("a\nb\n", "\n"), "\n"),
         ("  a\n", block("  a\n", "    a\n").rstrip("\n"), "    a\n"),
+        ("lines that stand there once\n", FORM, "lines to stand there instead\n"),  # the form that is shown
     ],
 )
 def test_lines_are_replaced(text, blocks, edited):
@@ -29,25 +29,19 @@ def test_lines_are_replaced(text, blocks, edited):
 
 
 @pytest.mark.parametrize(
-    ("text", "blocks", "sentence"),
+    ("text", "blocks", "fact"),
     [
         ("a\n", block("b\n", "c\n"), "block 1 stand 0 times"),
         ("a\na\n", block("a\n", "c\n"), "block 1 stand 2 times"),
         ("xa\n", block("a\n", "c\n"), "block 1 stand 0 times"),
         ("a\n", block("", "c\n"), "block 1 stand 0 times"),
         ("a\n", block("a\n", "b\n") + block("a\n", "c\n"), "block 2 stand 0 times"),
-        ("a\n", "", "needs one or more blocks like this"),
-        ("a\n", "please\n" + block("a\n", "b\n"), "needs one or more blocks like this"),
-        ("a\n", "<<<<<<< OLD\na\n>>>>>>> NEW\n", "needs one or more blocks like this"),
+        *(("a\n", blocks, FORM) for blocks in ("", "please\n" + block("a\n", "b\n"), "<<<<<<< OLD\na\n>>>>>>> NEW\n")),
     ],
 )
-def test_what_does_not_fit_is_refused(text, blocks, sentence):
-    with pytest.raises(InvalidInput, match=sentence):
+def test_what_does_not_fit_is_refused(text, blocks, fact):
+    with pytest.raises(InvalidInput, match=fact):
         apply_edits(text, blocks)
-
-
-def test_the_form_that_is_shown_is_one_that_works():
-    assert apply_edits("lines that stand there once\n", FORM) == "lines to stand there instead\n"
 
 
 def test_a_diff_says_what_was_added_changed_and_removed():
