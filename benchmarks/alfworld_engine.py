@@ -30,7 +30,7 @@ from reflectrl.core import Task, WorkFailed
 from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.engine import Engine, Reply
 from reflectrl.envs.alfworld.games import FAMILIES, Game, make_games
-from reflectrl.envs.alfworld.translation import translate
+from reflectrl.envs.alfworld.translation import packed_translation
 
 GAMES, REPEATS, STEPS = 24, 2, 15
 """Size of the race: number of games, repeats of each, commands of a repeat."""
@@ -107,7 +107,7 @@ def run(game: Game, stock: Any, engine: Engine, times: Times, rng: random.Random
         for what in (FIRST, LATER, NEXT):
             if what != NEXT:
                 times.stock[what].append(times.stock[NEXT][-1])
-                translate.cache_clear()
+                packed_translation.cache_clear()
             compare(game, "load", timed(times.ours[what], lambda: engine.load(game)), state)
     state = timed(times.stock[SAME], stock.reset)
     compare(game, "reset", timed(times.ours[SAME], engine.reset), state)

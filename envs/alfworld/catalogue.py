@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, nearest
@@ -40,7 +40,7 @@ class Catalogue:
         self._families = families
         self._scenes = scenes
         self._tasks: dict[str, tuple[Task, ...]] = {}
-        self._games: dict[str, Callable[[], Game]] = {}
+        self._games: dict[str, Game | Path] = {}
 
     def tasks(self, split: str) -> tuple[Task, ...]:
         """The tasks of a split, named after their games; ids begin with the family.
@@ -56,33 +56,31 @@ class Catalogue:
         return self._tasks[split]
 
     def game(self, task: Task) -> Game:
-        """The game of a task.
-
-        Raises:
-            InvalidInput: the dataset has no such task, or its file cannot be used.
-
-        """
+        """The game of a task."""
         if task.id not in self._games:
             known = {other.id for split in SPLITS for other in self.tasks(split)}
             if task.id not in known:
                 raise InvalidInput(f"task {task.id!r} is not in dataset {self.dataset!r}; use env.tasks(split).")
-        return self._games[task.id]()
+        found = self._games[task.id]
+        return found if isinstance(found, Game) else _read(found)
 
     def benchmark(self, split: str, games: int) -> str:
         """Label of results on ``games`` games of a split."""
         if self._published:
-            return label(split, games)
+            name, size = OFFICIAL[split]
+            return f"ALFWorld {name}" if games == size else f"ALFWorld {name}, {games} of {size} games"
         return LABEL if self._scenes is None else f"{LABEL}, floor plans of the training games"
 
     @property
     def _published(self) -> bool:
-        folder = Path(self.dataset)
-        own = self.dataset.startswith(OWN)
-        return self.dataset == OWN + PUBLISHED if own else FOLDER in (folder.name, *_folders(folder))
+        if self.dataset.startswith(OWN):
+            return self.dataset == OWN + PUBLISHED
+        return Path(self.dataset).name == FOLDER or Path(self.dataset, FOLDER).is_dir()
 
-    def _list(self, split: str) -> dict[str, Callable[[], Game]]:
-        if self.dataset.startswith(OWN) and self.dataset != OWN + PUBLISHED:
-            return {game.name: partial(_same, game) for game in self._made(split)}
+    def _list(self, split: str) -> Mapping[str, Game | Path]:
+        found: dict[str, Path]
+        if self.dataset.startswith(OWN) and not self._published:
+            return {game.name: game for game in self._made(split)}
         if self._published:
             folder = None if self.dataset == OWN + PUBLISHED else self.dataset
             found = {game.name: game.path for game in published_games(split, folder) if game.family in self._families}
@@ -95,15 +93,14 @@ class Catalogue:
                 f"dataset {self.dataset!r} has no {split} games of {', '.join(self._families)}; expected a folder with "
                 f"game.tw-pddl files below {', '.join(SPLITS)}, or the published {FOLDER}."
             )
-        return {name: partial(_read, path) for name, path in found.items()}
+        return found
 
     def _made(self, split: str) -> tuple[Game, ...]:
         """Make the games; the families come in turn."""
         kind = self.dataset.removeprefix(OWN)
-        offered = FAMILIES[:1] if kind == "tomato" else FAMILIES
-        if not set(offered) & set(self._families):
-            raise InvalidInput(f"dataset {self.dataset!r} has games of {offered[0]!r} only; leave families out.")
-        families = [family for family in offered if family in self._families]
+        families = [family for family in KINDS[kind] if family in self._families]
+        if not families:
+            raise InvalidInput(f"dataset {self.dataset!r} has games of {KINDS[kind][0]!r} only; leave families out.")
         count = self._count if split == "train" else max(len(families), self._count // 4)
         return make_games(kind, split, count, self._seed, self._scenes, families)
 
@@ -138,14 +135,6 @@ def open_catalogue(
     return Catalogue(dataset, count, seed, families, scenes)
 
 
-def _folders(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.is_dir()]
-
-
-def _same(game: Game) -> Game:
-    return game
-
-
 @lru_cache(maxsize=512)
 def _read(path: Path) -> Game:
     return read_game(path)
@@ -156,13 +145,14 @@ def _read(path: Path) -> Game:
 FOLDER = "json_2.1.1"
 """Folder of the games in all of ALFWorld's releases."""
 
-OFFICIAL: Mapping[str, str] = {"train": "train", "validation": "valid_seen", "test": "valid_unseen"}
-"""ALFWorld's own name of each of our splits; both are understood."""
+OFFICIAL: Mapping[str, tuple[str, int]] = {
+    "train": ("train", 3553),
+    "validation": ("valid_seen", 140),
+    "test": ("valid_unseen", 134),
+}
+"""ALFWorld's own name of each of our splits, and how many games it plays of it."""
 
-SIZES: Mapping[str, int] = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
-"""Games that ALFWorld plays of each split."""
-
-HOW = "run alfworld-download, or set ALFWORLD_DATA to the folder that has json_2.1.1"
+_HOW = "run alfworld-download, or set ALFWORLD_DATA to the folder that has json_2.1.1"
 
 
 @dataclass(frozen=True)
@@ -182,47 +172,32 @@ def published_games(split: str, data: str | Path | None = None) -> tuple[Publish
     Left out as there: tasks with movable receptacles or slices, unsolvable games, and those that were never solved.
 
     Args:
-        split: ours or ALFWorld's name for it.
+        split: "train", "validation" or "test".
         data: the folder ``json_2.1.1`` or the one it is in; ``ALFWORLD_DATA`` if it is not given.
 
     Raises:
-        InvalidInput: an unknown split, missing data, a file that cannot be read.
+        InvalidInput: missing data, a file that cannot be read.
 
     """
-    own = OFFICIAL.get(split, split)
-    if own not in SIZES:
-        raise InvalidInput(f"split {split!r} of ALFWorld is unknown; {nearest(split, [*OFFICIAL, *SIZES])}")
-    return _published_games(_data_folder(data) / own)
-
-
-def label(split: str, games: int) -> str:
-    """Label of a result on ``games`` games of a split: ``ALFWorld valid_unseen``."""
-    own = OFFICIAL.get(split, split)
-    part = "" if games == SIZES[own] else f", {games} of {SIZES[own]} games"
-    return f"ALFWorld {own}{part}"
-
-
-def _data_folder(data: str | Path | None) -> Path:
     given = data if data is not None else os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
     folder = Path(given).expanduser()
     found = folder if folder.name == FOLDER else folder / FOLDER
     if not found.is_dir():
-        raise InvalidInput(f"the published games of ALFWorld are not in {found}; {HOW}.")
-    return found
+        raise InvalidInput(f"the published games of ALFWorld are not in {found}; {_HOW}.")
+    return _published_games(found / OFFICIAL[split][0])
 
 
 @cache
 def _published_games(folder: Path) -> tuple[PublishedGame, ...]:
     """Read once in a process: thousands of files."""
     if not folder.is_dir():
-        raise InvalidInput(f"{folder.parent} has no folder {folder.name!r}; {HOW}.")
+        raise InvalidInput(f"{folder.parent} has no folder {folder.name!r}; {_HOW}.")
     trials = sorted(path.parent for path in folder.glob("*/*/traj_data.json"))
     games = [game for trial in trials if (game := _published_game(trial)) is not None]
     if not games:
-        fault = f"{len(trials)} tasks but no game that can be played" if trials else "no tasks"
         raise InvalidInput(
-            f"{folder} has {fault}; expected game.tw-pddl beside each traj_data.json: run alfworld-download of "
-            "alfworld 0.4, or alfworld-generate."
+            f"{folder} has {len(trials)} tasks but no game that can be played; expected game.tw-pddl beside each "
+            "traj_data.json: run alfworld-download of alfworld 0.4, or alfworld-generate."
         )
     return tuple(games)
 

@@ -30,7 +30,7 @@ _GOAL = "UNKNOWN GOAL"
 _PLAIN = re.compile(r"[\w ,.'-]+")
 """Goals that mean nothing to a grammar; people who describe a task may write anything."""
 _LIBRARIES: list[Any] = []
-"""Those of engines that are gone: closing one breaks the interpreter's exit, so they are used again."""
+"""Libraries of engines that are gone: closing one breaks the interpreter's exit, so they are used again."""
 _LOADS = itertools.count()
 
 Rows = frozenset[tuple[str, ...]]
@@ -66,7 +66,7 @@ class Position:
     state: int
     """Its number in Fast Downward's registry."""
     facts: Mapping[str, Rows]
-    """Predicate to the arguments for which it is true."""
+    """Everything that is true: predicate to arguments. Privileged: no player may read it."""
     moves: Mapping[str, Move]
     """Admissible commands as Fast Downward knows them."""
     reply: Reply
@@ -87,7 +87,7 @@ class Engine:
         self._states = states
         self._library = _LIBRARIES.pop() if _LIBRARIES else _library()
         weakref.finalize(self, _LIBRARIES.append, self._library)
-        self._start: Position | None = None
+        self._position: Position | None = None
 
     def load(self, game: Game) -> Reply:
         """Load a game and begin it.
@@ -96,7 +96,7 @@ class Engine:
             InvalidInput: PDDL or a grammar that cannot be used; the engine has no game then.
 
         """
-        self._start = None
+        self._position = None
         translation = translate(game.domain, game.problem)
         plain = _PLAIN.fullmatch(game.goal) is not None
         goal, blank = f"is to: {game.goal}.", f"is to: {_GOAL}."
@@ -105,7 +105,7 @@ class Engine:
         self._commands: dict[str, str] = {}
         self._load = next(_LOADS)
         self._newest = 0
-        self._library.load_sas(translation.sas)
+        self._library.load_sas(translation.sas.encode())
         facts: dict[str, set[tuple[str, ...]]] = {}
         for predicate, arguments in (*translation.facts, *self._atoms()):
             facts.setdefault(predicate, set()).add(arguments)
@@ -114,16 +114,12 @@ class Engine:
         self.names = names(itertools.chain.from_iterable(itertools.chain.from_iterable(frozen.values())))
         intro = self._grammar.write("#intro#", self._world(frozen), {}).replace(_GOAL, game.goal)
         self._game = game
-        self._start = self._position = self._look(frozen, intro)
-        return self._position.reply
+        self._begin = self._position = self._look(frozen, intro)
+        return self._begin.reply
 
     def reset(self) -> Reply:
         """Begin the loaded game again."""
-        if self._start is None:
-            raise InvalidInput("the engine was reset without a game; call load first.")
-        if self._newest > self._states:
-            return self.load(self._game)
-        return self.restore(self._start)
+        return self.load(self._game) if self._newest > self._states else self.restore(self._begin)
 
     def step(self, command: str) -> Reply:
         """Do what ``command`` says; what is not admissible changes nothing.
@@ -148,31 +144,19 @@ class Engine:
 
     def snapshot(self) -> Position:
         """Return the present state; free, since positions are never changed."""
-        if self._start is None:
+        if self._position is None:
             raise InvalidInput("the engine was played without a game; call load first.")
         return self._position
 
     def knows(self, position: Position) -> bool:
         """Return whether ``restore`` can return to it, which ends when another game is loaded."""
-        return self._start is not None and position.load == self._load
+        return self._position is not None and position.load == self._load
 
     def restore(self, position: Position) -> Reply:
-        """Return to a state of the loaded game.
-
-        Raises:
-            InvalidInput: a state of another load.
-
-        """
-        if not self.knows(position):
-            raise InvalidInput("a state was restored into an engine that has loaded a game since; play it again.")
+        """Return to a state of the loaded game, which ``knows`` it."""
         self._library.set_state_id(position.state)
         self._position = position
         return position.reply
-
-    @property
-    def facts(self) -> Mapping[str, Rows]:
-        """Everything that is true now: predicate to arguments. Privileged: no player may read it."""
-        return self.snapshot().facts
 
     def _look(self, facts: Mapping[str, Rows], text: str) -> Position:
         """The present state with what can be done in it."""

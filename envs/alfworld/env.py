@@ -22,20 +22,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class PastStep:
-    """A past step as the player reads it."""
-
-    command: str
-    answer: str
-
-
-@dataclass(frozen=True)
 class EngineSnapshot(Snapshot):
     """Snapshot of an episode with the engine's own state."""
 
     now: Moment
     before: Moment | None
-    path: tuple[PastStep, ...]
+    path: tuple[str, ...]
+    """Past steps as the player reads them."""
     ended: bool
 
 
@@ -114,30 +107,29 @@ class AlfWorld(NatLangEnv):
         if game is self._game:
             reply = self._engine.reset()
         else:
-            self._game = None
+            self._game = None  # until it is loaded: a game that cannot be used is not begun again
             reply = self._engine.load(game)
             self._game = game
         self._room = _room(reply.text)
         self._now = Moment(game, self._engine.names, self._engine.snapshot(), Seen().read(self._room))
         self._before: Moment | None = None
-        self._path: list[PastStep] = []
+        self._path: list[str] = []
 
     def observe(self) -> Observation:
         """The path so far, below the task and the room; the engine's admissible commands."""
         shown = self._path if self._shown is None else self._path[-self._shown :]
-        steps = [f"> {step.command}\n{step.answer}" for step in shown]
         commands = self._now.position.reply.commands
         if not self._noise:
             commands = tuple(command for command in commands if command.split()[0] not in NOISE)
-        stable = f"Your task is to: {self._playing.goal}.\n{self._room}"
-        return Observation("\n".join(steps) or NOTHING_YET, commands, stable)
+        stable = f"Your task is to: {self._now.game.goal}.\n{self._room}"
+        return Observation("\n".join(shown) or NOTHING_YET, commands, stable)
 
     def act(self, action: str) -> Outcome:
         """Send a command to the engine."""
         self._before = self._now
         reply = self._engine.step(action)
         self._now = replace(self._now, position=self._engine.snapshot(), seen=self._now.seen.read(reply.text))
-        self._path.append(PastStep(action, " ".join(reply.text.split())))
+        self._path.append(f"> {action}\n{' '.join(reply.text.split())}")
         return Outcome(float(reply.won), ended=reply.won, success=reply.won)
 
     def snapshot(self) -> Snapshot:
@@ -190,12 +182,6 @@ class AlfWorld(NatLangEnv):
     def secrets(self) -> Sequence[str]:
         """Names of the things that no text of the episode has shown."""
         return sorted(self._now.hidden)
-
-    @property
-    def _playing(self) -> Game:
-        if self._game is None:
-            raise InvalidInput(f"{self.name!r} has no game to play; call reset first.")
-        return self._game
 
 
 def _listed(option: str, given: Sequence[T], kind: type[T], expected: str) -> tuple[T, ...]:

@@ -15,21 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core import InvalidInput, nearest
+from reflectrl.core import InvalidInput
 from reflectrl.core.seeds import derive_seed
-from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.problem import goals_in, write_problem
 from reflectrl.envs.alfworld.scenes import FAMILIES, PLANS, ROOMS, Scene, rules, scene
 
-__all__ = ["DIALECTS", "FAMILIES", "KINDS", "LABEL", "Game", "make_game", "make_games", "read_game", "write_game"]
+__all__ = ["FAMILIES", "KINDS", "LABEL", "PUTS", "Game", "make_game", "make_games", "read_game"]
 
 LABEL = "ALFWorld engine, self-generated games"
 """Label of results on these games."""
 
-DIALECTS: Mapping[str, str] = {"move": "move {o} to {r}", "put": "put {o} in/on {r}"}
+PUTS = ("move {o} to {r}", "put {o} in/on {r}")
 """Commands that put a thing down: since alfworld 0.4, and before it."""
 
-KINDS = ("tomato", "all")
+KINDS: Mapping[str, tuple[str, ...]] = {"tomato": FAMILIES[:1], "all": FAMILIES}
 """Tomato to microwave, as in the paper; or the six families in turn."""
 
 _FLOOR_PLANS: Mapping[str, range] = {"train": range(11, 31), "validation": range(7, 11), "test": range(1, 7)}
@@ -53,24 +52,12 @@ class Game:
     """The goal in words, as the player reads it."""
     targets: Mapping[str, str]
     """``object_target``, ``parent_target`` and ``toggle_target``: kinds, empty where the family has none."""
-    scene: str
-    """``FloorPlan7``."""
     domain: str
     grammar: str
 
-    @property
-    def dialect(self) -> str:
-        """One of ``DIALECTS``: the engine speaks as the game's own grammar does, so older games keep their verb.
-
-        Raises:
-            InvalidInput: a grammar that speaks otherwise.
-
-        """
-        return _dialect(self.grammar, f"game {self.name!r}")
-
     def put(self, thing: str, receptacle: str) -> str:
-        """The command that puts ``tomato 1`` into ``microwave 1``."""
-        return DIALECTS[self.dialect].format(o=thing, r=receptacle)
+        """The command that puts ``tomato 1`` into ``microwave 1``, as the game's own grammar says it."""
+        return _put(self.grammar, f"game {self.name!r}").format(o=thing, r=receptacle)
 
 
 def make_game(
@@ -86,15 +73,12 @@ def make_game(
         scene: number of the floor plan.
 
     Raises:
-        InvalidInput: an unknown family or floor plan, a goal that cannot be had there, or no alfworld.
+        InvalidInput: an unknown floor plan, a goal that cannot be had there, or no alfworld.
 
     """
-    if family not in FAMILIES:
-        raise InvalidInput(f"family {family!r} is unknown; {nearest(str(family), FAMILIES)}")
-    if not isinstance(seed, int):
-        raise InvalidInput(f"seed={seed!r} was given for a game; expected a whole number.")
     rng = random.Random(f"{family} {seed}")
-    found = rng.choice(_scenes(family, [scene] if scene is not None else _plans(), object, receptacle))
+    plans = [first + number for first in ROOMS.values() for number in range(1, PLANS + 1)]
+    found = rng.choice(_scenes(family, plans if scene is None else [scene], object, receptacle))
     goals = _goals(family, found, object, receptacle)
     # First the thing, then its target: drawn as pairs, what fits everywhere would be drawn most.
     thing = rng.choice(sorted({thing for thing, _ in goals}))
@@ -108,7 +92,6 @@ def make_game(
         problem=write_problem(family, found, thing, target, rng, f"plan_{seed}".replace("-", "_")),
         goal=words,
         targets=dict(zip(_TARGETS, (thing, "" if lit else target, target if lit else ""), strict=True)),
-        scene=found.name,
         domain=rules().domain,
         grammar=rules().grammar.replace("UNKNOWN GOAL", words),
     )
@@ -130,24 +113,15 @@ def make_games(
         count: how many.
         seed: seed of all of them.
         scenes: numbers of the floor plans to play in; ``None`` gives each split floor plans of its own.
-        families: those to make, which come in turn; a game is the same whichever others are made.
+        families: those to make, at least one that the kind has, which come in turn; a game is the same whichever
+            others are made.
 
     Raises:
-        InvalidInput: an unknown kind, split or floor plan, a count below 1, or no alfworld.
+        InvalidInput: an unknown floor plan, a goal that cannot be had in any of them, or no alfworld.
 
     """
-    if kind not in KINDS:
-        raise InvalidInput(f"kind {kind!r} of games is unknown; {nearest(str(kind), KINDS)}")
-    if split not in SPLITS:
-        raise InvalidInput(f"split {split!r} is unknown; {nearest(str(split), SPLITS)}")
-    if not isinstance(count, int) or count < 1:
-        raise InvalidInput(f"{count!r} games were asked for; expected 1 or more.")
     thing, target = ("Tomato", "Microwave") if kind == "tomato" else (None, None)
-    offered = FAMILIES[:1] if kind == "tomato" else FAMILIES
-    if not set(offered) & set(families):
-        raise InvalidInput(
-            f"games of {', '.join(families)} were asked for, but kind {kind!r} has {', '.join(offered)}."
-        )
+    offered = KINDS[kind]
     own_plans = [first + number for first in ROOMS.values() for number in _FLOOR_PLANS[split]]
     plans = own_plans if scenes is None else sorted(set(scenes))
     possible = {family: _scenes(family, plans, thing, target) for family in offered if family in families}
@@ -163,28 +137,6 @@ def make_games(
         game = make_game(family, own, object=thing, receptacle=target, scene=place)
         games[game.name] = game
     return tuple(games.values())
-
-
-def write_game(folder: Path, game: Game) -> Path:
-    """Write ``game.tw-pddl`` and ``traj_data.json``, which ALFWorld's own code reads; returns the first one's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {
-        "pddl_domain": game.domain,
-        "grammar": game.grammar,
-        "pddl_problem": game.problem,
-        "solvable": True,
-        "walkthrough": None,
-    }
-    trajectory = {
-        "name": game.name,
-        "task_type": game.family,
-        "scene": {"floor_plan": game.scene},
-        "pddl_params": {**game.targets, "mrecep_target": "", "object_sliced": False},
-    }
-    path = folder / "game.tw-pddl"
-    path.write_text(json.dumps(data), encoding="utf-8")
-    (folder / "traj_data.json").write_text(json.dumps(trajectory), encoding="utf-8")
-    return path
 
 
 def read_game(path: Path) -> Game:
@@ -209,28 +161,21 @@ def read_game(path: Path) -> Game:
     goal = _GOAL.search(data["grammar"])
     if goal is None:
         raise InvalidInput(f"the grammar in {path} names no task; expected a game of alfworld 0.2 to 0.4.")
-    _dialect(data["grammar"], str(path))
+    _put(data["grammar"], str(path))
     trial = path.resolve().parent
-    plan = trajectory.get("scene")
     return Game(
-        name=str(trajectory.get("name", f"{trial.parent.name}/{trial.name}")),
+        name=f"{trial.parent.name}/{trial.name}",
         family=family,
         problem=data["pddl_problem"],
         goal=goal[1],
         targets={key: str(parameters.get(key) or "") for key in _TARGETS},
-        scene=str(plan["floor_plan"]) if isinstance(plan, dict) and "floor_plan" in plan else "",
         domain=data["pddl_domain"],
         grammar=data["grammar"],
     )
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON.
-
-    Raises:
-        InvalidInput: a missing file, or something else in it.
-
-    """
+    """An object of JSON from a file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -240,44 +185,31 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _plans() -> list[int]:
-    return [first + number for first in ROOMS.values() for number in range(1, PLANS + 1)]
-
-
 def _scenes(family: str, plans: list[int], thing: str | None, target: str | None) -> list[Scene]:
     """Return the floor plans in which the goal can be reached."""
     found = [scene(number) for number in plans if _goals(family, scene(number), thing, target)]
     if not found:
-        where = f"floor plan {plans[0]}" if len(plans) == 1 else "any floor plan"
         raise InvalidInput(
-            f"a game of {family!r} with object {thing or 'any'} and receptacle {target or 'any'} cannot be made in "
-            f"{where}; {_what_can(family, plans, thing, target)}"
+            f"no game of {family!r} with object {thing or 'any'} and receptacle {target or 'any'} can be made in the "
+            f"floor plans {', '.join(map(str, plans))}; choose others, or leave scenes out."
         )
     return found
-
-
-def _what_can(family: str, plans: list[int], thing: str | None, target: str | None) -> str:
-    goals = {goal for number in plans for goal in goals_in(family, scene(number))}
-    things = {other for other, _ in goals}
-    if thing is not None and thing not in things:
-        return nearest(thing, things)
-    return nearest(str(target), {place for other, place in goals if thing in (None, other)})
 
 
 def _goals(family: str, place: Scene, thing: str | None, target: str | None) -> list[tuple[str, str]]:
     return [goal for goal in goals_in(family, place) if thing in (None, goal[0]) and target in (None, goal[1])]
 
 
-def _dialect(grammar: str, where: str) -> str:
+def _put(grammar: str, where: str) -> str:
+    """The one of ``PUTS`` that a grammar has."""
     found = _PUT.search(grammar)
-    known = {template: name for name, template in DIALECTS.items()}
-    if found is None or found[1] not in known:
+    if found is None or found[1] not in PUTS:
         said = f"says {found[1]!r}" if found else "has no action PutObject"
         raise InvalidInput(
-            f"{where} has the grammar of another version, which {said}; expected {' or '.join(map(repr, known))}, as "
+            f"{where} has the grammar of another version, which {said}; expected {' or '.join(map(repr, PUTS))}, as "
             "in alfworld 0.2 to 0.4."
         )
-    return known[found[1]]
+    return found[1]
 
 
 def _check_problem(text: str, path: Path) -> None:

@@ -18,6 +18,7 @@ from textworld.envs.pddl.logic import GameLogic
 from textworld.logic import Rule
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.errors import raised
 
 Facts = Mapping[str, Collection[tuple[str, ...]]]
 """Predicate to the arguments for which it is true."""
@@ -60,7 +61,7 @@ class Grammar:
             logic = GameLogic(domain="", grammar=text)
         except Exception as error:  # noqa: BLE001 - a torn text breaks parser, JSON or converter, each in its own way
             raise InvalidInput(
-                f"the grammar of a game cannot be parsed: {_first_line(error)}; expected the one of alfworld."
+                f"the grammar of a game cannot be parsed: TextWorld {raised(error)}; expected the one of alfworld."
             ) from error
         self._rules: Mapping[str, Sequence[Any]] = logic.grammar._rules
         self.actions: Mapping[str, Sentences] = {
@@ -69,16 +70,11 @@ class Grammar:
         """Sentences by the domain's name of the action, in lower case."""
 
     def write(self, pattern: str, world: World, binding: Binding) -> str:
-        """The text of a pattern such as ``#look.feedback#`` or ``take {o} from {r}``.
-
-        Raises:
-            InvalidInput: a grammar that lacks what the pattern names, or never ends.
-
-        """
+        """The text of a pattern such as ``#look.feedback#`` or ``take {o} from {r}``."""
         try:
             return "".join(self._derive(_symbols(pattern), world, binding))
         except RecursionError as error:
-            raise InvalidInput(f"the grammar of a game never ends to tell {pattern!r}; break the circle.") from error
+            raise InvalidInput(f"the grammar of a game never ends for {pattern!r}; break the circle.") from error
 
     def _derive(self, symbols: Sequence[Any], world: World, binding: Binding) -> Iterator[str]:
         for symbol in symbols:
@@ -118,35 +114,24 @@ class Grammar:
             yield text
 
 
-@dataclass(frozen=True)
-class _Predicate:
-    name: str
-    parameters: tuple[tuple[str, str], ...]
-    """Placeholder and type."""
-
-
 @lru_cache(maxsize=1024)
 def _symbols(pattern: str) -> tuple[Any, ...]:
     return tuple(textgen._parse_and_convert(pattern, rule_name="symbols"))
 
 
 @lru_cache(maxsize=1024)
-def _query(condition: str) -> tuple[_Predicate, ...]:
-    """``openable(r:receptacle) & opened(r:receptacle)``."""
+def _query(condition: str) -> Sequence[Any]:
+    """Parse ``openable(r:receptacle) & opened(r:receptacle)``."""
     try:
-        found = Rule.parse_conjunctive_query(condition).preconditions
+        return Rule.parse_conjunctive_query(condition).preconditions  # type: ignore[no-any-return]
     except Exception as error:  # noqa: BLE001 - parser and converter, each in its own way
         raise InvalidInput(
             f"the grammar of a game has the condition {condition!r}, which cannot be parsed; expected predicates "
             "joined by '&'."
         ) from error
-    return tuple(
-        _Predicate(predicate.name, tuple((parameter.name, parameter.type) for parameter in predicate.parameters))
-        for predicate in found
-    )
 
 
-def _matches(query: Sequence[_Predicate], world: World, binding: Binding) -> Iterator[Binding]:
+def _matches(query: Sequence[Any], world: World, binding: Binding) -> Iterator[Binding]:
     """Every way to complete ``binding`` so that the query holds; two placeholders never share an entity."""
     if not query:
         yield binding
@@ -157,9 +142,10 @@ def _matches(query: Sequence[_Predicate], world: World, binding: Binding) -> Ite
         if len(arguments) != len(first.parameters):
             continue
         new: Binding = {}
-        for (placeholder, kind), entity in zip(first.parameters, arguments, strict=True):
+        for parameter, entity in zip(first.parameters, arguments, strict=True):
+            placeholder = parameter.name
             bound = binding.get(placeholder) or new.get(placeholder)
-            if kind not in world.kinds[entity] or (bound is not None and bound != entity):
+            if parameter.type not in world.kinds[entity] or (bound is not None and bound != entity):
                 break
             if bound is None:
                 if entity in taken or entity in new.values():
@@ -198,7 +184,3 @@ def _value(node: ast.expr, world: World, binding: Binding) -> str:
         f"the grammar of a game holds the expression {ast.unparse(node)!r}; expected names of entities, joined by '+' "
         "or 'or', as in alfworld's."
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -94,23 +94,13 @@ class Scene:
     """True if there is a desk lamp and furniture that it may stand on."""
 
     @property
-    def name(self) -> str:
-        """Name in AI2-THOR."""
-        return f"FloorPlan{self.number}"
-
-    @property
     def kinds(self) -> frozenset[str]:
         """Kinds of its furniture."""
         return frozenset(receptacle.kind for receptacle in self.receptacles)
 
 
 def package_file(*parts: str) -> Path:
-    """A file of the alfworld package, which is not imported: that would make a folder in the user's home.
-
-    Raises:
-        InvalidInput: alfworld is not installed, or in another version.
-
-    """
+    """A file of the alfworld package, which is not imported: importing it would make a folder in the user's home."""
     found = importlib.util.find_spec("alfworld")
     if found is None or not found.submodule_search_locations:
         raise InvalidInput(f"games of ALFWorld need the package alfworld, which is not installed; run {INSTALL}.")
@@ -124,12 +114,7 @@ def package_file(*parts: str) -> Path:
 
 @cache
 def rules() -> Rules:
-    """The rules, read once in a process.
-
-    Raises:
-        InvalidInput: alfworld is not installed, or in another version.
-
-    """
+    """The rules, read once in a process."""
     known: dict[str, Any] = {
         **runpy.run_path(str(package_file("gen", "constants.py"))),
         **runpy.run_path(str(package_file("gen", "goal_library.py"))),
@@ -156,12 +141,7 @@ def rules() -> Rules:
 
 @cache
 def scene(number: int) -> Scene:
-    """A floor plan, read once in a process.
-
-    Raises:
-        InvalidInput: no such floor plan, or no alfworld.
-
-    """
+    """A floor plan, read once in a process."""
     room = next((room for room, first in ROOMS.items() if first < number <= first + PLANS), None)
     if room is None:
         spans = ", ".join(f"{first + 1} to {first + PLANS} ({room})" for room, first in ROOMS.items())

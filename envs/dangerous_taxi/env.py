@@ -52,11 +52,6 @@ def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
     return {**splits, UNSEEN: tuple(_task(s) for s in starts if s in unseen)}
 
 
-@cache
-def _observation(state: int) -> Observation:
-    return Observation(map_text(state), ACTIONS)
-
-
 class DangerousTaxi(NatLangEnv):
     """Drive to the passenger (stage ``pickup``), with it to the destination (``dropoff``), or both (``full``).
 
@@ -102,7 +97,7 @@ class DangerousTaxi(NatLangEnv):
 
     def observe(self) -> Observation:
         """The map; all six actions, always."""
-        return _observation(self._state)
+        return Observation(map_text(self._state), ACTIONS)
 
     def act(self, action: str) -> Outcome:
         """Drive, pick up or drop off."""
@@ -118,7 +113,11 @@ class DangerousTaxi(NatLangEnv):
 
     def expert(self) -> str | None:
         """The first action of a shortest path to the stage's goal; ``None`` once there."""
-        return _best(self._state, self.stage == "pickup")
+        for move, action in enumerate(ACTIONS):
+            following = after(self._state, move)
+            if following is not None and self._left[following] < self._left[self._state]:
+                return action
+        return None
 
     def reflection(self) -> str | None:
         """Judge the last action and describe the state, without naming the next action."""
@@ -135,17 +134,7 @@ class DangerousTaxi(NatLangEnv):
         return f"{super().spoiler()}. {self._standing()} Actions left at best: {self._left[self._state]}."
 
     def _standing(self) -> str:
-        taxi, passenger, destination = parts(self._state)
-        aboard = parts(self._state).aboard
-        target = landmark(destination if aboard else passenger)
-        return f"Taxi at {taxi}, {'destination' if aboard else 'passenger'} at {target}."
-
-
-@cache
-def _best(state: int, to_pickup: bool) -> str | None:
-    left = distances(to_pickup)
-    if left[state] == 0:
-        return None
-    follow = [after(state, move) for move in range(len(ACTIONS))]
-    nearer = [following is not None and left[following] < left[state] for following in follow]
-    return ACTIONS[nearer.index(True)]
+        state = parts(self._state)
+        if state.aboard:
+            return f"Taxi at {state.taxi}, destination at {landmark(state.destination)}."
+        return f"Taxi at {state.taxi}, passenger at {landmark(state.passenger)}."

@@ -1,4 +1,4 @@
-"""``GymnasiumGame``: what gymnasium renders as text is read, and its numbered actions get names."""
+"""``GymnasiumGame``: an environment of gymnasium, read by its text rendering, with names for its numbered actions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.spaces import Discrete
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core.errors import raised
 
 MASK = "action_mask"
 """Key of ``info`` under which gymnasium's own environments list the actions that change something."""
@@ -91,7 +92,7 @@ class GymnasiumGame(NatLangEnv):
         return Outcome(float(reward), ended=ended, success=ended and float(reward) >= self._success_reward)
 
     def describe(self, observation: Any) -> str:  # noqa: ARG002 - for those who write this method themselves
-        """The state in words: what gymnasium renders, without control characters."""
+        """The state in words: the text that gymnasium renders, without control characters."""
         rendered = str(self._game.render())
         return _ESCAPES.sub("", _COLOURED.sub(r"[\1]", rendered)).strip("\n")
 
@@ -109,8 +110,7 @@ def _made(id: str, make: Mapping[str, Any]) -> Any:  # noqa: A002
                 id, **{"render_mode": "ansi", "max_episode_steps": -1, "disable_env_checker": True, **make}
             )
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        said = [*str(error).strip().splitlines(), type(error).__name__][0]
-        raise InvalidInput(f"gymnasium cannot make {id!r} with {dict(make)}: {said.rstrip('.')}.") from error
+        raise InvalidInput(f"gymnasium cannot make {id!r} with {dict(make)}: it {raised(error)}.") from error
     if not isinstance(game.action_space, Discrete) or game.action_space.start != 0:
         raise InvalidInput(f"{id!r} has the actions {game.action_space}; expected discrete ones, counted from 0.")
     modes = game.metadata.get("render_modes") or ()

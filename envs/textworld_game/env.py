@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
-from reflectrl.core.errors import is_signal
+from reflectrl.core.errors import is_signal, raised
 from reflectrl.core.types import SPLITS
 
 INSTALL = "pip install 'reflectrl[alfworld]'"
@@ -66,7 +66,7 @@ class TextWorldGame(NatLangEnv):
         self._expert = expert
         self._engine: Any = None
         self._file: str | None = None
-        self._put_away: Callable[[], object] = _nothing
+        self._put_away: Callable[[], object] = lambda: None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The games of a split, shuffled once and for all; ids are paths."""
@@ -92,7 +92,7 @@ class TextWorldGame(NatLangEnv):
             self._state = self._engine.reset()
         self._highest = self._state.get("max_score") or 1
         self._score = 0
-        self._about = _about(self._state)
+        self._about = _tidy(self._state.get("objective") or self._state["feedback"])  # a world in PDDL begins with it
         self._last = START
         self._mistaken: bool | None = None
 
@@ -123,7 +123,9 @@ class TextWorldGame(NatLangEnv):
         self._score += gained
         self._last = _tidy(self._state["feedback"])
         won = bool(self._state["won"])
-        self._mistaken = not won if ended else _no_shorter(before, self._left)
+        after = self._left
+        no_shorter = None if before is None or after is None else after >= before
+        self._mistaken = not won if ended else no_shorter
         return Outcome(gained / self._highest, ended=bool(ended), success=won)
 
     def expert(self) -> str | None:
@@ -145,11 +147,6 @@ class TextWorldGame(NatLangEnv):
         """Stop the engine."""
         self._put_away()
         self._engine = self._file = None
-        self._put_away = _nothing
-
-
-def _no_shorter(before: int | None, after: int | None) -> bool | None:
-    return None if before is None or after is None else after >= before
 
 
 def _find(games: str) -> tuple[Path, list[str]]:
@@ -160,15 +157,11 @@ def _find(games: str) -> tuple[Path, list[str]]:
         if not files:
             raise InvalidInput(f"{path} has no games; expected files that end with {' or '.join(KINDS)}.")
         return path, files
-    if path.suffix == ".ulx":
-        raise InvalidInput(
-            f"{path} is a Glulx game, which TextWorld plays no longer since 1.7; compile the .json beside it as .z8 "
-            "with textworld.generator.compile_game."
-        )
-    if path.suffix == ".json":
-        raise InvalidInput(f"{path} describes a game that has no text yet; compile it, then give its .z8 file.")
     if path.suffix not in KINDS or not path.is_file():
-        raise InvalidInput(f"game {str(path)!r} is missing or of another kind; expected a file {' or '.join(KINDS)}.")
+        raise InvalidInput(
+            f"game {str(path)!r} is missing or of another kind; expected a file {' or '.join(KINDS)}, as "
+            "textworld.generator.compile_game makes of a .json."
+        )
     return path.parent, [path.name]
 
 
@@ -216,7 +209,7 @@ def _open(path: Path, expert: bool) -> Any:
     from jericho import UnsupportedGameWarning
 
     with warnings.catch_warnings():
-        # says that Jericho does not know this game: score and end come from what TextWorld's own games tell of them
+        # says that Jericho does not know this game: score and end come from TextWorld's description of it
         warnings.simplefilter("ignore", UnsupportedGameWarning)
         engine = textworld.start(str(path), infos)
     engine.seed(1)
@@ -224,7 +217,7 @@ def _open(path: Path, expert: bool) -> Any:
 
 
 def _check_story(path: Path) -> None:
-    """Return whether a story is whole; the interpreter would answer a torn one by ending the process."""
+    """Check that a story is whole; the interpreter would answer a torn one by ending the process."""
     story = path.read_bytes()
     words = [int.from_bytes(story[place : place + 2], "big") for place in (0x1A, 0x1C)]
     size, checksum = words[0] * 8, words[1]
@@ -239,10 +232,6 @@ def _close(engine: Any, again: bool) -> None:
         engine.close()
 
 
-def _nothing() -> None:
-    """Attributes to put away before a game is loaded."""
-
-
 @contextmanager
 def _engine_at_work(path: Path) -> Iterator[None]:
     """Say which game broke the engine; keep the command line's arguments, which the translator of PDDL overwrites."""
@@ -254,15 +243,9 @@ def _engine_at_work(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - bad PDDL is answered with asserts, exits, errors of parsers
         if is_signal(error):
             raise
-        said = (str(error).strip().splitlines() or ["no reason was given"])[0]
-        raise InvalidInput(f"{path} cannot be played ({type(error).__name__}: {said}); make the game again.") from error
+        raise InvalidInput(f"{path} cannot be played: the engine {raised(error)}; make the game again.") from error
     finally:
         sys.argv = arguments
-
-
-def _about(state: Mapping[str, Any]) -> str:
-    """The objective; a world in PDDL says it in its first words."""
-    return _tidy(state.get("objective") or state["feedback"])
 
 
 def _tidy(text: str | None) -> str:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.text import first_line
+from reflectrl.core.errors import raised
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REPLACED = ["policy/*", "reflector/*"]
@@ -69,9 +69,9 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
                 f"the hub refused to write {name!r} ({status}): the token is wrong or lacks the permission; run "
                 "`hf auth login` with another one, or choose another name."
             ) from error
-        raise _failed(folder, name, f"it answered with status {status}") from error
+        raise _failed(folder, name, f"the hub answered with status {status}") from error
     except Exception as error:  # noqa: BLE001 - includes errors of the HTTP and storage libraries below
-        raise _failed(folder, name, _message(error, token)) from error
+        raise _failed(folder, name, f"it {raised(error)}".replace(token, "[token]")) from error
     return str(url)
 
 
@@ -79,7 +79,3 @@ def _failed(folder: Path, name: str, why: str) -> WorkFailed:
     return WorkFailed(
         f"the upload to {name!r} failed: {why}; the export in {folder} is complete, so run the command again."
     )
-
-
-def _message(error: Exception, token: str) -> str:
-    return f"{type(error).__name__}: {first_line(error)}".replace(token, "[token]").rstrip(" :")

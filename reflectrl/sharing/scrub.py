@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,13 +47,10 @@ class Scrubber:
 
     def value(self, value: Any) -> Any:
         """Return a setting, nested or not, with each absolute path in it reduced to its last part."""
-        if isinstance(value, dict):
-            return {key: self.value(part) for key, part in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.value(part) for part in value]
-        if not isinstance(value, str):
-            return value
-        plain = self.text(value.replace("file://", ""))
+        return _with_texts(value, self._without_paths)
+
+    def _without_paths(self, text: str) -> str:
+        plain = self.text(text.replace("file://", ""))
         if plain.startswith(("/", "~/")) and "\n" not in plain:  # with spaces or without
             return PurePosixPath(plain).name
         return _PATH.sub(lambda found: PurePosixPath(found[0]).name, plain)
@@ -78,16 +76,20 @@ class Scrubber:
                     raise ValueError("expected an object")
             except (ValueError, RecursionError) as error:
                 raise InvalidInput(f"{path.name} of a player is damaged ({error}); train that player again.") from error
-            clean = {key: self._configured(part) for key, part in values.items() if key not in _MACHINE_KEYS}
+            clean = {key: part for key, part in values.items() if key not in _MACHINE_KEYS}
+            clean = _with_texts(clean, self._configured)
             if isinstance(modules := clean.get("target_modules"), list):
                 clean["target_modules"] = sorted(modules)  # peft writes a set, in any order
             write_text(path, json.dumps(clean, indent=2, ensure_ascii=False) + "\n")
 
-    def _configured(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: self._configured(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [self._configured(part) for part in value]
-        if not isinstance(value, str):
-            return value
-        return PurePosixPath(value).name if _WHOLE_PATH.fullmatch(value) else self.text(value)
+    def _configured(self, text: str) -> str:
+        return PurePosixPath(text).name if _WHOLE_PATH.fullmatch(text) else self.text(text)
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of JSON, nested or not, with ``change`` applied to each text in it."""
+    if isinstance(value, dict):
+        return {key: _with_texts(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(part, change) for part in value]
+    return change(value) if isinstance(value, str) else value

@@ -57,9 +57,7 @@ def _wrong(name: str) -> str | None:
 
 def _is_installed(name: str) -> bool:
     spec = importlib.util.find_spec(name)
-    return (
-        spec is not None and spec.origin is not None
-    )  # without an origin, it is only a folder below the working directory
+    return spec is not None and spec.origin is not None  # one without an origin is a folder of the working directory
 
 
 def _nearest(name: str) -> list[str]:

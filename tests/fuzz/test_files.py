@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alfworld_games import write_game
 from damage import damaged_json, damaged_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.rows import Row, read_rows, write_rows
 from reflectrl.data_gen.samples import Sample, read_samples, write_samples
 from reflectrl.envs.alfworld.catalogue import published_games
-from reflectrl.envs.alfworld.games import Game, read_game, write_game
+from reflectrl.envs.alfworld.games import Game, read_game
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset
 from reflectrl.prompts import Menu, Prompt, PromptFormat
 from reflectrl.report.page import report_page
@@ -92,7 +93,6 @@ GAME = Game(
     problem="(define (problem p) (:domain alfred) (:objects a) (:init (b)) (:goal (c)))",
     goal="put a mug on a desk",
     targets={"object_target": "Mug", "parent_target": "Desk", "toggle_target": ""},
-    scene="FloorPlan301",
     domain="(define (domain alfred))",
     grammar='action PutObject { template :: "move {o} to {r}"; } "Your task is to: put a mug on a desk."',
 )
