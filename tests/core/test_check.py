@@ -68,7 +68,6 @@ def init_with_a_foreign_space(self, horizon):
 FAULTS = {
     "no name": ({"name": ""}, "ReplacedCorridor"),
     "instructions that are no text": ({"instructions": 3}, "instructions"),
-    "max_actions that are a text": ({"max_actions": "2"}, "max_actions"),
     "max_actions of 0": ({"max_actions": 0}, "max_actions"),
     "no tasks": ({"tasks": lambda *_: []}, "'train'"),
     "shared tasks": ({"tasks": lambda *_: [Task("a", {"room": 0})]}, "task 'a' is in train and in validation"),

@@ -3,49 +3,33 @@ import pytest
 from reflectrl.core.files import append_text, in_one_move, write_text
 
 
-def test_a_file_appears_complete(tmp_path):
-    path = tmp_path / "file"
-    with in_one_move(path) as fresh:
-        fresh.write_text("half")
-        assert not path.exists()
-        fresh.write_text("whole")
-    assert path.read_text() == "whole"
-    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
-
-
-def test_a_folder_replaces_another_one(tmp_path):
-    path = tmp_path / "model"
+def test_files_and_folders_appear_complete_and_replace_what_was_there(tmp_path):
+    for name in (".model.fresh", ".model.stale"):  # left by a process that was killed
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
     for content in ("old", "new"):
-        with in_one_move(path) as fresh:
+        with in_one_move(tmp_path / "model") as fresh:
             fresh.mkdir()
             (fresh / content).touch()
-    assert [entry.name for entry in path.iterdir()] == ["new"]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
-
-
-def write_half(path, error):
-    with in_one_move(path) as fresh:
+    with in_one_move(tmp_path / "file") as fresh:
         fresh.write_text("half")
-        raise error
+        assert not (tmp_path / "file").exists()
+        fresh.write_text("whole")
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
+        *("file", "model", "model/new")
+    ]
+    assert (tmp_path / "file").read_text() == "whole"
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_after_an_error_what_was_there_is_there_still(tmp_path, error):
     path = tmp_path / "file"
     write_text(path, "old")
-    with pytest.raises(error):
-        write_half(path, error)
+    with pytest.raises(error), in_one_move(path) as fresh:  # noqa: PT012 - the block is what fails
+        fresh.write_text("half")
+        raise error
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
-    for name in (".model.fresh", ".model.stale"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "part").touch()
-    with in_one_move(tmp_path / "model") as fresh:
-        fresh.mkdir()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
 def test_text_is_written_as_utf_8_with_plain_line_ends(tmp_path):

@@ -53,22 +53,16 @@ DEEP = "[" * MAX_NESTING + "]" * MAX_NESTING
     [
         "[" * 100_000,
         '"' + "x" * MAX_LINE_BYTES + '"',
-        "9" * 5000,
         '{"value": 1, "options": {"a": "\\ud800"}}',
-        '{"value": 1, "options": {"a": "\\ud800\\u0041"}}',
         b'{"value": 1, "options": {"a": "\xff"}}',
-        '\ufeff{"value": 1, "options": {}}',
         '{"value": NaN, "options": {}}',
         '{"value": 1e999, "options": {}}',
-        '{"value": 1, "options": {"a": [-Infinity]}}',
         "",
         "{cut",
-        "7",
         '{"options": {}}',
         '{"value": 1, "options": {}, "colour": "red"}',
         f'{{"value": {"9" * 400}, "options": {{}}}}',
         '{"value": true, "options": {}}',
-        '{"value": "1", "options": {}}',
         '{"value": 1, "options": []}',
         f'{{"value": 1, "options": {{"a": {DEEP}}}}}',
     ],
@@ -90,11 +84,8 @@ def test_a_line_that_no_record_is_written_as_is_refused_with_one_short_sentence(
         ({"output": {"type": "tokens"}}, "output .*'ids'"),
         ({"output": {"type": "tokens", "ids": [], "text": ""}}, "output .*'text'"),
         ({"output": {"type": "choice", "index": 0}}, "output .*'probabilities'"),
-        ({"inner": {}}, r"inner is \{\}.*array"),
         ({"inner": [{"value": 1.0, "options": {}}, {"value": 1.0}]}, r"inner\[1\] .*'options'"),
         ({"inner": [{"value": 1.0, "options": {}, "x": 0}]}, r"inner\[0\] .*'x'.*value, options"),
-        ({"name": 3}, "name is 3"),
-        ({"other": 1}, "'other'"),
     ],
 )
 def test_the_sentence_names_the_field_what_it_holds_and_what_was_expected(tmp_path, change, facts):
@@ -115,11 +106,8 @@ def test_what_was_written_comes_back_equal(tmp_path):
     assert [decode(Nested, value, where) for where, value in read_jsonl(path)] == records
     write_jsonl(path, [Record(np.float64(0.5), {"a": (1, 2)})])
     assert path.read_bytes() == b'{"value": 0.5, "options": {"a": [1, 2]}}\n'
-
-
-def test_a_whole_character_may_be_written_in_halves_and_options_nest_up_to_the_limit(tmp_path):
-    line = f'{{"value": 2, "options": {{"a": "\\ud83d\\ude95", "b": {DEEP[1:-1]}}}}}'
-    assert read(tmp_path / "records.jsonl", line) == [Record(2.0, {"a": "\U0001f695", "b": json.loads(DEEP[1:-1])})]
+    halves = f'{{"value": 2, "options": {{"a": "\\ud83d\\ude95", "b": {DEEP[1:-1]}}}}}'  # of one character
+    assert read(path, halves) == [Record(2.0, {"a": "\U0001f695", "b": json.loads(DEEP[1:-1])})]
 
 
 @pytest.mark.parametrize(

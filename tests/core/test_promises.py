@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import signal
 
-import faulty
 import pytest
 
-from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
+from reflectrl.core import Image, InvalidInput, Observation, Outcome, Task, WorkFailed, check_env
 from reflectrl.core.errors import EnvFailed
-from reflectrl.workers.limits import WorkerLimits
-from reflectrl.workers.pool import WorkerPool
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _table():
-    with faulty.registered():
-        yield
+def fail(error=None):
+    raise error or ZeroDivisionError("divided by nothing.\nat all")
 
 
-def fail(*_):
-    raise ZeroDivisionError("divided by nothing.\nat all")
+def late(method, answer, steps=1):
+    """The method of a class that gives ``answer`` once ``steps`` actions were played."""
 
+    def replaced(self, *given):
+        return answer() if self.steps == steps else getattr(super(type(self), self), method)(*given)
 
-def exit_with(status):
-    raise SystemExit(status)
+    return {method: replaced}
 
 
 AT_1 = "in task 'train-0' after 1 steps"
 
 
 @pytest.mark.parametrize(
-    ("method", "where"),
+    ("method", "steps", "where"),
     [
-        ("start", "at the start of task 'train-0'"),
-        ("observe", "at the start of task 'train-0'"),
-        ("act", f"{AT_1}, at action 'right'"),
-        *((hint, AT_1) for hint in ("expert", "reflection", "spoiler", "mistaken", "secrets")),
-        ("tasks", "train tasks"),
+        ("start", 0, "at the start of task 'train-0'"),
+        ("observe", 0, "at the start of task 'train-0'"),
+        ("act", 2, f"{AT_1}, at action 'right'"),
+        *((hint, 1, AT_1) for hint in ("expert", "reflection", "spoiler", "mistaken", "secrets")),
+        ("tasks", 0, "train tasks"),
     ],
 )
-def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(corridor, method, where):
-    def late(self, *given):
-        wanted = 2 if method == "act" else 1
-        return fail() if self.steps == wanted else getattr(super(type(self), self), method)(*given)
-
-    env = corridor(**{method: late if "after" in where else fail})
+def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(corridor, method, steps, where):
+    env = corridor(**late(method, fail, steps))
     with pytest.raises(EnvFailed) as caught:  # noqa: PT012
         env.reset(seed=0, options={"task": env.split_tasks("train")[0]})
         env.step("right")
@@ -62,66 +55,51 @@ def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(cor
     assert ("env.workers" in str(caught.value)) is (method != "tasks")
 
 
-@pytest.mark.parametrize("kind", [InvalidInput, WorkFailed])
-def test_a_sentence_of_its_own_is_left_as_it_is(corridor, kind):
-    def refuse(*_):
-        raise kind("this task is not for you; choose another.")
-
-    with pytest.raises(kind, match=r"^this task is not for you; choose another\.$") as caught:
-        corridor(start=refuse).reset()
-    assert caught.value.__cause__ is None
-
-
-def test_an_environment_does_not_end_the_program_but_a_signal_does(corridor):
+def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program(corridor):
+    for kind in (InvalidInput, WorkFailed):
+        refusal = kind("this task is not for you; choose another.")
+        with pytest.raises(kind) as caught:
+            corridor(start=lambda *_, refusal=refusal: fail(refusal)).reset()
+        assert caught.value is refusal
     with pytest.raises(EnvFailed, match=r"sys\.exit\(4\)"):
-        corridor(start=lambda *_: exit_with(4)).reset()
+        corridor(start=lambda *_: fail(SystemExit(4))).reset()
     with pytest.raises(SystemExit):
-        corridor(start=lambda *_: exit_with(128 + signal.SIGTERM)).reset()
+        corridor(start=lambda *_: fail(SystemExit(128 + signal.SIGTERM))).reset()
 
 
-NONSENSE = {
-    "nonsense": "'nonsense'.*Outcome",
-    "no answer": "success=<function",
-    "reward nan": "nan",
-    "reward text": "'0.5'",
-    "reward beyond floats": r"10+\.\.\.0+",
-    "success 1": "success=1",
-    "no observation": "'A door.'.*Observation",
-    "no text": "None",
-    "no tuple": r"\['left', 'right'\].*tuple",
-    "no actions": "no legal action",
-    "an empty action": r"\[' '\]",
-    "two lines": r"\['ri\\nght'\]",
-    "an action twice": "'left'",
-    "three actions": "3 actions.*2",
-    "half a character": r"'A d\\ud83dr.'",
-    "nul": r"'A d\\x00r.'",
-    "a long text": "50,000,0.. .*1,000,000",
-}
-
-
-@pytest.mark.parametrize("fault", NONSENSE)
-def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(fault):
-    env = make_env("faulty", fault=fault)
-    env.reset(seed=0, options={"task": env.tasks("train")[1]})
-    for _ in range(2):
-        env.step("left")
-    with pytest.raises(EnvFailed, match=NONSENSE[fault]) as caught:
-        env.step("left")
-    assert caught.value.where == "environment 'faulty' failed in task 'train-1' after 2 steps, at action 'left'"
+@pytest.mark.parametrize(
+    ("method", "answer", "facts"),
+    [
+        ("act", "nonsense", "'nonsense'.*Outcome"),
+        ("act", Outcome(0.5, success=lambda: None), "success=<function"),
+        ("act", Outcome(0.5, success=1), "success=1"),
+        ("act", Outcome(math.nan), "nan"),
+        ("act", Outcome("0.5"), "'0.5'"),
+        ("act", Outcome(10**400), r"10+\.\.\.0+"),  # beyond all floats
+        ("observe", "A door.", "'A door.'.*Observation"),
+        ("observe", Observation(None, ("left",)), "None"),
+        ("observe", Observation("A door.", ["left"]), r"\['left'\].*tuple"),
+        ("observe", Observation("A door.", ()), "no legal action"),
+        ("observe", Observation("A door.", ("left", " ")), r"\[' '\]"),
+        ("observe", Observation("A door.", ("left", "ri\nght")), r"\['ri\\nght'\]"),
+        ("observe", Observation("A door.", ("left", "left")), "'left'"),
+        ("observe", Observation("A door.", ("left", "right", "up")), "3 actions.*2"),
+        ("observe", Observation("A d\ud83dr.", ("left",)), r"'A d\\ud83dr.'"),
+        ("observe", Observation("A d\0r.", ("left",)), r"'A d\\x00r.'"),
+        ("observe", Observation("door " * 10_000_000, ("left",)), "50,000,0.. .*1,000,000"),
+        ("observe", Observation("A door.", ("left",), images=(Image(b""),)), "Image.*PNG"),
+    ],
+)
+def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(corridor, method, answer, facts):
+    replaced = late(method, lambda: answer)
+    env = corridor(**replaced)
+    env.reset(seed=0, options={"task": env.tasks("train")[0]})
+    with pytest.raises(EnvFailed, match=facts) as caught:
+        env.step("right")
+    assert caught.value.where == "environment 'corridor' failed in task 'train-0' after 0 steps, at action 'right'"
     assert len(str(caught.value)) < 500
-    with pytest.raises(InvalidInput, match=f"task 'train-1' .*{NONSENSE[fault].replace('left', '(left|right)')}"):
-        check_env(make_env("faulty", fault=fault), episodes=6)
-
-
-def test_nonsense_in_a_worker_process_is_a_failure_like_any_other():
-    with WorkerPool(1, WorkerLimits(on_failure="drop", max_failures=len(NONSENSE))) as pool:
-        for fault, facts in NONSENSE.items():
-            (env,) = pool.make("faulty", {"fault": fault, "at": 1}, 1)
-            env.reset(seed=0, options={"task": env.tasks("train")[1]})
-            with pytest.raises(WorkFailed, match=facts):
-                env.step("left")
-        assert pool.failures == len(NONSENSE)
+    with pytest.raises(InvalidInput, match=f"task 'train-.' .*{facts}"):
+        check_env(corridor(**replaced))
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,10 @@ def test_only_the_first_colon_counts():
     assert make_env("place:C:/games/a b:2.z8").path == "C:/games/a b:2.z8"
 
 
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     ("name", "options", "facts"),
     [
-        ("dangerous_taxy", {}, "'dangerous_taxy'.*'dangerous_taxi'"),
         ("dangerous_taxy:full", {}, "'dangerous_taxy'.*'dangerous_taxi'"),
         ("dangerous_taxi", {"stages": "pickup"}, "'dangerous_taxi'.*'stages'.*'stage'"),
         ("dangerous_taxi:ful", {}, "'ful'.*'full'"),
@@ -50,9 +50,19 @@ def test_only_the_first_colon_counts():
         ("dangerous_taxi:full", {"stage": "pickup"}, "'dangerous_taxi:full'.*stage='pickup'"),
         ("number_line:7", {}, "size='7'"),
         ("textworld", {}, "'textworld'.*'games'"),
+        ("no_module", {}, "'no_module'.*'no_such_module'"),
+        ("no_class", {}, "'no_class'.*'Nobody'"),
+        ("a_record", {}, "'a_record'.*NatLangEnv"),
+        ("a_function", {}, "'a_function'.*NatLangEnv"),
+        ("nameless", {}, "'nameless'"),
     ],
 )
-def test_an_environment_that_cannot_be_made_is_refused(name, options, facts):
+def test_an_environment_that_cannot_be_made_is_refused(corridor, name, options, facts):
+    register_env("no_module", "no_such_module:Env")
+    register_env("no_class", "reflectrl.envs.number_line:Nobody")
+    register_env("a_record", "reflectrl.core:Task")
+    register_env("a_function", "reflectrl.core:make_env")
+    register_env("nameless", type(corridor(name="")))
     with pytest.raises(InvalidInput, match=facts):
         make_env(name, **options)
 
@@ -63,53 +73,18 @@ def test_what_is_registered_is_made_by_us_and_by_gymnasium_and_its_name_is_taken
     for _ in range(2):  # the same twice is fine
         register_env("line_of_mine", target)
     assert isinstance(make_env("line_of_mine", size=5), NumberLine)
-    assert isinstance(gymnasium.make("reflectrl/LineOfMine-v0").unwrapped, NumberLine)
+    env = gymnasium.make("reflectrl/LineOfMine-v0", size=5)
+    assert (type(env.unwrapped), env.unwrapped.size) == (NumberLine, 5)
+    _, info = env.reset(seed=0)
+    assert len(env.step(info["actions"][0])) == 5
     with pytest.raises(InvalidInput, match="'line_of_mine'"):
         register_env("line_of_mine", DangerousTaxi)
     with pytest.raises(InvalidInput, match="'line:mine'"):
         register_env("line:mine", NumberLine)
 
 
-@pytest.mark.usefixtures("table")
-@pytest.mark.parametrize(
-    ("target", "facts"),
-    [
-        ("no_such_module:Env", "'no_such_module'"),
-        ("reflectrl.envs.number_line:Nobody", "'Nobody'"),
-        ("reflectrl.core:Task", "NatLangEnv"),
-        ("reflectrl.core:make_env", "NatLangEnv"),
-    ],
-)
-def test_a_target_that_is_no_environment_is_refused(target, facts):
-    register_env("broken", target)
-    with pytest.raises(InvalidInput, match=f"'broken'.*{facts}"):
-        make_env("broken")
-
-
-@pytest.mark.usefixtures("table")
-def test_a_class_without_a_name_is_refused(corridor):
-    register_env("nameless", type(corridor(name="")))
-    with pytest.raises(InvalidInput, match="'nameless'"):
-        make_env("nameless")
-
-
-def test_gymnasium_makes_our_environments():
-    env = gymnasium.make("reflectrl/DangerousTaxi-v0", stage="full")
-    assert isinstance(env.unwrapped, DangerousTaxi)
-    assert env.unwrapped.stage == "full"
-    _, info = env.reset(seed=0)
-    assert len(env.step(info["actions"][0])) == 5
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import gymnasium, reflectrl; gymnasium.make('reflectrl/NumberLine-v0')",
-        "import gymnasium; gymnasium.make('reflectrl:reflectrl/NumberLine-v0')",
-    ],
-    ids=["imported", "named in the id"],
-)
-def test_importing_reflectrl_is_all_that_gymnasium_needs(program):
+def test_importing_reflectrl_is_all_that_gymnasium_needs():
+    program = "import gymnasium; gymnasium.make('reflectrl:reflectrl/NumberLine-v0')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -149,14 +124,9 @@ def test_an_installed_package_brings_an_environment_by_entry_point(plugin):
     ("code", "facts"),
     [
         ("raise ValueError('no luck')", "ValueError: no luck"),
-        ("import sys; sys.exit(3)", r"sys\.exit\(3\)"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("class Odd(BaseException): pass\nraise Odd('x')", "Odd: x"),
-        ("def f(", "SyntaxError"),
         ("import nothing_such", "'nothing_such'"),
-        ("def __getattr__(name): raise RuntimeError(name)", "RuntimeError: Elsewhere"),
         (f"{PLUGIN}    def __init__(self): raise SystemExit", r"sys\.exit\(None\)"),
-        (f"{PLUGIN}    def __init__(self): raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
 def test_a_package_that_breaks_is_named_and_breaks_nothing_else(plugin, code, facts):

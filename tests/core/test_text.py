@@ -8,23 +8,19 @@ from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed, nearest
 from reflectrl.core.text import holds, visible, visible_line, words
 
 
-@pytest.mark.parametrize(("error", "builtin", "code"), [(InvalidInput, ValueError, 2), (WorkFailed, RuntimeError, 1)])
-def test_errors_are_caught_as_ours_and_as_the_builtin_kind(error, builtin, code):
-    assert issubclass(error, ReflectRLError)
-    assert issubclass(error, builtin)
-    assert error.exit_code == code
+def test_errors_are_caught_as_ours_and_as_the_builtin_kind():
+    for error, builtin, code in ((InvalidInput, ValueError, 2), (WorkFailed, RuntimeError, 1)):
+        assert issubclass(error, ReflectRLError)
+        assert issubclass(error, builtin)
+        assert error.exit_code == code
 
 
-@pytest.mark.parametrize(
-    ("given", "known", "said"),
-    [
-        ("dropof", ["pickup", "dropoff", "full"], "did you mean 'dropoff'? Known: dropoff, full, pickup."),
-        ("xyz", ["pickup", "full"], "Known: full, pickup."),
-        ("xyz", [], "Known: none."),
-    ],
-)
-def test_the_nearest_name_comes_first_and_all_are_listed(given, known, said):
-    assert nearest(given, known) == said
+def test_the_nearest_name_comes_first_and_all_are_listed():
+    said = nearest("dropof", ["pickup", "dropoff", "full"])
+    assert "'dropoff'?" in said
+    assert said.endswith("dropoff, full, pickup.")
+    assert nearest("xyz", ["pickup", "full"]).endswith("full, pickup.")
+    assert "?" not in nearest("xyz", ["pickup", "full"]) + nearest("xyz", [])
 
 
 @pytest.mark.parametrize(
@@ -41,11 +37,7 @@ def test_the_nearest_name_comes_first_and_all_are_listed(given, known, said):
 )
 def test_words_are_found_one_after_the_other(text, phrase, held):
     assert holds(text, phrase) is held
-
-
-def test_words_stand_between_single_spaces():
     assert words("A - b\n_c_") == " a b c "
-    assert words("...").strip() == ""
 
 
 def test_what_a_terminal_would_obey_is_made_visible():
