@@ -1,21 +1,20 @@
-"""``WorkerEnv``: an environment whose inside lives in a worker process, and how its requests are answered.
+"""``WorkerEnv``: an environment whose inside lives in a worker process; ``send`` and ``gather`` play many side by side.
 
 Each process is sent all of its requests before the first answer is waited for, and answers are taken in from whichever
-process has one, so that neither work nor stalls add up.
+process has one, so that neither work nor stalls add up. An environment whose process ended is made again, and its
+episode is played again up to where it stood, in one message with its next request. A pool is for one thread at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reflectrl.core.env import NatLangEnv, place_in_episode
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.types import Hints, Observation, Outcome, Task
-from reflectrl.workers.limits import FailureCount
-from reflectrl.workers.process import Broken, Call, WorkerProcess, progress
+from reflectrl.workers.process import Call, WorkerProcess, progress
 from reflectrl.workers.protocol import (
     Answer,
     AskHints,
@@ -27,11 +26,15 @@ from reflectrl.workers.protocol import (
     Played,
     Raised,
     Refused,
+    Reply,
     Request,
     Reset,
     Step,
     need_plain,
 )
+
+if TYPE_CHECKING:
+    from reflectrl.workers.pool import WorkerPool
 
 MAKE_DEADLINE_S = 60.0
 """Time for making an environment, however short the deadline: a process starts and imports for it."""
@@ -39,20 +42,18 @@ MAX_ATTEMPTS = 3
 """Times that a request is sent before it is given up."""
 
 
-class Pending(Call):
-    """A request to an environment in a worker process, sent again when it fails, until there is an answer or an error.
-
-    Args:
-        env: the environment.
-        request: the request to it.
-
-    """
+class Pending:
+    """A request to an environment in a worker process, sent again when it fails, up to an answer or a final error."""
 
     def __init__(self, env: WorkerEnv, request: Request) -> None:
-        super().__init__(env.number, request)
         self.env = env
-        self._dropped: EpisodeFailed | None = None
+        self.request = request
+        self._calls: list[Call] = []  # what was sent for it: a replay, perhaps, and the request
         self._failures = 0
+        self._value: Any = None
+        self._error: InvalidInput | EpisodeFailed | None = None
+        self.done = False
+        """True if there is an answer, or an error that is final."""
 
     def result(self) -> Any:
         """Wait for the answer, and return what the environment's method does when it is called in this process.
@@ -69,47 +70,56 @@ class Pending(Call):
 
     def answer(self) -> Any:
         """Return the answer, which has come, or raise the error that came instead; see ``result``."""
-        if self._dropped is not None:
-            raise self._dropped
-        return super().answer()
+        if self._error is not None:
+            raise self._error
+        return self._value
 
-    @property
-    def done(self) -> bool:
-        """True if there is an answer, or an error that is final."""
-        return isinstance(self.reply, Answer | Refused) or self._dropped is not None
+    def calls(self) -> list[Call]:
+        """Return what must be sent to have the request answered, which begins with a replay where one is needed."""
+        env, deadline_s = self.env, self.env.pool.limits.deadline_s
+        self._calls = [
+            Call(env.number, each, max(deadline_s, MAKE_DEADLINE_S) if isinstance(each, Make) else deadline_s)
+            for each in (*env.replay(self.request), self.request)
+        ]
+        env.life = env.worker.life
+        return self._calls
 
     def settle(self) -> bool:
-        """Deal with a failure; returns whether the request is done. Its process must not be busy."""
-        if isinstance(self.reply, Raised):
-            how, self.reply = self.reply.what, None
-            self.fail(how)
+        """Deal with the replies; returns whether the request is done. Its process must not be busy."""
+        calls, self._calls = self._calls, []
+        replies: list[Answer[Any] | Refused] = []
+        for call in calls:
+            if call.reply is None:  # the process ended because of another request
+                return False
+            if isinstance(call.reply, Raised):
+                self._fail(call.reply.what)
+                return self.done
+            replies.append(call.reply)
+            if isinstance(call.request, Make) and isinstance(call.reply, Refused):
+                self.env.life = 0
+                break
+        else:
+            self.env.check_replay(replies[:-1])
+        if replies:
+            last, self.done = replies[-1], True
+            if isinstance(last, Refused):
+                self._error = InvalidInput(last.sentence)
+            else:
+                self._value = last.value
         return self.done
 
-    def revive(self) -> None:
-        """Revive the environment; if that fails, so does the request."""
-        try:
-            self.env.revive()
-        except InvalidInput as refusal:
-            self.reply = Refused(str(refusal))
-        except Broken as broken:
-            self.fail(str(broken))
-        else:
-            if isinstance(self.request, Make):
-                self.reply = Answer(self.env.made)
-
-    def fail(self, how: str) -> None:
-        """Count a failure; the request is sent again, unless failures drop the episode.
-
-        Raises:
-            WorkFailed: it failed once too often, or all together did.
-
-        """
-        count, sentence = self.env.count, f"{self.env.failed_at(self.request)}: it {how}"
-        self.env.abandon()
-        count.add(sentence)
+    def _fail(self, how: str) -> None:
+        """Count a failure; the request is sent again, unless failures drop the episode."""
+        self.env.life = 0
+        if isinstance(self.request, Close):
+            self.done = True
+            return
+        pool, sentence = self.env.pool, f"{self.env.failed_at(self.request)}: it {how}"
+        pool.count_failure(sentence)
         self._failures += 1
-        if count.limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
-            self._dropped = EpisodeFailed(f"{sentence}; the episode is dropped.")
+        if pool.limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
+            self._error = EpisodeFailed(f"{sentence}; the episode is dropped.")
+            self.done = True
         elif self._failures == MAX_ATTEMPTS:
             raise WorkFailed(
                 f"{sentence}; it was tried {MAX_ATTEMPTS} times: fix the environment, or raise deadline_s if it is "
@@ -164,29 +174,22 @@ def gather(requests: Sequence[Pending | Local], *, wait: bool = True) -> None:
     for request in requests:
         if isinstance(request, Pending):
             unanswered.setdefault(request.env.worker, []).append(request)
-    with contextlib.ExitStack() as locks:
-        for worker in sorted(unanswered, key=id):  # in one order, or two threads might each wait for the other
-            locks.enter_context(worker.lock)
-            worker.restart_clock()
-        while unanswered:
-            for worker in [worker for worker in unanswered if not worker.busy]:
-                calls = unanswered[worker] = [call for call in unanswered[worker] if not call.settle()]
-                if calls:
-                    _send(worker, calls)
-                if not (calls and wait):
-                    del unanswered[worker]
-            if busy := [worker for worker in unanswered if worker.busy]:
-                progress(busy, unanswered[busy[0]][0].env.count.limits.deadline_s)
+    for worker in unanswered:
+        worker.restart_clock()
+    while unanswered:
+        for worker in [worker for worker in unanswered if not worker.busy]:
+            pending = unanswered[worker] = [each for each in unanswered[worker] if not each.settle()]
+            if pending:
+                _send(worker, pending)
+            if not (pending and wait):
+                del unanswered[worker]
+        if busy := [worker for worker in unanswered if worker.busy]:
+            progress(busy)
 
 
-def _send(worker: WorkerProcess, calls: Sequence[Pending]) -> None:
-    """Send the requests of all environments that are alive or can be revived."""
-    count = calls[0].env.count
-    count.recycled += worker.recycle(count.limits.max_memory_mb, sum(isinstance(call.request, Reset) for call in calls))
-    for call in calls:
-        call.revive()
-    if ready := [call for call in calls if call.env.alive and not call.done]:
-        worker.send(ready)
+def _send(worker: WorkerProcess, pending: Sequence[Pending]) -> None:
+    pending[0].env.pool.recycled += worker.recycle(sum(isinstance(each.request, Reset) for each in pending))
+    worker.send([call for each in pending for call in each.calls()])
 
 
 def _call(env: NatLangEnv, request: Request) -> Any:
@@ -202,35 +205,31 @@ def _call(env: NatLangEnv, request: Request) -> Any:
 class WorkerEnv(NatLangEnv):
     """An environment whose inside lives in a worker process; made by ``WorkerPool.make``.
 
-    ``snapshot`` and ``restore`` are those of the base, by replay. ``np_random`` stays where the seed put it, so an
-    episode that is begun without a seed after another one differs from the one that would be played in this process.
-
-    Args:
-        count: the failures of its pool.
-        worker: the process that it lives in.
-        number: its index in the pool.
-        make: the request that makes the inner environment.
-
+    ``np_random`` stays where the seed put it, so an episode that is begun without a seed after another one differs from
+    the one that would be played in this process.
     """
 
-    def __init__(self, count: FailureCount, worker: WorkerProcess, number: int, make: Make) -> None:
-        self.count = count
+    def __init__(self, pool: WorkerPool, worker: WorkerProcess, number: int, make: Make) -> None:
+        self.pool = pool
         self.worker = worker
         self.number = number
         self._make = make
-        self._made_in = 0  # the life of the worker in which the inner environment was made; 0 for none
+        self.life = 0
+        """Life of the worker in which the inner environment stands where this one does; 0 for none."""
         self._unread: Pending | None = None  # the last request, until its answer is read
         self._collected: Pending | None = None  # the request whose result is being read
         self._begun: Reset | None = None
         self._played: list[str] = []
         self._seen = Observation("", ())
         self._splits: dict[str, tuple[Task, ...]] = {}
-        self._open = True
-        with worker.lock:
-            worker.hosted += 1
-        self.made: Made = self._ask(make)
-        vars(self).update({field: value for field, value in vars(self.made).items() if field != "horizon"})
-        super().__init__(self.made.horizon)
+        self._open = False
+
+    def open(self, made: Made) -> None:
+        """Take in the properties of the inner environment, which was made."""
+        vars(self).update({field: value for field, value in vars(made).items() if field != "horizon"})
+        super().__init__(made.horizon)
+        self.worker.hosted += 1
+        self._unread, self._open = None, True
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied, as a process cannot be."""
@@ -268,11 +267,8 @@ class WorkerEnv(NatLangEnv):
         self._seen = played.observation
         return played.outcome
 
-    def hints(self) -> Hints:
-        """Hints of the inner expert on the present state, in one request."""
-        if self._begun is None:
-            raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
-        hints: Hints = self._ask(AskHints())
+    def _hints(self) -> Hints:
+        hints: Hints = self._ask(AskHints())  # all in one request
         return hints
 
     def expert(self) -> str | None:
@@ -300,72 +296,41 @@ class WorkerEnv(NatLangEnv):
         if not self._open:
             return
         self._open = False
-        with self.worker.lock:
-            self.worker.hosted -= 1
-            deadline_s = self.count.limits.deadline_s
-            self.worker.restart_clock()
-            while self.worker.busy:
-                progress([self.worker], deadline_s)
-            if self.worker.hosted == 0:
-                self.worker.stop()
-            elif self.alive:
-                with contextlib.suppress(Broken, InvalidInput):  # it is gone either way
-                    self.worker.ask(self.number, Close(), deadline_s)
-            self.abandon()
+        self.worker.hosted -= 1
+        self.worker.restart_clock()
+        while self.worker.busy:
+            progress([self.worker])
+        if self.worker.hosted == 0:
+            self.worker.stop()
+        elif self.life == self.worker.life:
+            gather([Pending(self, Close())])
+        self.life = 0
 
     # ---- the inner environment -------------------------------------------------------------------------------
 
-    @property
-    def alive(self) -> bool:
-        """True if there is an inner environment that stands where this one does."""
-        return self._made_in == self.worker.life
+    def replay(self, request: Request) -> list[Request]:
+        """Return the requests that bring a new inner environment to where this one stands; none if there is one."""
+        if self.life == self.worker.life or isinstance(request, Make):
+            return []
+        steps = map(Step, self._played)
+        return [self._make] if self._begun is None else [self._make, self._begun, *steps]
 
-    def abandon(self) -> None:
-        """Give the inner environment up; ``revive`` makes another one."""
-        self._made_in = 0
-
-    def revive(self) -> None:
-        """Make an inner environment, and play the episode again up to where this one stands, unless it is alive.
-
-        Raises:
-            Broken: it failed.
-            InvalidInput: it cannot be made.
-            WorkFailed: the episode led to another state.
-
-        """
-        self.worker.start()
-        if self.alive:
+    def check_replay(self, replies: Sequence[Reply]) -> None:
+        """Check that a replay has led to where this environment stands."""
+        if self._begun is None or not replies:
             return
-        self.made = self.worker.ask(self.number, self._make, max(self.count.limits.deadline_s, MAKE_DEADLINE_S))
-        if self._begun is not None and self._replay(self._begun) != self._seen:
+        seen = replies[-1].value if isinstance(replies[-1], Answer) else None
+        if (seen.observation if isinstance(seen, Played) else seen) != self._seen:
+            self.life = 0
             raise WorkFailed(
                 f"environment {self.name!r} played task {self._begun.task.id!r} again after a failure and reached "
                 "another state; expected equal seeds to give equal episodes: run check-env for it."
             )
-        self._made_in = self.worker.life
-
-    def _replay(self, begun: Reset) -> Observation | None:
-        """Return the last observation; ``None`` where an action is refused now."""
-        deadline_s = self.count.limits.deadline_s
-        try:
-            seen: Observation = self.worker.ask(self.number, begun, deadline_s)
-            for action in self._played:
-                seen = self.worker.ask(self.number, Step(action), deadline_s).observation
-        except InvalidInput:
-            return None
-        return seen
 
     def pend(self, request: Request) -> Pending:
-        """Return a request that is still to be sent.
-
-        If the last one was not read, the inner environment may have gone another way, and is given up.
-
-        Raises:
-            InvalidInput: a task with options that are not plain values.
-
-        """
+        """Return a request that is still to be sent."""
         if self._unread is not None:
-            self.abandon()
+            self.life = 0  # nobody knows which way the inner environment has gone
         if isinstance(request, Reset):
             need_plain(request.task.options, f"task {request.task.id!r}")
             self._begun, self._played = None, []
@@ -389,12 +354,16 @@ class WorkerEnv(NatLangEnv):
 
     def failed_at(self, request: Request) -> str:
         """Begin a sentence on a request that failed."""
-        where = "when it was made"
-        if isinstance(request, ListTasks | Describe):
-            where = f"when it was asked for its {request.split} tasks"
-        elif isinstance(request, Reset):
-            where = place_in_episode(request.task, 0)
-        elif self._begun is not None and not isinstance(request, Make):
-            action = request.action if isinstance(request, Step) else None
-            where = place_in_episode(self._begun.task, len(self._played), action, hints=action is None)
+        task, played = self._begun and self._begun.task, len(self._played)
+        match request:
+            case ListTasks(split=split) | Describe(split=split):
+                where = f"when it was asked for its {split} tasks"
+            case Reset(task=task):
+                where = place_in_episode(task, 0)
+            case Step(action=action) if task:
+                where = place_in_episode(task, played, action)
+            case AskHints() if task:
+                where = place_in_episode(task, played, hints=True)
+            case _:
+                where = "when it was made"
         return f"environment {self._make.name!r} failed {where}"

@@ -13,14 +13,13 @@ import os
 import select
 import signal
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, raised
 from reflectrl.core.registry import make_env, register_env
-from reflectrl.core.types import Hints, Observation, Outcome, Task
+from reflectrl.core.types import Outcome
 from reflectrl.workers.protocol import (
     REQUESTS,
     Answer,
@@ -29,7 +28,6 @@ from reflectrl.workers.protocol import (
     ListTasks,
     Made,
     Make,
-    Message,
     Played,
     Raised,
     Refused,
@@ -40,8 +38,6 @@ from reflectrl.workers.protocol import (
     need_plain,
 )
 
-T = TypeVar("T")
-
 
 def serve(requests: int, replies: int) -> None:
     """Answer the requests of one pipe, given by its file descriptor, into another until the first is closed."""
@@ -49,7 +45,8 @@ def serve(requests: int, replies: int) -> None:
     for handle in (requests, replies):
         os.set_inheritable(handle, False)  # programs that an environment starts have no use for them
     _end_with_parent()
-    _go_first()
+    with contextlib.suppress(OSError):  # on Linux, the kernel ends this process before the one that trains
+        Path("/proc/self/oom_score_adj").write_text("1000")
     envs: dict[int, NatLangEnv] = {}
     with contextlib.suppress(OSError), open(requests, "rb") as incoming, open(replies, "wb") as outgoing:
         for line in incoming:
@@ -64,37 +61,24 @@ def serve(requests: int, replies: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process, and those it starts, when the other end of its standard input is closed.
-
-    A thread that waits for it would not get its turn while a library holds the interpreter.
-    """
+    """Have the kernel end this process, and those it starts, when the other end of its standard input is closed."""
     fcntl.fcntl(sys.stdin, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(sys.stdin, fcntl.F_SETFL, fcntl.fcntl(sys.stdin, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([sys.stdin], [], [], 0)[0]:  # nothing is ever written there, so it was closed before
         os._exit(1)
 
 
-def _go_first() -> None:
-    """Have the kernel, when the machine runs out of memory, end this process rather than the one that trains."""
-    with contextlib.suppress(OSError):  # only Linux can be asked for it
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
 def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> bytes:
     try:
         return encode_line(Answer(_answer(envs, number, request)))
     except InvalidInput as error:
-        failure: Message = Refused(_encodable(str(error)))
+        kind: type[Refused | Raised] = Refused
+        said = str(error)
     except EnvFailed as error:
-        failure = Raised(_encodable(error.what))
+        kind, said = Raised, error.what
     except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
-        failure = Raised(_encodable(raised(error)))
-    return encode_line(failure)
-
-
-def _encodable(sentence: str) -> str:
-    """Escape unpaired surrogates, which an author's error may hold."""
-    return sentence.encode(errors="backslashreplace").decode()
+        kind, said = Raised, raised(error)
+    return encode_line(kind(said.encode(errors="backslashreplace").decode()))  # it may hold unpaired surrogates
 
 
 def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
@@ -112,26 +96,18 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             tasks = env.any_tasks(split)
             for task in tasks:
                 need_plain(task.options, f"task {task.id!r}")
-            return [_bare(Task, task) for task in tasks]
+            return tasks
         case Describe(split=split, tasks=count):
             return env.benchmark(split, count)
         case Reset(task=task, seed=seed):
             env.reset(seed=seed, options={"task": task})
-            return _bare(Observation, env.observation)
+            return env.observation
         case Step(action=action):
             _, reward, ended, _, info = env.step(action)
             outcome = Outcome(reward, ended, info["success"], info["illegal"])
-            return Played(outcome, _bare(Observation, env.observation))
+            return Played(outcome, env.observation)
         case AskHints():
-            return _bare(Hints, env.hints())
+            return env.hints()
     del envs[number]
     env.close()
     return None
-
-
-def _bare(kind: type[T], record: T) -> T:
-    """Copy a record without what an author's own subclass of it may hold besides."""
-    if type(record) is kind:
-        return record
-    names = (field.name for field in fields(kind))  # type: ignore[arg-type]  # it is a dataclass
-    return kind(*(getattr(record, name) for name in names))

@@ -1,8 +1,6 @@
 """``WorkerPool``: environments in worker processes, which may crash or stall without taking the work with them.
 
-A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos. ``send`` lets many of them
-work side by side, and while the caller does something else. A process that dies or stalls is started again, and each of
-its environments plays its own episode again before it is used next.
+A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos.
 """
 
 from __future__ import annotations
@@ -11,14 +9,13 @@ import itertools
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core.errors import InvalidInput
+from reflectrl.core.errors import InvalidInput, WorkFailed
 from reflectrl.core.registry import env_path
-from reflectrl.workers.env import WorkerEnv
-from reflectrl.workers.limits import FailureCount, WorkerLimits
+from reflectrl.workers.env import WorkerEnv, gather
+from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.process import WorkerProcess
 from reflectrl.workers.protocol import Make, need_plain
 
@@ -46,10 +43,13 @@ class WorkerPool:
                 f"max_memory_mb={max_memory_mb} was given, but this system does not tell how much memory a process "
                 "uses (no /proc); leave it out."
             )
-        self._count = FailureCount(limits)
+        self.limits = limits
+        self.failures = 0
+        """Number of requests that failed so far, repeated ones included."""
+        self.recycled = 0
+        """Number of processes that were replaced because of their memory so far, which is no failure."""
         self._numbers = itertools.count()
-        most_mb = None if max_memory_mb is None else 2 * max_memory_mb
-        self._workers = [WorkerProcess(most_mb) for _ in range(min(workers, os.cpu_count() or 1))]
+        self._workers = [WorkerProcess(max_memory_mb) for _ in range(min(workers, os.cpu_count() or 1))]
         self._end = weakref.finalize(self, _end, self._workers)  # at the latest when the interpreter exits
 
     def make(self, name: str, options: Mapping[str, Any], count: int) -> list[WorkerEnv]:
@@ -62,20 +62,28 @@ class WorkerPool:
 
         """
         need_plain(options, f"environment {name!r}")
-        path, total = env_path(name), len(self._workers)
-        make, numbers = Make(name, options, path), [next(self._numbers) for _ in range(count)]
-        with ThreadPoolExecutor(total) as threads:
-            return list(threads.map(lambda n: WorkerEnv(self._count, self._workers[n % total], n, make), numbers))
+        make, total = Make(name, options, env_path(name)), len(self._workers)
+        numbers = [next(self._numbers) for _ in range(count)]
+        envs = [WorkerEnv(self, self._workers[number % total], number, make) for number in numbers]
+        made = [env.pend(make) for env in envs]
+        gather(made)
+        for env, pending in zip(envs, made, strict=True):
+            env.open(pending.answer())
+        return envs
 
-    @property
-    def failures(self) -> int:
-        """Number of requests that failed so far, repeated ones included."""
-        return self._count.failures
+    def count_failure(self, sentence: str) -> None:
+        """Count a failed request, which ``sentence`` describes.
 
-    @property
-    def recycled(self) -> int:
-        """Number of processes that were replaced because of their memory so far, which is no failure."""
-        return self._count.recycled
+        Raises:
+            WorkFailed: there were too many.
+
+        """
+        self.failures += 1
+        if self.failures > self.limits.max_failures:
+            raise WorkFailed(
+                f"environments failed {self.failures} times; the limit is {self.limits.max_failures}: {sentence}; "
+                "fix the environment, or raise max_failures."
+            )
 
     def close(self) -> None:
         """End all processes; the environments cannot be used any more."""
@@ -92,5 +100,4 @@ def _end(workers: Sequence[WorkerProcess]) -> None:
     for worker in workers:
         worker.closed = True
     for worker in workers:
-        with worker.lock:
-            worker.stop()
+        worker.stop()

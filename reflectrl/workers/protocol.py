@@ -70,8 +70,6 @@ class Close(Message, frozen=True):
 
 Request = Make | ListTasks | Describe | Reset | Step | AskHints | Close
 """A request to one environment."""
-Numbered = tuple[int, Request]
-"""The environment's number, unique among those of a process, and a request to it."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,8 @@ Reply = Answer[Any] | Refused | Raised
 """Message of a worker in reply to a request."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
-REQUESTS = msgspec.json.Decoder(list[Numbered])
-"""Decoder of the requests in one line."""
+REQUESTS = msgspec.json.Decoder(list[tuple[int, Request]])
+"""Decoder of the requests in one line, each after the number of its environment, unique among those of a process."""
 REPLIES: Mapping[type[Request], msgspec.json.Decoder[Reply]] = {
     request: msgspec.json.Decoder(Answer[kind] | Refused | Raised)  # type: ignore[valid-type]  # made at run time
     for request, kind in (
@@ -144,20 +142,14 @@ def need_plain(options: Mapping[str, Any], owner: str) -> None:
         InvalidInput: the first such option of ``owner``.
 
     """
-    if isinstance(options, Mapping):
-        bad = [name for name, value in options.items() if not _survives_json({name: value})]
-    else:
-        options, bad = {"options": options}, ["options"]
-    if bad:
-        raise InvalidInput(
-            f"{owner} has {shown(bad[0])} = {shown(options[bad[0]])}, which cannot be sent to a worker process; "
-            "expected plain values in its options: texts, finite numbers, True, False, None, and lists and dicts of "
-            "these with texts as keys. Fix it, or play without worker processes (env.workers)."
-        )
-
-
-def _survives_json(value: object) -> bool:
-    try:
-        return bool(msgspec.json.decode(encode_line(value)) == value)
-    except (TypeError, ValueError, RecursionError):
-        return False
+    for name, value in options.items():
+        try:
+            plain = msgspec.json.decode(encode_line({name: value})) == {name: value}
+        except (TypeError, ValueError, RecursionError):
+            plain = False
+        if not plain:
+            raise InvalidInput(
+                f"{owner} has {shown(name)} = {shown(value)}, which cannot be sent to a worker process; expected plain "
+                "values in its options: texts, finite numbers, True, False, None, and lists and dicts of these with "
+                "texts as keys. Fix it, or play without worker processes (env.workers)."
+            )

@@ -47,7 +47,7 @@ def test_a_recipe_says_how_failures_are_met(tmp_path: Path) -> None:
         with RecipeEnvs(recipe, tmp_path, on_failure=instead) as source:
             (env,) = source.make({}, 1)
             assert isinstance(env, WorkerEnv)
-            limits = env.count.limits
+            limits = env.pool.limits
             assert (limits.deadline_s, limits.on_failure, limits.max_failures) == (7, expected, 3)
             assert (limits.max_memory_mb, source.recycled) == (900, 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faulty
@@ -111,12 +110,6 @@ def test_a_slot_sits_out_one_step_of_the_others_and_none_where_there_are_no_othe
     play([make_env("faulty") for _ in range(2)], episodes(1, 3, 2, 1, 1), policy=policy)
     # 0 and 1; 1 alone, as 2 begins; 1 and 2, which both end; 3 and 4, with nobody to wait for
     assert policy.sizes == [2, 1, 2, 1, 1, 1]
-
-
-def test_two_threads_may_begin_ahead_in_the_same_processes(pools):
-    mine, yours = pools[1].make("faulty", {}, 3), pools[1].make("faulty", {}, 3)[::-1]
-    with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(play, [mine, yours])) == [here()] * 2
 
 
 def test_long_answers_that_nobody_waits_for_yet_block_nothing(pools):

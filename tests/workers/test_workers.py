@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faulty
@@ -38,13 +37,13 @@ from reflectrl.workers.pool import WorkerPool
 from reflectrl.workers.protocol import Reset, Step
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
-SHORT_S = 2.0
+SHORT_S = 1.0
 """A deadline that only what never answers misses."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _table():
-    """The environment ``faulty`` is known; in the end no process is left, not even a dead one."""
+    """Registers the environment ``faulty``; in the end no process is left, not even a dead one."""
     before = sorted(ours())
     with faulty.registered():
         yield
@@ -76,19 +75,16 @@ def begin(env):
     return env
 
 
-def told(env):
-    """What an environment says of the process it lives in."""
+def about(env):
+    """The facts of its process that an environment gives as its instructions."""
     return json.loads(env.instructions)
-
-
-def deadline(fault):
-    return SHORT_S if fault.startswith("stall") else 60.0
 
 
 # ---- the same as in this process -------------------------------------------------------------------------------------
 
 
 def test_episodes_are_the_same_with_any_number_of_processes_and_environments(pool):
+    check_env(*pool.make("number_line", {"size": 5}, 1), episodes=1)
     here = play([make_env("dangerous_taxi", stage="full")], reflecting(ExpertReflector()))
     for count in (1, 4):
         assert play(pool.make("dangerous_taxi", {"stage": "full"}, count), reflecting(ExpertReflector())) == here
@@ -96,35 +92,25 @@ def test_episodes_are_the_same_with_any_number_of_processes_and_environments(poo
         assert play(one.make("faulty", {}, 3)) == play(pool.make("faulty", {}, 3)) == undisturbed()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("dangerous_taxi", {"stage": "full", "horizon": 7}), ("auto_explore", {})]
-)
-def test_it_says_of_itself_and_shows_what_the_inner_one_does(pool, name, options):
-    inner, (env,) = make_env(name, **options), pool.make(name, options, 1)
+def test_it_says_of_itself_and_shows_what_the_inner_one_does(pool):
+    options = {"stage": "full", "horizon": 7}
+    inner, (env,) = make_env("dangerous_taxi", **options), pool.make("dangerous_taxi", options, 1)
     for said in ("name", "instructions", "max_actions", "horizon", "splits"):
         assert getattr(env, said) == getattr(inner, said)
     for split in inner.splits:
         assert list(env.any_tasks(split)) == list(inner.any_tasks(split))
-        assert env.benchmark(split, 2) == inner.benchmark(split, 2)
-    with pytest.raises(InvalidInput, match=name):
+    with pytest.raises(InvalidInput, match="dangerous_taxi"):
         env.hints()
     task = inner.tasks("train")[0]
     assert env.reset(seed=5, options={"task": task}) == inner.reset(seed=5, options={"task": task})
     here = env.snapshot()
-    ended = False
-    while env.steps < 2 and not ended:
+    for _ in range(2):
         assert (env.hints(), tuple(env.secrets())) == (inner.hints(), tuple(inner.secrets()))
         said = [(it.expert(), it.reflection(), it.spoiler(), it.mistaken()) for it in (env, inner)]
         assert said[0] == said[1]
-        played = env.step(env.expert())
-        assert played == inner.step(inner.expert())
-        ended = played[2]
+        assert env.step(env.expert()) == inner.step(inner.expert())
     env.restore(here)
     assert env.snapshot() == here
-
-
-def test_it_keeps_the_promises_of_an_environment(pool):
-    check_env(*pool.make("number_line", {"size": 5}, 1), episodes=1)
 
 
 def test_what_the_inner_one_refuses_is_refused_with_its_words_and_is_no_failure(pool):
@@ -136,10 +122,10 @@ def test_what_the_inner_one_refuses_is_refused_with_its_words_and_is_no_failure(
     assert pool.failures == 0
 
 
-@pytest.mark.parametrize("fault", ["own class", "unreadable"])
-def test_only_what_an_observation_is_made_of_leaves_a_worker_process(pool, fault):
-    seen = begin(*pool.make("faulty", {"fault": fault, "at": 0}, 1)).observation
-    assert (type(seen), type(seen.text)) == (Observation, str)
+def test_only_what_an_observation_is_made_of_leaves_a_worker_process(pool):
+    for fault in ("own class", "unreadable"):
+        seen = begin(*pool.make("faulty", {"fault": fault, "at": 0}, 1)).observation
+        assert (type(seen), type(seen.text)) == (Observation, str)
 
 
 # ---- many at a time --------------------------------------------------------------------------------------------------
@@ -152,9 +138,9 @@ def test_a_process_is_waited_for_once_a_step_not_once_an_environment():
     with WorkerPool(1) as pool:
         envs = pool.make("faulty", {}, 12)
         envs[0].tasks("train")
-        before = waits(told(envs[0])["pid"])
+        before = waits(about(envs[0])["pid"])
         assert sum(len(trajectory.turns) for trajectory in play(envs)) == 72
-        assert waits(told(envs[0])["pid"]) - before < 36  # 7 messages
+        assert waits(about(envs[0])["pid"]) - before < 36  # 7 messages
 
 
 def test_many_long_requests_with_long_answers_do_not_block_each_other(pool):
@@ -180,13 +166,6 @@ def test_a_request_that_was_sent_and_not_read_leaves_no_trace(pool):
     assert env.step("right") == inner.step("right")
 
 
-def test_two_threads_may_play_over_the_same_processes(pool):
-    mine, yours = pool.make("faulty", {}, 4), pool.make("faulty", {}, 4)[::-1]
-    with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(play, [mine, yours])
-    assert one == other == undisturbed()
-
-
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processes")
 def test_processes_that_stall_at_the_same_time_are_waited_for_once():
     with WorkerPool(2, WorkerLimits(deadline_s=1, on_failure="drop")) as pool:
@@ -209,13 +188,12 @@ def test_processes_that_stall_at_the_same_time_are_waited_for_once():
         ("quit", 0, 3, 1),
         ("stall with a child", 3, 3, 1),
         ("kill", 3, 12, 1),  # in the middle of a step of many, it is the only one to blame
-        ("stall", 3, 12, 2),
         ("raise", 3, 12, 2),
     ],
 )
 def test_an_episode_that_broke_once_is_replayed_and_nothing_shows_it(fault, at, count, workers, tmp_path):
     marker = tmp_path / "happened"
-    with WorkerPool(workers, WorkerLimits(deadline_s=deadline(fault))) as pool:
+    with WorkerPool(workers, WorkerLimits(deadline_s=SHORT_S if "stall" in fault else 60.0)) as pool:
         assert play(pool.make("faulty", {"fault": fault, "at": at, "marker": str(marker)}, count)) == undisturbed()
         if fault in faulty.DEADLY:  # the process is gone, with what it had started, and was waited for
             assert not faulty.processes(group=int(marker.read_text()))
@@ -229,14 +207,14 @@ def test_the_other_environments_of_a_killed_process_replay_their_own_episodes():
             for each in (env, own):
                 each.reset(seed=number, options={"task": each.tasks("train")[number]})
                 each.step("left")
-        os.kill(told(envs[0])["pid"], signal.SIGKILL)
+        os.kill(about(envs[0])["pid"], signal.SIGKILL)
         assert envs[1].step("right") == inner[1].step("right")
         assert envs[0].hints() == inner[0].hints()
         assert envs[0].step("right") == inner[0].step("right")
         assert pool.failures == 1
 
 
-@pytest.mark.parametrize(("fault", "at", "count"), [("kill", 3, 12), ("raise", 0, 3), ("hints", 0, 3)])
+@pytest.mark.parametrize(("fault", "at", "count"), [("kill", 3, 12), ("hints", 0, 3)])
 def test_drop_leaves_out_the_episodes_that_broke(fault, at, count):
     with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         played = play(pool.make("faulty", {"fault": fault, "at": at}, count), reflecting(ExpertReflector()))
@@ -279,28 +257,24 @@ def test_an_interrupted_call_leaves_no_answer_behind_for_the_next(tmp_path):
         ("exit", 0, "start of task 'train-1'.*exit code 3"),
         ("odd signal", 0, "start of task 'train-1'.*signal 40"),
         ("kill", 1, "'train-1' after 0 steps.*'left'.*SIGKILL"),
-        ("stall", 1, f"'train-1' after 0 steps.*'left'.* {SHORT_S:g} s"),
         ("raise", 1, "'train-1' after 0 steps.*'left'.*ZeroDivisionError: divided by nothing"),
-        ("reward nan", 1, "'train-1' after 0 steps.*'left'.*nan"),
+        ("nonsense", 1, "'train-1' after 0 steps.*'left'.*nan"),
     ],
 )
 def test_a_failure_says_where_it_happened_and_how(fault, at, facts):
-    with WorkerPool(1, WorkerLimits(deadline_s=deadline(fault), on_failure="drop")) as pool:
+    with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         (env,) = pool.make("faulty", {"fault": fault, "at": at}, 1)
         with pytest.raises(EpisodeFailed, match=f"'faulty'.*{facts}"):
             begin(env).step("left")
 
 
-def test_a_call_that_fails_again_and_again_is_given_up():
+def test_a_request_that_fails_again_and_again_is_given_up_and_too_many_failures_end_the_work():
     with WorkerPool(1) as pool:
         env = begin(*pool.make("faulty", {"fault": "nonsense", "at": 1}, 1))
-        with pytest.raises(WorkFailed, match="'nonsense'.* 3 ") as caught:
+        with pytest.raises(WorkFailed, match="nan.* 3 ") as caught:
             env.step("right")
         assert type(caught.value) is WorkFailed
         assert pool.failures == 3
-
-
-def test_too_many_failures_end_the_work():
     with WorkerPool(1, WorkerLimits(on_failure="drop", max_failures=1)) as pool:
         with pytest.raises(WorkFailed, match=" 2 .* 1.*'train-1'") as caught:
             play(pool.make("faulty", {"fault": "raise"}, 2))
@@ -315,16 +289,16 @@ def test_an_episode_that_does_not_come_back_the_same_is_not_played_on(tmp_path):
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
-TELLING = """
+LIARS = """
 import os, sys, time
 import faulty
 from reflectrl.core import Outcome, Task
 
 class Liar(faulty.Faulty):
     name = "liar"
-    def __init__(self, said="", times=1, then="", marker=""):
-        super().__init__("say", at=1, marker=marker)
-        faulty.FAULTS["say"] = lambda: self.say(said.encode("latin-1") * times, then)
+    def __init__(self, said="", then=""):
+        super().__init__("say", at=1)
+        faulty.FAULTS["say"] = lambda: self.say(said.encode("latin-1"), then)
     def say(self, said, then):
         while said:
             said = said[os.write(int(sys.argv[2]), said) :]
@@ -344,19 +318,19 @@ class Odd(faulty.Faulty):
 
 
 @pytest.fixture(scope="module")
-def telling(_table, tmp_path_factory):
-    """The environments of ``TELLING`` are known."""
-    folder = tmp_path_factory.mktemp("telling")
-    (folder / "telling.py").write_text(TELLING)
+def liars(_table, tmp_path_factory):
+    """The registered environments of ``LIARS``."""
+    folder = tmp_path_factory.mktemp("liars")
+    (folder / "liars.py").write_text(LIARS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         for name in ("Liar", "Echo", "Odd"):
-            register_env(name.lower(), f"telling:{name}")
+            register_env(name.lower(), f"liars:{name}")
         yield
 
 
 @pytest.fixture(scope="module")
-def dropping(telling):  # noqa: ARG001
+def dropping(liars):  # noqa: ARG001
     with WorkerPool(1, WorkerLimits(deadline_s=SHORT_S, on_failure="drop", max_failures=100)) as pool:
         pool.make("faulty", {}, 1)
         yield pool
@@ -370,18 +344,13 @@ def answer(reward="0.5", actions='["left","right"]'):
 
 LIES = {
     "no JSON": ({"said": "\x80\x04K\x01.\n"}, ""),
-    "no reply": ({"said": "{}\n"}, ""),
     "another answer": ({"said": '["Answer",{"text":"A door.","actions":[],"task":""}]\n'}, "outcome"),
     "an outcome that is none": ({"said": answer(reward="true")}, r"outcome\.reward"),
-    "nan": ({"said": answer(reward="NaN")}, ""),
     "infinity": ({"said": answer(reward="1e999")}, r"outcome\.reward"),
-    "an action that is no text": ({"said": answer(actions='["left",2]')}, r"actions\[1\]"),
     "a text for a menu": ({"said": answer(actions='"left"')}, "actions"),
     "depth": ({"said": "[" * 100_000 + "\n"}, ""),
-    "a beginning": ({"said": '["Answer",'}, ""),
     "a beginning and an end": ({"said": '["Answer",', "then": "exit"}, "exit code 3"),
     "a beginning and nothing more": ({"said": '["Answer",', "then": "stall"}, f" {SHORT_S:g} s"),
-    "length": ({"said": " " * 2**16, "times": 1025}, "67,108,864 bytes"),
 }
 """What it says in the middle of a step, before it answers, and facts of the failure."""
 
@@ -396,12 +365,6 @@ def test_a_message_that_is_no_answer_is_a_failure_of_the_environment(dropping, l
     env.close()
 
 
-def test_after_such_a_message_the_episode_is_replayed_and_nothing_shows_it(telling, tmp_path):  # noqa: ARG001
-    with WorkerPool(1) as own:
-        assert play(own.make("liar", {"said": "null\n", "marker": str(tmp_path / "happened")}, 3)) == undisturbed()
-        assert own.failures == 1
-
-
 def test_numbers_and_options_arrive_as_they_are(dropping):
     (env,) = dropping.make("echo", {}, 1)
     for reward in (0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308, 1, 10**300):
@@ -414,23 +377,19 @@ def test_numbers_and_options_arrive_as_they_are(dropping):
 
 
 DEEP = functools.reduce(lambda inside, _: [inside], range(2000), [])
-ODD = [lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, {"a"}, Path("a"), math.nan, [-math.inf], b"a", DEEP, "\ud800"]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-def test_options_that_json_would_not_give_back_are_refused(dropping, odd):
+def test_options_that_json_would_not_give_back_are_refused(dropping):
     before, (env,) = dropping.failures, dropping.make("faulty", {}, 1)
-    with pytest.raises(InvalidInput, match="'train-1'.*'number'"):
-        env.reset(options={"task": Task("train-1", {"number": odd})})
-    assert begin(env).step("left") == begin(make_env("faulty")).step("left")
-    with pytest.raises(InvalidInput, match="'faulty'.*'marker'"):
-        dropping.make("faulty", {"marker": odd}, 1)
-    assert dropping.failures == before
-
-
-def test_tasks_with_such_options_are_refused_where_they_are_made(dropping):
-    with pytest.raises(InvalidInput, match=r"'train-1'.*'at' = \(1, 2\)"):
+    for odd in (lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, Path("a"), math.nan, b"a", DEEP, "\ud800"):
+        with pytest.raises(InvalidInput, match="'train-1'.*'number'"):
+            env.reset(options={"task": Task("train-1", {"number": odd})})
+        with pytest.raises(InvalidInput, match="'faulty'.*'marker'"):
+            dropping.make("faulty", {"marker": odd}, 1)
+    with pytest.raises(InvalidInput, match=r"'train-1'.*'at' = \(1, 2\)"):  # in the worker
         dropping.make("odd", {}, 1)[0].split_tasks("train")
+    assert begin(env).step("left") == begin(make_env("faulty")).step("left")
+    assert dropping.failures == before
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -439,7 +398,7 @@ def test_tasks_with_such_options_are_refused_where_they_are_made(dropping):
 @pytest.fixture(scope="module")
 def fresh_mb(pool):
     """Memory of a process in which nothing has been played."""
-    pid = told(*pool.make("faulty", {}, 1))["pid"]
+    pid = about(*pool.make("faulty", {}, 1))["pid"]
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
 
 
@@ -450,18 +409,11 @@ def test_a_process_that_grows_is_replaced_between_episodes_and_nothing_shows_it(
         assert pool.recycled > 1
 
 
-def test_a_process_that_grows_without_end_is_ended_in_the_middle(fresh_mb, tmp_path):
+def test_a_process_that_grows_without_end_or_from_the_start_is_ended(fresh_mb, tmp_path):
     options = {"fault": "grow", "marker": str(tmp_path / "happened")}
     with WorkerPool(1, WorkerLimits(max_memory_mb=fresh_mb + 50)) as pool:
         assert play(pool.make("faulty", options, 3)) == undisturbed()
         assert pool.failures == 1
-    with WorkerPool(1, WorkerLimits(max_memory_mb=fresh_mb + 50, on_failure="drop")) as pool:
-        (env,) = pool.make("faulty", {"fault": "grow", "at": 1}, 1)
-        with pytest.raises(EpisodeFailed, match=rf"\d+ MB .* {2 * (fresh_mb + 50)}"):
-            begin(env).step("left")
-
-
-def test_a_limit_that_a_fresh_process_does_not_keep_is_refused(fresh_mb):
     with WorkerPool(1, WorkerLimits(max_memory_mb=fresh_mb * 7 // 10)) as pool:
         (env,) = pool.make("faulty", {}, 1)
         with pytest.raises(WorkFailed, match=f"{fresh_mb * 7 // 10}"):
@@ -475,7 +427,7 @@ def test_there_are_no_more_processes_than_cores_workers_or_environments():
     cores = os.cpu_count() or 1
     for workers, count in ((2, 1), (cores + 1, 3)):
         with WorkerPool(workers) as pool:
-            pids = {told(env)["pid"] for env in pool.make("faulty", {}, count)}
+            pids = {about(env)["pid"] for env in pool.make("faulty", {}, count)}
             assert len(pids) == min(workers, count, cores)
             assert pids <= set(ours())
     with pytest.raises(InvalidInput, match="workers=0"):
@@ -484,8 +436,8 @@ def test_there_are_no_more_processes_than_cores_workers_or_environments():
 
 def test_a_worker_loads_no_torch_computes_with_one_thread_and_outlives_ctrl_c(pool):
     (env,) = pool.make("faulty", {}, 1)
-    assert (told(env)["torch"], told(env)["threads"]) == (False, "1")
-    os.kill(told(env)["pid"], signal.SIGINT)
+    assert (about(env)["torch"], about(env)["threads"]) == (False, "1")
+    os.kill(about(env)["pid"], signal.SIGINT)
     assert play([env]) == undisturbed()
     assert pool.failures == 0
 
@@ -498,7 +450,7 @@ def test_a_worker_changes_nothing_of_this_process_and_has_no_file_of_it(tmp_path
     with (tmp_path / "ours").open("w") as file, WorkerPool(1) as pool:
         os.set_inheritable(file.fileno(), True)
         (noisy,) = pool.make("faulty", {"fault": "noise"}, 1)
-        handles = [str(handle.readlink()) for handle in Path(f"/proc/{told(noisy)['pid']}/fd").iterdir()]
+        handles = [str(handle.readlink()) for handle in Path(f"/proc/{about(noisy)['pid']}/fd").iterdir()]
         assert str(tmp_path / "ours") not in handles
         assert len(handles) == 5  # the three that every program has, and two pipes
         assert play([noisy]) == play(pool.make("faulty", {"fault": "vandalism"}, 2)) == undisturbed()
@@ -509,7 +461,7 @@ def test_a_worker_changes_nothing_of_this_process_and_has_no_file_of_it(tmp_path
 
 def test_what_an_environment_started_and_forgot_ends_with_its_process():
     with WorkerPool(1) as pool:
-        group = told(begin(*pool.make("faulty", {"fault": "leave a child", "at": 0}, 1)))["pid"]
+        group = about(begin(*pool.make("faulty", {"fault": "leave a child", "at": 0}, 1)))["pid"]
         assert len(faulty.processes(group=group)) == 2
     wait_until(lambda: not faulty.processes(group=group))
 
@@ -519,14 +471,14 @@ def test_a_process_ends_with_its_last_environment_and_comes_back_for_new_ones():
     first, second = pool.make("faulty", {}, 2)
     first.close()
     first.close()
-    assert told(second)["pid"] in ours()
+    assert about(second)["pid"] in ours()
     second.close()
-    assert told(second)["pid"] not in ours()
+    assert about(second)["pid"] not in ours()
     (env,) = pool.make("faulty", {}, 1)
     assert play([env]) == undisturbed()
     pool.close()
     pool.close()
-    assert told(env)["pid"] not in ours()
+    assert about(env)["pid"] not in ours()
     with pytest.raises(InvalidInput):
         env.reset(seed=0)
     env.close()
