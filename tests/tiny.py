@@ -10,21 +10,16 @@ from typing import Any
 import torch
 from records import policy_prompt_of, reflector_prompt_of
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     BitsAndBytesConfig,
-    CohereConfig,
-    FalconH1Config,
-    Gemma2Config,
     GPT2Config,
-    GraniteConfig,
-    LlamaConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    RecurrentGemmaConfig,
 )
 
 from reflectrl.core import Observation
+from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.seeding import seeded
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import prepare_quantized
@@ -75,36 +70,49 @@ def gpt2(seed: int = 0, *, layers: int = 1, width: int = 32, spread: float = 0.0
 SHAPE = {
     "hidden_size": 32,
     "intermediate_size": 48,
+    "moe_intermediate_size": 8,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
+    "num_experts": 2,
+    "num_local_experts": 2,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
     "max_position_embeddings": MAX_LENGTH,
     "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
 }
-ARCHITECTURES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "llama": (LlamaConfig, {}),
-    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
-    "gemma2": (Gemma2Config, {"final_logit_softcapping": 2.0}),
-    "granite": (GraniteConfig, {"logits_scaling": 3.0}),
-    "cohere": (CohereConfig, {"logit_scale": 0.3}),
-    "falcon_h1": (FalconH1Config, {"lm_head_multiplier": 0.3, "mamba_d_ssm": 32, "mamba_n_heads": 4}),
-    "recurrent_gemma": (RecurrentGemmaConfig, {"logits_soft_cap": 2.0, "lru_width": 32}),
+"""Usual names of options; an architecture is given those that it knows."""
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "llama": {},
+    "qwen2": {"tie_word_embeddings": True},
+    "gemma2": {"final_logit_softcapping": 2.0},
+    "granite": {"logits_scaling": 3.0},
+    "cohere": {"logit_scale": 0.3},
+    "falcon_h1": {"lm_head_multiplier": 0.3, "mamba_d_ssm": 32, "mamba_n_heads": 4},
+    "recurrent_gemma": {"logits_soft_cap": 2.0, "lru_width": 32},
+    "modernbert-decoder": {"cls_token_id": 1, "sep_token_id": 1},
+    "bert": {"is_decoder": True},
+    "rembert": {"is_decoder": True, "output_embedding_size": 24, "input_embedding_size": 16},
+    "opt": {"word_embed_proj_dim": 16, "do_layer_norm_before": False, "ffn_dim": 48, "init_std": 0.2},
+    "llama4_text": {"intermediate_size_mlp": 16},
+    "inkling_text": {"logits_mup_width_multiplier": 24.0},
+    "xlm": {"causal": True, "init_std": 0.2, "embed_init_std": 0.2},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 16},
 }
+"""Architectures of transformers, with the options that make their heads more than a matrix."""
 
 
-def language_model(architecture: str, seed: int = 0) -> PreTrainedModel:
+def language_model(architecture: str, seed: int = 0, **options: Any) -> PreTrainedModel:
     """A model of an architecture of transformers, far from uniform."""
-    if architecture == "gpt2":
-        return gpt2(seed, layers=2, spread=0.2).eval()
-    kind, options = ARCHITECTURES[architecture]
-    config = kind(
-        vocab_size=len(tokenizer()),
-        bos_token_id=tokenizer().eos_token_id,
-        eos_token_id=tokenizer().eos_token_id,
-        pad_token_id=tokenizer().pad_token_id,
-        **{**SHAPE, **options},
-    )
+    known = AutoConfig.for_model(architecture)
+    shape = {name: value for name, value in SHAPE.items() if hasattr(known, name)}
+    given = {**shape, **ARCHITECTURES.get(architecture, {}), **options}
+    config = AutoConfig.for_model(architecture, vocab_size=len(tokenizer()), **given)
     with seeded(seed):
         return AutoModelForCausalLM.from_config(config).eval()
 
@@ -142,3 +150,26 @@ def reflector_prompt(number: int = 0, past: int = 0) -> Prompt:
 
 def history(past: int) -> tuple[str, ...]:
     return tuple(ACTIONS[step % 2] for step in range(past))
+
+
+def draws(count: int, seed: int = 0) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.random() for _ in range(count)]
+
+
+def token_ids(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(random.Random(seed).choices(range(3, 60), k=count))
+
+
+def prefix_cache(**options: Any) -> PrefixCache:
+    return PrefixCache(torch.device("cpu"), torch.float32, **options)
+
+
+def shaken(model: PreTrainedModel, *names: str, spread: float = 0.3) -> PreTrainedModel:
+    """Move the weights with one of ``names`` in theirs away from a start at which they change nothing."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if any(part in name for part in names):
+                weight.add_(spread * torch.randn(weight.shape, generator=generator))
+    return model

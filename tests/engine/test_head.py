@@ -1,199 +1,196 @@
+"""Logits of next tokens and of menu labels are those of the model itself, whatever its head is made of."""
+
 from __future__ import annotations
 
 import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from accelerate import dispatch_model
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from tiny import ARCHITECTURES, language_model, quantized, tokenizer
-from transformers import AutoModelForCausalLM
+from tiny import ARCHITECTURES, MAX_LENGTH, language_model, shaken, token_ids
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput
-from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.head import add_choice_head, next_logits
+from reflectrl.engine.reuse import refusal
+from reflectrl.engine.sequences import padded
 from reflectrl.models.adapters import add_lora
 
+ROWS = [token_ids(0, 9), token_ids(1, 4), token_ids(2, 6)]
 CHOICES = torch.tensor([41, 7, 300])
-LAST = torch.tensor([8, 3, 5])
-"""Of each of three rows."""
-ENDS = LAST + 9 * torch.arange(3)
-"""Counted through all rows."""
 
 
-def token_ids(rows=3):
-    return torch.randint(2, len(tokenizer()), (rows, 9), generator=torch.Generator().manual_seed(0))
-
-
-def full_logits(model):
-    """What the untouched model says about the choices at the last positions."""
+def own_logits(model):
+    """(3, V) logits of the model's own forward after each row by itself."""
     with torch.no_grad():
-        logits = model(input_ids=token_ids(), use_cache=False).logits.float()
-    return logits[torch.arange(3), LAST][:, CHOICES]
+        return torch.cat([model(input_ids=torch.tensor([row]), use_cache=False).logits[:, -1].float() for row in ROWS])
 
 
-def choice_logits(model):
-    with torch.no_grad():
-        return model(input_ids=token_ids(), choice_ids=CHOICES, last=ENDS)[0]
+def asked(model):
+    """(3, 3) logits of the choices and (3,) values."""
+    inputs = padded(ROWS, model.device)
+    return model(input_ids=inputs.input_ids, choice_ids=CHOICES, last=inputs.last)
 
 
-def shaken(model, names=("lora_B", "trainable_tokens_delta")):
-    """Adapters away from their start, where they change nothing."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if any(part in name for part in names):
-                weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
-    return model
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-# ---- the logits ------------------------------------------------------------------------------------------------------
+def warnings_in(caplog):
+    return [record.getMessage() for record in caplog.records if record.name.startswith("reflectrl")]
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", *ARCHITECTURES])
-def test_choice_logits_are_the_label_rows_of_the_full_logits(architecture):
+# ---- logits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits_of_choices_and_of_next_tokens_are_those_of_the_model_itself(architecture, caplog):
     model = language_model(architecture)
-    expected = full_logits(model)
-    add_choice_head(model)
-    torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)
-    assert expected.std() > 0.05  # the comparison is not one of zeros
+    expected = own_logits(model)
+    assert expected.std() > 0.02
+    assert_close(next_logits(model, padded(ROWS, model.device)), expected)
+    add_choice_head(model, value_head=True)
+    logits, values = asked(model)
+    assert_close(logits, expected[:, CHOICES])
+    assert torch.equal(own_logits(model), expected)
+    assert values.tolist() == [0.0] * 3
+    (values.sum() + logits.log_softmax(-1)[:, 0].sum()).backward()
+    assert model.value_head.weight.grad.abs().sum() > 0
+    assert warnings_in(caplog) == []
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma2"])
-def test_adapters_are_part_of_the_choice_logits(architecture):
+@pytest.mark.parametrize(("architecture", "labels"), [("gpt2", [41, 300]), ("llama", [41, 300]), ("gemma2", [])])
+def test_adapters_and_trained_label_tokens_are_part_of_the_choice_logits(architecture, labels):
     model = language_model(architecture)
-    bare = full_logits(model)
-    model = shaken(add_lora(model, LoraSection(r=4), []))
-    expected = full_logits(model)
+    bare = own_logits(model)
+    model = shaken(add_lora(model, LoraSection(r=4), labels), "lora_B", "trainable_tokens_delta")
+    expected = own_logits(model)
     add_choice_head(model.get_base_model())
-    torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)
+    logits, _ = asked(model)
+    assert_close(logits, expected[:, CHOICES])
     assert (expected - bare).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])  # embeddings tied and not
-def test_trained_label_tokens_are_part_of_the_choice_logits(architecture):
-    model = language_model(architecture)
-    bare = full_logits(model)
-    model = shaken(add_lora(model, LoraSection(r=4), [41, 300]), names=["trainable_tokens_delta"])
-    expected = full_logits(model)
-    add_choice_head(model.get_base_model())
-    torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)
-    assert (expected - bare).abs().max() > 0.01
-
-
-def test_gradients_reach_the_adapters():
-    model = add_lora(language_model("llama"), LoraSection(r=4), [])
-    add_choice_head(model.get_base_model())
-    logits, _ = model(input_ids=token_ids(), choice_ids=CHOICES, last=ENDS)
     logits.log_softmax(-1)[:, 0].sum().backward()
     trained = [weight for name, weight in model.named_parameters() if "lora_B" in name]
     assert trained
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in trained)
 
 
-@pytest.mark.parametrize("casting", ["autocast", "weights"])
-def test_choice_logits_are_float32_in_half_precision(casting):
+def test_choice_logits_are_computed_in_float32_in_half_precision():
     model = language_model("llama")
     add_choice_head(model)
-    if casting == "weights":
-        logits = choice_logits(model.to(torch.bfloat16))
-    else:
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = choice_logits(model)
-    assert logits.dtype == torch.float32
-    assert not torch.equal(logits, logits.bfloat16().float())  # they were computed in float32, not cast afterwards
+    with torch.autocast("cpu", torch.bfloat16):
+        cast, _ = asked(model)
+    for logits in (cast, asked(model.to(torch.bfloat16))[0]):
+        assert logits.dtype == torch.float32
+        assert not torch.equal(logits, logits.bfloat16().float())  # not cast afterwards
+
+
+class Unasked(GPT2LMHeadModel):
+    """Its forward never calls its output matrix."""
+
+    def forward(self, *args, **given):
+        output = super().forward(*args, **given)
+        output.logits = F.linear(self.transformer(*args, **{**given, "use_cache": False})[0], self.lm_head.weight)
+        return output
+
+
+class Barring(GPT2LMHeadModel):
+    """Bars tokens by their place in the vocabulary, as models that also speak in images do."""
+
+    def forward(self, *args, **given):
+        output = super().forward(*args, **given)
+        output.logits[..., 2] = torch.finfo(output.logits.dtype).min
+        return output
+
+
+class Shared(GPT2LMHeadModel):
+    """Its logits depend on those of other tokens."""
+
+    def forward(self, *args, **given):
+        output = super().forward(*args, **given)
+        output.logits = output.logits + output.logits[..., :1]
+        return output
+
+
+@pytest.mark.parametrize("kind", [Unasked, Barring, Shared])
+def test_a_head_without_single_rows_is_computed_whole_and_a_warning_says_so(kind, caplog):
+    source = language_model("gpt2")
+    model = kind(source.config).eval()
+    model.load_state_dict(source.state_dict())
+    expected = own_logits(model)
+    add_choice_head(model, value_head=True)
+    logits, values = asked(model)
+    assert_close(logits, expected[:, CHOICES])
+    assert_close(next_logits(model, padded(ROWS, model.device)), expected)
+    assert values.requires_grad
+    if kind is not Shared:
+        assert refusal(model, MAX_LENGTH) is None
+    (line,) = warnings_in(caplog)
+    assert line.startswith(kind.__name__)
 
 
 # ---- the model is otherwise the same ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-def test_generate_and_the_ordinary_forward_still_work(architecture):
-    model = language_model(architecture)
-    ids = token_ids()
+def test_generate_loss_and_copies_are_those_of_a_model_without_a_choice_head():
+    model = language_model("gpt2")
+    ids = torch.tensor([token_ids(seed, 9) for seed in range(3)])
     mask = torch.ones_like(ids)
     mask[0, :4] = 0  # padding on the left, for which generate counts positions if it sees that forward takes them
 
-    def speak():
-        return model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False)
+    def state():
+        words = model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False)
+        return words, model(input_ids=ids, labels=ids).loss
 
-    words, loss = speak(), model(input_ids=ids, labels=ids).loss
+    before = state()
     add_choice_head(model)
-    assert torch.equal(speak(), words)
-    assert torch.equal(model(input_ids=ids, labels=ids).loss, loss)
-
-
-def test_a_second_choice_head_changes_nothing():
-    model = language_model("gpt2")
-    add_choice_head(model)
-    expected = choice_logits(model)
-    add_choice_head(model)
-    assert torch.equal(choice_logits(model), expected)
-
-
-def test_a_copy_has_a_forward_and_a_choice_head_of_its_own():
-    model = language_model("gpt2")
-    add_choice_head(model)
+    assert all(map(torch.equal, state(), before))
+    expected = own_logits(model), asked(model)[0]
+    add_choice_head(model)  # a second one changes nothing
     other = copy.deepcopy(model)
-    expected = full_logits(other), choice_logits(other)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.5)
-    assert torch.equal(full_logits(other), expected[0])
-    assert torch.equal(choice_logits(other), expected[1])
-    assert not torch.allclose(full_logits(model), expected[0])
+    assert all(map(torch.equal, (own_logits(other), asked(other)[0]), expected))
+    assert not torch.allclose(own_logits(model), expected[0])
 
 
 def test_a_model_that_accelerate_has_dispatched_takes_a_choice_head():
     model = language_model("llama")
-    expected = full_logits(model)
+    expected = own_logits(model)
     dispatch_model(model, {"": "cpu"}, force_hooks=True)
     add_choice_head(model)
-    torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(full_logits(model), expected)
+    logits, values = asked(model)
+    assert_close(logits, expected[:, CHOICES])
+    assert_close(own_logits(model), expected)
+    assert (values.tolist(), values.requires_grad) == ([0.0] * 3, False)
 
 
 # ---- the value head --------------------------------------------------------------------------------------------------
 
 
-def values_of(model):
-    return model(input_ids=token_ids(), choice_ids=CHOICES, last=ENDS)[1]
-
-
-def test_values_are_zero_before_training_and_without_a_value_head():
-    plain, valued = language_model("gpt2"), language_model("gpt2")
-    add_choice_head(plain)
-    add_choice_head(valued, value_head=True)
-    assert torch.equal(values_of(plain), torch.zeros(3))
-    assert torch.equal(values_of(valued), torch.zeros(3))
-    assert not values_of(plain).requires_grad
-    assert values_of(valued).requires_grad
-
-
-def test_a_value_is_linear_in_the_last_hidden_state():
+def test_a_value_is_linear_in_the_last_hidden_state_and_its_head_is_not_saved(tmp_path):
     model = language_model("gpt2")
     add_choice_head(model, value_head=True)
     torch.nn.init.normal_(model.value_head.weight)
-    hidden = model.base_model(input_ids=token_ids()).last_hidden_state[torch.arange(3), LAST]
-    torch.testing.assert_close(values_of(model), hidden @ model.value_head.weight[0])
-
-
-def test_the_value_head_stays_out_of_the_saved_model(tmp_path):
-    model = language_model("gpt2")
-    expected = full_logits(model)
-    add_choice_head(model, value_head=True)
+    inputs = padded(ROWS, model.device)
+    hidden = model.base_model(input_ids=inputs.input_ids).last_hidden_state.flatten(0, 1)[inputs.last]
+    torch.testing.assert_close(asked(model)[1], hidden @ model.value_head.weight[0])
     model.save_pretrained(tmp_path)
     again, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["unexpected_keys"]
     assert not report["missing_keys"]
-    torch.testing.assert_close(full_logits(again.eval()), expected)
+    torch.testing.assert_close(own_logits(again.eval()), own_logits(model))
 
 
 def test_the_value_head_under_adapters_is_trained_and_stays_out_of_the_adapter(tmp_path):
     model = add_lora(language_model("gpt2"), LoraSection(r=4), [])
     add_choice_head(model.get_base_model(), value_head=True)
-    (values_of(model) - 1).square().sum().backward()
+    (asked(model)[1] - 1).square().sum().backward()
     assert model.get_base_model().value_head.weight.grad.abs().sum() > 0
     model.save_pretrained(str(tmp_path), save_embedding_layers=False)
     saved = load_file(tmp_path / "adapter_model.safetensors")
@@ -204,23 +201,29 @@ def test_the_value_head_under_adapters_is_trained_and_stays_out_of_the_adapter(t
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft asks for it at each wrapping
-def test_lora_on_the_lm_head_is_refused():
-    model = get_peft_model(language_model("llama"), LoraConfig(r=2, target_modules=["q_proj", "lm_head"]))
-    with pytest.raises(InvalidInput, match="carries a LoRA adapter.*leave lm_head out of model.lora.target_modules"):
-        add_choice_head(model.get_base_model(), value_head=True)
-    assert not hasattr(model.get_base_model(), "value_head")
+class Sighted(GPT2LMHeadModel):
+    def forward(self, pixels, **given):  # noqa: ARG002
+        raise AssertionError
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_quantised_lm_head_is_refused(tmp_path, bits):
-    with pytest.raises(InvalidInput, match="lm_head of the policy is quantised .*without quantising lm_head"):
-        add_choice_head(quantized("llama", tmp_path, bits, llm_int8_skip_modules=[]))
+def lora_on_the_head():
+    return get_peft_model(
+        language_model("llama"), LoraConfig(r=2, target_modules=["q_proj", "lm_head"])
+    ).get_base_model()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_quantised_base_with_a_plain_lm_head_is_read_exactly(tmp_path, bits):
-    model = quantized("llama", tmp_path, bits, llm_int8_skip_modules=["lm_head"])
-    expected = full_logits(model)
-    add_choice_head(model)
-    torch.testing.assert_close(choice_logits(model), expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(
+    ("make", "facts"),
+    [
+        (lambda: language_model("bert", is_decoder=False), "BertLMHeadModel.*is_decoder"),
+        (lambda: language_model("xlm", causal=False), "XLMWithLMHeadModel.*is_decoder .XLM: causal."),
+        (lambda: Sighted(language_model("gpt2").config), "Sighted.*TypeError.*model.name"),
+        (lora_on_the_head, "lm_head.*model.lora.target_modules"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # of transformers for encoders, of peft at each wrapping
+def test_a_model_whose_label_rows_cannot_be_read_is_refused(make, facts):
+    model = make()
+    with pytest.raises(InvalidInput, match=facts):
+        add_choice_head(model, value_head=True)
+    assert not hasattr(model, "value_head")

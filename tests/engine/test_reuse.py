@@ -1,97 +1,87 @@
+"""Beginnings are shared and kept for models that compute the same with them, and refused for all others."""
+
 from __future__ import annotations
 
-import logging
+import random
 
 import pytest
 import torch
-from tiny import MAX_LENGTH, SHAPE, gpt2, language_model, quantized, tokenizer
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    GPT2LMHeadModel,
-    GPT2Model,
-    MistralConfig,
-)
+from tiny import MAX_LENGTH, gpt2, language_model
+from transformers import GPT2LMHeadModel, GPT2Model
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for, refusal
+from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 
-# ---- who can ---------------------------------------------------------------------------------------------------------
+
+def around(trunk):
+    """A kind of GPT-2 with another trunk."""
+
+    class Model(GPT2LMHeadModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.transformer = trunk(config)
+            self.post_init()
+
+    return Model
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2", "gemma2", "granite", "cohere"])
-def test_architectures_with_attention_alone_can(architecture):
-    model = language_model(architecture)
+# ---- accepted --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("gpt2", {}),
+        ("llama", {}),
+        ("gemma2", {}),
+        ("cohere", {}),
+        ("mistral", {"sliding_window": None}),
+        ("qwen2_moe", {"sliding_window": 0, "shared_expert_intermediate_size": 8}),  # 0 is off
+    ],
+)
+def test_attention_alone_is_accepted_with_every_kernel_and_type(architecture, options):
+    model = language_model(architecture, **options)
     kernels = {model.config._attn_implementation, "eager"}
     assert kernels == ({"eager"} if architecture == "gemma2" else {"sdpa", "eager"})
     for kernel in sorted(kernels):
         model.set_attn_implementation(kernel)
         assert refusal(model, MAX_LENGTH) is None
+    assert refusal(model.to(torch.bfloat16), MAX_LENGTH) is None
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma2"])
-def test_models_in_half_precision_can(architecture):
-    assert refusal(language_model(architecture).to(torch.bfloat16), MAX_LENGTH) is None
-
-
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-@pytest.mark.parametrize("bits", [8, 4])
-def test_quantised_models_can(tmp_path, architecture, bits, caplog):
-    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
-    assert refusal(quantized(architecture, tmp_path, bits), MAX_LENGTH) is None
-
-
-def test_models_with_adapters_and_a_choice_head_can():
+def test_models_with_adapters_and_a_choice_head_are_accepted():
     model = add_lora(language_model("llama"), LoraSection(r=4), [])
     add_choice_head(model.get_base_model(), value_head=True)
     assert refusal(model.get_base_model(), MAX_LENGTH) is None
 
 
+def test_an_accepted_model_gets_an_empty_cache_of_its_own_type_without_a_warning(caplog):
+    for dtype in (torch.float32, torch.bfloat16):
+        held = prefix_cache_for(language_model("llama").to(dtype), MAX_LENGTH, "policy")
+        assert (held.count, held.given, held.computed) == (0, 0, 0)
+        (inputs,) = [inputs for _, inputs in held.read([(1, 2, 3)])]
+        assert inputs.extra["attention_mask"].dtype == dtype
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("training", [True, False])
-def test_asking_is_without_dropout_and_leaves_the_model_as_it_was(training):
+def test_the_check_is_without_dropout_and_leaves_model_and_random_numbers_as_they_were(training):
     model = gpt2(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5).train(training)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    numbers = torch.get_rng_state(), random.getstate()
     assert refusal(model, MAX_LENGTH) is None
+    add_choice_head(model)
     assert model.training is training
     assert all(weight.grad is None for weight in model.parameters())
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), numbers[0])
+    assert random.getstate() == numbers[1]
 
 
-# ---- who cannot ------------------------------------------------------------------------------------------------------
-
-
-def test_a_state_that_is_no_attention_is_refused():
-    assert refusal(language_model("falcon_h1"), MAX_LENGTH).startswith("its architecture does not take them (")
-    assert refusal(language_model("recurrent_gemma"), MAX_LENGTH) == "its architecture reads them wrongly"
-
-
-WINDOWED = {"mistral": MistralConfig, "gemma2": Gemma2Config}
-
-
-def windowed(architecture, window):
-    config = WINDOWED[architecture](
-        vocab_size=len(tokenizer()), pad_token_id=0, bos_token_id=1, eos_token_id=1, sliding_window=window, **SHAPE
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
-
-
-@pytest.mark.parametrize("architecture", WINDOWED)
-def test_a_window_that_prompts_outgrow_is_refused(architecture):
-    model = windowed(architecture, 8)
-    assert "as with a window of attention shorter than a prompt (9 tokens)" in refusal(model, 9)
-    assert refusal(model, 8) is None
-
-
-def test_an_architecture_whose_window_is_off_can():
-    assert refusal(windowed("mistral", None), MAX_LENGTH) is None
-
-
-def test_a_kernel_without_masks_is_refused():
-    model = language_model("llama")
-    model.config._attn_implementation = "flash_attention_2"
-    assert refusal(model, MAX_LENGTH) == "its attention kernel flash_attention_2 takes no mask of one's own"
+# ---- refused ---------------------------------------------------------------------------------------------------------
 
 
 class NoMaskForTrees(GPT2Model):
@@ -112,41 +102,55 @@ class CountsForItself(GPT2Model):
 
 
 @pytest.mark.parametrize("careless", [NoMaskForTrees, NoMaskForSlots, CountsForItself])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_mask_or_position_that_is_ignored_shows_even_in_a_model_close_to_uniform(careless, seed):
-    class Careless(GPT2LMHeadModel):
-        def __init__(self, config):
-            super().__init__(config)
-            self.transformer = careless(config)
-            self.post_init()
-
-    careful = gpt2(seed)
+def test_a_mask_or_position_that_is_ignored_shows_even_in_a_model_close_to_uniform(careless):
+    careful = gpt2()
     assert careful.config.initializer_range == 0.02
-    model = Careless(careful.config)
+    model = around(careless)(careful.config)
     model.load_state_dict(careful.state_dict())
     assert refusal(careful, MAX_LENGTH) is None
     assert refusal(model.eval(), MAX_LENGTH) == "its architecture reads them wrongly"
 
 
-# ---- what is said ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("architecture", ["mistral", "gemma2"])
+def test_a_window_that_prompts_outgrow_is_refused(architecture):
+    model = language_model(architecture, sliding_window=8)
+    assert "a prompt (9 tokens)" in refusal(model, 9)
+    assert refusal(model, 8) is None
 
 
-def test_who_cannot_is_named_with_the_reason_and_what_to_do(caplog):
-    assert prefix_cache_for(language_model("recurrent_gemma"), MAX_LENGTH, "reflector") is None
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        (
-            "WARNING",
-            "the reflector reads every prompt from its beginning: its architecture reads them wrongly; "
-            "set model.prefix_reuse=false, or another model.attn_implementation.",
-        )
-    ]
+class Near(GPT2Model):
+    """In rows, attends to 48 places before each only, wherever the mask says; with key-value states to all."""
+
+    def forward(self, *args, attention_mask=None, **given):
+        if attention_mask is not None and given.get("past_key_values") is None:
+            far = torch.ones_like(attention_mask, dtype=torch.bool).tril(-48)
+            attention_mask = attention_mask.masked_fill(far, torch.finfo(attention_mask.dtype).min)
+        return super().forward(*args, attention_mask=attention_mask, **given)
 
 
-def test_who_can_gets_empty_slots_of_its_own_type_without_a_word(caplog):
+@pytest.mark.parametrize("spread", [0.2, 0.02])
+def test_a_window_that_only_trees_outgrow_is_refused(spread):
+    with seeded(0):
+        model = around(Near)(gpt2(spread=spread).config).eval()
+    assert refusal(model, 16, 40) is None
+    assert "an update (150)" in refusal(model, 16, 150)
+
+
+@pytest.mark.parametrize("kinds", [("global", "local"), ("global", "global")])
+def test_a_causal_mask_that_is_fixed_by_place_is_refused(kinds):
+    size = {"max_position_embeddings": 512, "window_size": 256}
+    model = language_model("gpt_neo", attention_types=[[list(kinds), 1]], **size)
     for dtype in (torch.float32, torch.bfloat16):
-        model = language_model("llama").to(dtype)
-        held = prefix_cache_for(model, MAX_LENGTH, "policy")
-        assert (held.count, held.given, held.computed) == (0, 0, 0)
-        (inputs,) = [inputs for _, inputs in held.read([(1, 2, 3)])]
-        assert inputs.extra["attention_mask"].dtype == dtype
-    assert caplog.records == []
+        assert "if beginnings are kept or shared" in refusal(model.to(dtype), MAX_LENGTH, 320)
+
+
+def test_the_reason_for_a_refusal_is_logged_with_the_setting_to_change(caplog):
+    flash = language_model("llama")
+    flash.config._attn_implementation = "flash_attention_2"
+    models = [*map(language_model, ("falcon_h1", "xlm", "recurrent_gemma")), flash]
+    assert [prefix_cache_for(model, MAX_LENGTH, "reflector") for model in models] == [None] * 4
+    reasons = ["does not take them (", "(AssertionError", "reads them wrongly", "kernel flash_attention_2"]
+    for reason, record in zip(reasons, caplog.records, strict=True):
+        assert record.levelname == "WARNING"
+        for fact in ("reflector", reason, "model.prefix_reuse=false", "model.attn_implementation"):
+            assert fact in record.getMessage()
