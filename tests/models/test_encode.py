@@ -14,52 +14,42 @@ from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.tokenizer import label_ids
 
 CPU = torch.device("cpu")
-
-
-def probabilities(model, prompts):
-    """(N, A) what the model would do."""
-    with torch.no_grad():
-        return action_distribution(model, encoder().batch(prompts, CPU))[0].probs
-
-
-@pytest.fixture(params=["gpt2", "llama", "qwen2"])
-def model(request):
-    model = language_model(request.param)
-    add_choice_head(model)
-    return model
-
-
+LABEL_IDS = label_ids(tokenizer(), LABELS)
 RAGGED = [
     policy_prompt(0),
     policy_prompt(1, actions=5, past=3),
     policy_prompt(2, actions=3, said=None),
     policy_prompt(3, actions=1, past=1, said="Mistake. The target is lower and it takes a while to get there."),
+    policy_prompt(0),
 ]
+
+
+def tokens_of(text):
+    return tuple(tokenizer()(text)["input_ids"])
+
+
+def bare(prompt):
+    return replace(prompt, history=())
+
 
 # ---- the distribution ------------------------------------------------------------------------------------------------
 
 
-def test_padding_is_invisible(model):
-    together = probabilities(model, RAGGED)
-    for prompt, row in zip(RAGGED, together, strict=True):
-        alone = probabilities(model, [prompt])[0]
-        torch.testing.assert_close(row[: len(alone)], alone, rtol=0, atol=1e-5)
-
-
-def test_an_illegal_action_has_probability_exactly_zero(model):
-    for prompt, row in zip(RAGGED, probabilities(model, RAGGED), strict=True):
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2"])
+def test_the_distribution_is_the_softmax_of_the_models_logits_of_each_menus_labels(architecture):
+    model = language_model(architecture)
+    add_choice_head(model, value_head=True)
+    torch.nn.init.normal_(model.value_head.weight)
+    distribution, values = action_distribution(model, encoder().batch(RAGGED, CPU))
+    for prompt, row in zip(RAGGED, distribution.probs.detach(), strict=True):
         legal = len(prompt.menu.actions)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([tokens_of(prompt.text)])).logits[0, -1, LABEL_IDS[:legal]]
+        torch.testing.assert_close(row[:legal], logits.softmax(-1), rtol=0, atol=1e-5)  # padding is invisible
         assert row[legal:].tolist() == [0.0] * (5 - legal)
         assert row[:legal].min() > 0
-        assert row.sum().item() == pytest.approx(1.0, abs=1e-6)
-
-
-def test_the_distribution_is_the_softmax_of_the_full_models_label_logits(model):
-    prompt = RAGGED[1]
-    ids = torch.tensor([tokenizer()(prompt.text)["input_ids"]])
-    with torch.no_grad():
-        logits = model(input_ids=ids).logits[0, -1, label_ids(tokenizer(), LABELS)[:5]]
-    torch.testing.assert_close(probabilities(model, [prompt])[0], logits.softmax(-1), rtol=0, atol=1e-6)
+    assert torch.equal(distribution.probs[0], distribution.probs[4])
+    assert values[0].item() == pytest.approx(values[4].item(), abs=1e-5) != values[1].item()
 
 
 def test_illegal_actions_add_nothing_to_the_entropy_and_get_no_gradient():
@@ -68,85 +58,62 @@ def test_illegal_actions_add_nothing_to_the_entropy_and_get_no_gradient():
     distribution, _ = action_distribution(model, encoder().batch(RAGGED, CPU))
     alone, _ = action_distribution(model, encoder().batch(RAGGED[:1], CPU))
     torch.testing.assert_close(distribution.entropy()[0], alone.entropy()[0])
-    (distribution.entropy()[0] + distribution.log_prob(torch.zeros(4, dtype=torch.long))[0]).backward()
+    (distribution.entropy()[0] + distribution.log_prob(torch.zeros(5, dtype=torch.long))[0]).backward()
     moved = model.get_output_embeddings().weight.grad.abs().sum(-1)
-    ids = label_ids(tokenizer(), LABELS)
-    assert (moved[ids[:2]] > 0).all()
-    assert not moved[ids[2:]].any()
+    assert (moved[LABEL_IDS[:2]] > 0).all()
+    assert not moved[LABEL_IDS[2:]].any()
 
 
 # ---- the batch -------------------------------------------------------------------------------------------------------
 
 
-def test_equal_prompts_are_computed_once():
-    batch = encoder().batch([RAGGED[0], RAGGED[1], replace(RAGGED[0]), RAGGED[1]], CPU)
-    rows, width = batch.inputs.input_ids.shape
-    assert rows == 2
-    ends = [row * width + len(tokenizer()(RAGGED[row].text)["input_ids"]) - 1 for row in (0, 1)]
-    assert batch.inputs.last.tolist() == [*ends, *ends]
-
-
-def test_equal_prompts_have_equal_distributions_and_values():
-    model = language_model("gpt2")
-    add_choice_head(model, value_head=True)
-    torch.nn.init.normal_(model.value_head.weight)
-    distribution, values = action_distribution(model, encoder().batch([RAGGED[0], RAGGED[1], RAGGED[0]], CPU))
-    assert torch.equal(distribution.probs[0], distribution.probs[2])
-    assert values[0] == values[2] != values[1]
-
-
-def test_a_batch_knows_each_menu_and_the_labels_of_the_longest():
+def test_a_batch_computes_equal_prompts_once_and_knows_each_menu():
     batch = encoder().batch(RAGGED, CPU)
-    assert batch.menu_size.tolist() == [2, 5, 3, 1]
+    rows, width = batch.inputs.input_ids.shape
+    assert rows == 4
+    ends = [row * width + len(tokens_of(RAGGED[row].text)) - 1 for row in (0, 1, 2, 3)]
+    assert batch.inputs.last.tolist() == [*ends, ends[0]]
+    assert batch.menu_size.tolist() == [2, 5, 3, 1, 2]
     assert tokenizer().convert_ids_to_tokens(batch.choice_ids.tolist()) == list("ABCDE")
 
 
-def test_a_menu_longer_than_the_labels_is_refused():
-    few = PromptEncoder(tokenizer(), label_ids(tokenizer(), LABELS[:4]), 128)
-    with pytest.raises(InvalidInput, match="menu of 5 actions was given but the policy has 4 labels; raise"):
-        few.batch(RAGGED, CPU)
+def test_shortened_prompts_that_become_equal_share_a_row():
+    texts = [replace(policy_prompt(4), history=(f"Past: {word}\n", "Past: last\n")) for word in ("this", "that")]
+    limit = len(encoder().tokens(texts[0])) - 1
+    batch = encoder(limit).batch(texts, CPU)
+    assert batch.inputs.input_ids.size(0) == 1
+    kept = encoder().tokens(replace(texts[0], history=("Past: last\n",)))
+    assert batch.inputs.last.tolist() == [len(kept) - 1] * 2
 
 
-def test_a_policy_batch_needs_menus():
-    with pytest.raises(InvalidInput, match="given a reflector's prompt; expected one with a menu"):
-        encoder().batch([RAGGED[0], reflector_prompt()], CPU)
+@pytest.mark.parametrize(
+    ("player", "prompts", "facts"),
+    [
+        (PromptEncoder(tokenizer(), LABEL_IDS[:4], 128), RAGGED, "menu of 5 actions.*4 labels.*max_actions"),
+        (encoder(), [RAGGED[0], reflector_prompt()], "menu"),
+        (encoder(12), [policy_prompt(actions=5, past=3)], r"menu of 5 actions has \d+ tokens .* the model takes 12"),
+    ],
+)
+def test_a_menu_that_is_missing_too_large_or_too_long_is_refused(player, prompts, facts):
+    with pytest.raises(InvalidInput, match=facts):
+        player.batch(prompts, CPU)
 
 
 # ---- the length ------------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_that_fits_is_the_tokenized_text():
-    assert encoder().tokens(RAGGED[1]) == tuple(tokenizer()(RAGGED[1].text)["input_ids"])
-
-
-def test_a_prompt_that_is_too_long_loses_its_oldest_history_and_nothing_else():
+def test_a_prompt_loses_its_oldest_history_only_as_far_as_the_limit_and_the_reserve_demand():
     prompt = replace(policy_prompt(4), history=tuple(f"Past: {word}\n" for word in ("first", "second", "third")))
     full = encoder().tokens(prompt)
-    kept = tokenizer().decode(encoder(len(full) - 1).tokens(prompt))
-    assert kept == prompt.text.replace("Past: first\n", "")
-    kept = tokenizer().decode(
-        encoder(len(full)).tokens(prompt, reserve=len(full) - len(encoder().tokens(bare(prompt))))
-    )
-    assert kept == bare(prompt).text
+    assert encoder(len(full)).tokens(prompt) == full == tokens_of(prompt.text)
+    for limit, reserve in ((len(full) - 1, 0), (len(full), 1)):
+        kept = tokenizer().decode(encoder(limit).tokens(prompt, reserve=reserve))
+        assert kept == prompt.text.replace("Past: first\n", "")
+    reserve = len(full) - len(encoder().tokens(bare(prompt)))
+    assert tokenizer().decode(encoder(len(full)).tokens(prompt, reserve=reserve)) == bare(prompt).text
 
 
-def bare(prompt):
-    return replace(prompt, history=())
-
-
-def test_a_reserve_leaves_room_for_what_is_to_be_written():
-    prompt = reflector_prompt(past=3)
-    limit = len(encoder().tokens(prompt))
-    assert encoder(limit).tokens(prompt, reserve=0) == encoder().tokens(prompt)
-    assert len(encoder(limit).tokens(prompt, reserve=1)) <= limit - 1
-
-
-def test_a_menu_that_does_not_fit_is_refused():
-    with pytest.raises(InvalidInput, match=r"menu of 5 actions has \d+ tokens .* the model takes 12; use"):
-        encoder(12).batch([policy_prompt(actions=5, past=3)], CPU)
-
-
-@pytest.mark.parametrize("missing", [1, 5, 20])
+@pytest.mark.parametrize("missing", [1, 20])
 def test_a_state_that_does_not_fit_is_cut_to_the_length_in_the_middle(missing):
     observation = Observation("Number 1. " + "The path so far: 1, 2, 3. " * 3 + "Target 7.", ("add one", "wait"))
     prompt = policy_prompt_of(LAYOUT, observation, history(3), "Higher.", LAYOUT.menu(observation, random.Random(0)))
@@ -159,37 +126,16 @@ def test_a_state_that_does_not_fit_is_cut_to_the_length_in_the_middle(missing):
     assert "[...]" in text
 
 
-def test_shortened_prompts_that_become_equal_share_a_row():
-    texts = [replace(policy_prompt(4), history=(f"Past: {word}\n", "Past: last\n")) for word in ("this", "that")]
-    limit = len(encoder().tokens(texts[0])) - 1
-    batch = encoder(limit).batch(texts, CPU)
-    assert batch.inputs.input_ids.size(0) == 1
-    kept = encoder().tokens(replace(texts[0], history=("Past: last\n",)))
-    assert batch.inputs.last.tolist() == [len(kept) - 1] * 2
+def test_a_text_is_tokenized_once_until_newer_ones_push_it_out():
+    texts = []
 
-
-# ---- the cache of tokens ---------------------------------------------------------------------------------------------
-
-
-class CountingTokenizer:
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, text, **options):
-        self.calls += 1
+    def counting(text, **options):
+        texts.append(text)
         return tokenizer()(text, **options)
 
-
-def test_a_text_is_tokenized_once_until_newer_ones_push_it_out():
-    counting = CountingTokenizer()
     small = PromptEncoder(counting, (), 128, cache_size=2)
-    counting.calls = 0
+    texts.clear()
     one, two, three = (reflector_prompt(number) for number in (1, 2, 3))
-    first = small.tokens(one)
-    assert small.tokens(one) == first
-    assert counting.calls == 1
-    small.tokens(two)
-    small.tokens(three)
-    assert counting.calls == 3
-    assert small.tokens(one) == first
-    assert counting.calls == 4
+    for prompt in (one, one, two, three, one):
+        assert small.tokens(prompt) == tokens_of(prompt.text)
+    assert texts == [prompt.text for prompt in (one, two, three, one)]

@@ -23,10 +23,6 @@ EVIL = ("</s>", "<s>", "<|3|>", "<|11|>", "<|eos|>", "<|pad|>", "<|im_end|>")
 CORPUS = ["Past: cat a.md\nReflection: Good. The file says hello.\n<|0|>. cat a.md\n<|1|>. cd docs\nAction:\n"] * 4
 
 
-def builtin() -> PreTrainedTokenizerFast:
-    return train_tokenizer(CORPUS, ADDED, pieces="words", vocabulary=420, max_length=512)
-
-
 def byte_level() -> PreTrainedTokenizerFast:
     """As Qwen's and Llama 3's: bytes, and a first token before each text."""
     trained = Tokenizer(models.BPE())
@@ -78,7 +74,7 @@ def finished(trained: Tokenizer, trainer=None, **options) -> PreTrainedTokenizer
 
 
 FAMILIES = {
-    "builtin": builtin,
+    "builtin": lambda: train_tokenizer(CORPUS, ADDED, pieces="words", vocabulary=420, max_length=512),
     "byte level": byte_level,
     "space before the text": lambda: sentencepiece("first"),
     "space before each part": lambda: sentencepiece("always"),
@@ -106,7 +102,7 @@ def special(tokenizer, ids):
 
 
 def begin(tokenizer):
-    """What the tokenizer puts before each text."""
+    """Special tokens that the tokenizer puts before each text."""
     return special(tokenizer, tokenizer("")["input_ids"])
 
 
@@ -122,32 +118,44 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_only_the_labels_of_the_menu_are_special_tokens(tokenizer, place):
-    hostile = PLACES[place]
-    ids = PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)
-    assert special(tokenizer, ids) == [*begin(tokenizer), *hostile.menu.labels]
+def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tuning(tokenizer):
+    encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096)
+    options = {"labels": ADDED, "max_new_tokens": 8, "drop_long_rows": False}
+    for place, hostile in PLACES.items():
+        ids = PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)
+        assert special(tokenizer, ids) == [*begin(tokenizer), *hostile.menu.labels], place
+        rows = [
+            Row("policy", hostile, "<|1|>", "t", 0, False),
+            Row("reflector", replace(hostile, menu=None), f" {EVERYWHERE}", "t", 0, False),
+        ]
+        policy, reflector = encode_rows(tokenizer, encoder, rows, player="both", **options)
+        assert list(encoder.tokens(policy.prompt)) == ids, place
+        assert special(tokenizer, reflector.prompt) == begin(tokenizer), place
+        assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("family", ["builtin", "byte level"])
-def test_the_text_comes_back_exactly(family, place):
-    tokenizer, hostile = FAMILIES[family](), PLACES[place]
-    ids = PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)
-    assert tokenizer.decode(ids[len(begin(tokenizer)) :]) == hostile.text
+def test_the_text_comes_back_exactly(family):
+    tokenizer = FAMILIES[family]()
+    for hostile in PLACES.values():
+        ids = PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)
+        assert tokenizer.decode(ids[len(begin(tokenizer)) :]) == hostile.text
 
 
-def test_other_texts_have_the_tokens_that_they_always_had(tokenizer):
-    plain = PlainText(tokenizer)
+def test_other_texts_have_the_tokens_that_they_have_without_this_also_once_saved(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    plain, again, hostile = PlainText(tokenizer), AutoTokenizer.from_pretrained(tmp_path), PLACES["actions"]
     for ordinary in (
         prompt(),
         prompt(text="10 < 11 | é\n\n x", said=None),
         prompt(past=(), menu=("cat  a", "-> b", "c")),
     ):
         assert plain.prompt(ordinary.text, ordinary.menu.labels) == tokenizer(ordinary.text)["input_ids"]
+    expected = plain.prompt(hostile.text, hostile.menu.labels)
+    assert PlainText(again).prompt(hostile.text, hostile.menu.labels) == expected
 
 
-def test_what_a_tokenizer_puts_around_a_text_stays(tokenizer):
+def test_the_tokens_around_a_text_stay(tokenizer):
     bos, eos = (tokenizer.convert_tokens_to_ids(token) for token in (tokenizer.pad_token, tokenizer.eos_token))
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         "[a] $A [z]", special_tokens=[("[a]", bos), ("[z]", eos)]
@@ -157,39 +165,10 @@ def test_what_a_tokenizer_puts_around_a_text_stays(tokenizer):
     assert (ids[0], ids[-1]) == (bos, eos)
 
 
-@pytest.mark.parametrize("kind", ["numbers", "letters"])
-def test_with_labels_of_other_kinds_no_token_is_special(kind):
-    names = labels(kind, 12)
+def test_with_labels_of_other_kinds_no_token_is_special():
+    names = labels("numbers", 12)
     tokenizer = train_tokenizer(CORPUS, names, pieces="words", vocabulary=420, max_length=512)
     text = prompt(text=EVERYWHERE).text
     assert special(tokenizer, PlainText(tokenizer).prompt(text, names[:3])) == []
     ordinary = "Take 10, 11 and 100.\n0. a\nAction:\n"
     assert PlainText(tokenizer).prompt(ordinary, names[:1]) == tokenizer(ordinary)["input_ids"]
-
-
-def test_a_completion_holds_no_special_token(tokenizer):
-    ids = PlainText(tokenizer).completion(f" Good. {EVERYWHERE}")
-    assert special(tokenizer, ids) == []
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_fine_tuning_reads_the_tokens_that_are_played(tokenizer, place):
-    hostile = PLACES[place]
-    encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096)
-    rows = [
-        Row("policy", hostile, "<|1|>", "t", 0, False),
-        Row("reflector", replace(hostile, menu=None), f" {EVERYWHERE}", "t", 0, False),
-    ]
-    options = {"labels": ADDED, "max_new_tokens": 8, "drop_long_rows": False}
-    policy, reflector = encode_rows(tokenizer, encoder, rows, player="both", **options)
-    played = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096).tokens(hostile)
-    assert encoder.tokens(policy.prompt) == played
-    assert special(tokenizer, reflector.prompt) == begin(tokenizer)
-    assert special(tokenizer, reflector.completion) == [tokenizer.eos_token]
-
-
-def test_a_saved_tokenizer_keeps_texts_plain(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    again, hostile = AutoTokenizer.from_pretrained(tmp_path), PLACES["actions"]
-    ids = PlainText(again).prompt(hostile.text, hostile.menu.labels)
-    assert ids == PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)

@@ -1,14 +1,19 @@
-"""4-bit layers compute the same way on processors that bitsandbytes packs weights for (avx512_bf16) and on others."""
+"""Quantised bases play, train and are scored alike, on processors that bitsandbytes packs weights for and on others."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
-from tiny import quantized
+from tiny import MAX_LENGTH, quantized, token_ids
 from tiny_models import LABELS, save_tiny
 
 from reflectrl.core import InvalidInput
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.reuse import refusal
+from reflectrl.engine.sequences import padded
 from reflectrl.models.adapters import check_4bit, prepare_quantized
 from reflectrl.models.load import new_model
 
@@ -23,37 +28,44 @@ def layer(inputs: int, outputs: int, *, packs: bool) -> Linear4bit:
     return made
 
 
-SIDES = [(64, 48), (96, 64), (32, 32)]
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), SIDES)
-def test_a_layer_that_cannot_be_packed_is_refused_by_name_where_weights_are_packed(inputs, outputs):
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 48), (96, 64), (32, 32)])
+def test_a_layer_that_cannot_be_packed_is_refused_by_name_only_where_weights_are_packed(inputs, outputs):
     layers = {"first": layer(64, 64, packs=True), "h.0.mlp": layer(inputs, outputs, packs=True)}
-    with pytest.raises(InvalidInput, match=rf"the layer 'h.0.mlp' of 'some/base', {outputs} x {inputs}, cannot be"):
+    with pytest.raises(InvalidInput, match=rf"'h.0.mlp' of 'some/base', {outputs} x {inputs}, .*model.quantization"):
         check_4bit("some/base", layers)
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), SIDES)
-def test_the_same_layer_is_fine_where_they_are_not(inputs, outputs):
     check_4bit("some/base", {"h.0.mlp": layer(inputs, outputs, packs=False)})
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-def test_a_prepared_base_never_packs_so_that_all_its_sides_work_and_gradients_flow(tmp_path, architecture):
-    model = quantized(architecture, tmp_path, 4)
+@pytest.mark.parametrize(("architecture", "bits"), [("gpt2", 8), ("gpt2", 4), ("llama", 8), ("llama", 4)])
+def test_a_quantised_base_is_read_exactly_with_and_without_reuse_and_gradients_flow(
+    tmp_path, architecture, bits, caplog
+):
+    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
+    model = quantized(architecture, tmp_path, bits, llm_int8_skip_modules=["lm_head"])
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
     for each in layers:
         each.support_avx512bf16_for_cpu = True  # as on such a processor
     prepare_quantized(model)
-    ids = torch.tensor([[2, 3, 4]])
+    assert refusal(model, MAX_LENGTH) is None
+    inputs, choices = padded([token_ids(0, 9), token_ids(1, 4)], model.device), torch.tensor([41, 7, 300])
     with torch.no_grad():
-        played = model.eval()(ids).logits
-    embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
+        played = model.eval()(inputs.input_ids).logits
+        add_choice_head(model)
+        logits, _ = model(input_ids=inputs.input_ids, choice_ids=choices, last=inputs.last)
+    torch.testing.assert_close(logits, played.flatten(0, 1)[inputs.last][:, choices], rtol=1e-5, atol=1e-5)
+    embedded = model.get_input_embeddings()(inputs.input_ids).detach().requires_grad_()
     updated = model(inputs_embeds=embedded).logits
     updated.sum().backward()
+    assert bool(layers) == (bits == 4)
     assert not any(getattr(each.weight.quant_state, "packing_format_for_cpu", False) for each in layers)
     assert torch.equal(played, updated)
     assert embedded.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_quantised_lm_head_is_refused(tmp_path, bits):
+    with pytest.raises(InvalidInput, match="lm_head.*model.quantization"):
+        add_choice_head(quantized("llama", tmp_path, bits, llm_int8_skip_modules=[]))
 
 
 def test_bases_are_prepared_as_they_are_loaded(tmp_path):

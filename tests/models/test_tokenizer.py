@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 
@@ -17,8 +16,8 @@ CORPUS = [
 NUMBERS = labels("numbers", 12)
 
 
-def nano(names=NUMBERS, vocabulary=500):
-    return train_tokenizer(CORPUS, names, pieces="phrases", vocabulary=vocabulary, max_length=64)
+def nano(names=NUMBERS):
+    return train_tokenizer(CORPUS, names, pieces="phrases", vocabulary=500, max_length=64)
 
 
 def pieces(tokenizer, text):
@@ -41,80 +40,62 @@ def test_words_are_the_same_token_in_a_question_a_file_name_and_a_reflection():
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "naïve café",
-        "😀👩‍👩‍👧 \u200d\ufeff",
-        "\x00\x7f\r\n\t  \n\n",
-        "漢字かな",
-        "a . b , c ;d",
-        "10 100 a10 10a 010",
-        "<|eos|><|3|>",
-        "ﬁ ǆ e\u0301",
-    ],
+TEXTS = (
+    "",
+    " ",
+    "naïve café",
+    "😀👩‍👩‍👧 \u200d\ufeff",
+    "\x00\x7f\r\n\t  \n\n",
+    "漢字かな",
+    "a . b , c ;d",
+    "10 100 a10 10a 010",
+    "<|eos|><|3|>",
+    "ﬁ ǆ e\u0301",
 )
+
+
 @pytest.mark.parametrize("kind", ["numbers", "added"])
-def test_any_text_survives_encoding(text, kind):
+def test_any_text_survives_encoding_also_by_a_tokenizer_that_was_saved(tmp_path, kind):
     tokenizer = nano(labels(kind, 12))
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_a_long_label_is_one_token_and_longer_numbers_are_not_broken():
-    tokenizer = nano()
-    assert pieces(tokenizer, "\n10.")[1] == "10"
-    assert pieces(tokenizer, "100") == ["1", "0", "0"]
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    for text in (*TEXTS, CORPUS[0]):
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids) == text
+        assert again(text)["input_ids"] == ids
+    assert (again.pad_token, again.eos_token) == ("<|pad|>", "<|eos|>")
 
 
 @pytest.mark.parametrize("kind", ["numbers", "letters", "added"])
-def test_every_kind_of_label_is_one_token_after_the_cue(kind):
+def test_every_kind_of_label_is_one_token_after_the_cue_and_longer_numbers_are_not_broken(kind):
     tokenizer = nano(labels(kind, 30))
     ids = label_ids(tokenizer, labels(kind, 30))
     cue = tokenizer(ACTION_CUE)["input_ids"]
     assert len(set(ids)) == 30
     assert tokenizer(ACTION_CUE + labels(kind, 30)[29])["input_ids"] == [*cue, ids[29]]
-
-
-def test_the_tokenizer_of_a_saved_folder_is_the_same_tokenizer(tmp_path):
-    nano().save_pretrained(tmp_path)
-    again = AutoTokenizer.from_pretrained(tmp_path)
-    text = CORPUS[0] + "10 é"
-    assert again(text)["input_ids"] == nano()(text)["input_ids"]
-    assert (again.pad_token, again.eos_token) == ("<|pad|>", "<|eos|>")
-    assert again.decode(again(text)["input_ids"]) == text
+    assert pieces(tokenizer, "100") == ["1", "0", "0"]
+    assert len(tokenizer) <= 500
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_same_tokenizer(tmp_path):
+def test_another_process_trains_the_same_tokenizer(tmp_path):
+    text = "\n".join(f"word{chr(97 + i % 26)} {chr(97 + i % 7)}ab north {i}" for i in range(300))
     code = (
-        "import sys; from pathlib import Path; from reflectrl.models.tokenizer import train_tokenizer\n"
-        "text = Path(sys.argv[1]).read_text(encoding='utf-8')\n"
-        "tokenizer = train_tokenizer([text], ['0', '10'], pieces='phrases', vocabulary=400, max_length=64)\n"
+        "import sys; from reflectrl.models.tokenizer import train_tokenizer\n"
+        "tokenizer = train_tokenizer([sys.argv[1]], ['0', '10'], pieces='phrases', vocabulary=400, max_length=64)\n"
         "tokenizer.save_pretrained(sys.argv[2])"
     )
-    source = tmp_path / "corpus.txt"
-    source.write_text("\n".join(f"word{chr(97 + i % 26)} {chr(97 + i % 7)}ab north {i}" for i in range(300)), "utf-8")
-    for name, seed in (("one", "1"), ("two", "2")):  # sets of texts have another order
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", code, source, tmp_path / name], check=True, env=environment)
-    one, two = (tmp_path.joinpath(name, "tokenizer.json").read_bytes() for name in ("one", "two"))
+    subprocess.run([sys.executable, "-c", code, text, tmp_path / "other"], check=True)  # sets have another order there
+    here = train_tokenizer([text], ["0", "10"], pieces="phrases", vocabulary=400, max_length=64)
+    here.save_pretrained(tmp_path / "here")
+    one, two = (tmp_path.joinpath(name, "tokenizer.json").read_bytes() for name in ("here", "other"))
     assert one == two
 
 
-def test_the_vocabulary_is_not_larger_than_asked_for():
-    assert len(nano(vocabulary=300)) <= 300
-
-
-def test_labels_of_several_tokens_are_refused_with_the_cure():
-    with pytest.raises(InvalidInput, match=r"writes the label '12' as .*'1', '2'.*prompt\.labels=added"):
-        label_ids(nano(), labels("numbers", 13))
-
-
-def test_labels_that_share_a_token_are_refused():
-    with pytest.raises(InvalidInput, match="not all different"):
-        label_ids(nano(), ["1", "1"])
+def test_labels_that_are_not_a_token_each_are_refused_with_the_cure():
+    for names, fact in ((labels("numbers", 13), "'12' as .*'1', '2'.*"), (["1", "1"], "'1', '1'.*")):
+        with pytest.raises(InvalidInput, match=rf"{fact}prompt\.labels=added"):
+            label_ids(nano(), names)
 
 
 def test_added_labels_become_tokens_and_other_kinds_add_nothing():
