@@ -64,7 +64,7 @@ def test_an_accepted_model_gets_an_empty_cache_of_its_own_type_without_a_warning
         assert (held.count, held.given, held.computed) == (0, 0, 0)
         (inputs,) = [inputs for _, inputs in held.read([(1, 2, 3)])]
         assert inputs.extra["attention_mask"].dtype == dtype
-    assert caplog.records == []
+    assert not [record for record in caplog.records if record.name.startswith("reflectrl")]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -150,7 +150,8 @@ def test_the_reason_for_a_refusal_is_logged_with_the_setting_to_change(caplog):
     models = [*map(language_model, ("falcon_h1", "xlm", "recurrent_gemma")), flash]
     assert [prefix_cache_for(model, MAX_LENGTH, "reflector") for model in models] == [None] * 4
     reasons = ["does not take them (", "(AssertionError", "reads them wrongly", "kernel flash_attention_2"]
-    for reason, record in zip(reasons, caplog.records, strict=True):
+    ours = [record for record in caplog.records if record.name.startswith("reflectrl")]
+    for reason, record in zip(reasons, ours, strict=True):
         assert record.levelname == "WARNING"
         for fact in ("reflector", reason, "model.prefix_reuse=false", "model.attn_implementation"):
             assert fact in record.getMessage()

@@ -1,62 +1,117 @@
+"""Players behind HTTP: what they ask, how many calls are in flight, and over which connections."""
+
 from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 from records import shown
-from scripted_endpoint import ScriptedEndpoint
+from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import WorkFailed
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.players import RandomPolicy, reflecting
 from reflectrl.players.remote import RemotePolicy, RemoteReflector
-from reflectrl.prompts import Menu, Prompt
+from reflectrl.prompts import Menu, Prompt, PromptFormat
+from reflectrl.rollout import Episode, rollout
+
+CALLS = 64
+IN_FLIGHT = 32
+MENU = Menu(("0", "1"), ("go east", "go west"))
+TO_ACT = shown([Prompt("", (), f"A room.\n{MENU.text}Action:\n", MENU)])
 
 
-def policy_prompt(*actions: str) -> Prompt:
-    menu = Menu(tuple(str(number) for number in range(len(actions))), actions)
-    return Prompt("", (), f"A room.\n{menu.text}Action:\n", menu)
+def users(endpoint: ScriptedEndpoint) -> list[str]:
+    return [request.chat[-1]["content"] for request in endpoint.requests]
 
 
-def test_a_greedy_reflector_asks_equal_prompts_once(endpoint: ScriptedEndpoint) -> None:
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Return true as soon as the condition is, or false after two minutes."""
+    deadline = time.monotonic() + 120
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return met
+
+
+def test_a_greedy_reflector_asks_equal_prompts_once_and_a_sampling_one_each_time(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda chat: f"thoughts on\n {chat[-1]['content']}"
-    reflector = RemoteReflector(endpoint.at())
-    prompts = [Prompt("", (), text) for text in ("here", "there", "here")]
-    said = reflector.say(shown(prompts), [0.0] * 3)
-    assert [utterance.text for utterance in said] == ["thoughts on here", "thoughts on there", "thoughts on here"]
-    assert reflector.say(shown(prompts), [0.0] * 3) == said
-    assert [utterance.tokens for utterance in said] == [5, 5, 5]
-    assert reflector.hit_rate == pytest.approx(4 / 6)
-    assert len(endpoint.requests) == 2
+    greedy, small = RemoteReflector(endpoint.at()), RemoteReflector(endpoint.at(), cache_size=1)
+    views = shown([Prompt("", (), text) for text in ("here", "there", "here")])
+    said = greedy.say(views, [0.0] * 3)
+    assert [(words.text, words.tokens) for words in said] == [
+        (f"thoughts on {text}", 5) for text in ("here", "there", "here")
+    ]
+    assert greedy.say(views, [0.0] * 3) == said
+    assert (greedy.hit_rate, sorted(users(endpoint))) == (pytest.approx(4 / 6), ["here", "there"])
+    for view in views:
+        small.say([view], [0.0])
+    assert users(endpoint)[2:] == ["here", "there", "here"]
+    RemoteReflector(endpoint.at(temperature=0.7)).say([views[0]] * 2, [0.1, 0.2])
+    assert users(endpoint)[5:] == ["here", "here"]
 
 
-def test_a_small_cache_forgets_the_oldest(endpoint: ScriptedEndpoint) -> None:
-    reflector = RemoteReflector(endpoint.at(), cache_size=1)
-    for text in ("here", "there", "there", "here"):
-        reflector.say(shown([Prompt("", (), text)]), [0.0])
-    assert [request.chat[-1]["content"] for request in endpoint.requests] == ["here", "there", "here"]
-
-
-def test_a_sampling_reflector_is_not_cached(endpoint: ScriptedEndpoint) -> None:
-    reflector = RemoteReflector(endpoint.at(temperature=0.7))
-    reflector.say(shown([Prompt("", (), "here")] * 2), [0.1, 0.2])
-    assert len(endpoint.requests) == 2
-
-
-@pytest.mark.parametrize("reply", ["1", " 1.\n", "`1`", "**1**", "1. go west", "'1. go west'"])
-def test_a_policy_reads_one_label(endpoint: ScriptedEndpoint, reply: str) -> None:
-    endpoint.reply = lambda chat: reply  # noqa: ARG005
-    [decision] = RemotePolicy(endpoint.at()).act(shown([policy_prompt("go east", "go west")]), [0.0])
+def test_a_policy_reads_a_label_or_asks_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
+    policy = RemotePolicy(endpoint.at())
+    endpoint.reply = lambda chat: "I choose 0" if len(chat) == 2 else " **1**.\n"
+    [decision] = policy.act(TO_ACT, [0.0])
     assert (decision.choice.index, decision.action, decision.choice.probabilities) == (1, "go west", ())
-
-
-@pytest.mark.parametrize("reply", ["7", "I choose 1", "go west", "1 or 0", "0\n1", "-1"])
-def test_a_reply_that_is_no_label_is_asked_again_with_the_reason(endpoint: ScriptedEndpoint, reply: str) -> None:
-    endpoint.reply = lambda chat: reply if len(chat) == 2 else "0"
-    [decision] = RemotePolicy(endpoint.at()).act(shown([policy_prompt("go east", "go west")]), [0.0])
-    assert decision.action == "go east"
     assert [message["role"] for message in endpoint.requests[1].chat] == ["system", "user", "assistant", "user"]
-    assert "exactly one of: 0, 1" in endpoint.requests[1].chat[-1]["content"]
-
-
-def test_a_policy_that_never_names_a_label_fails(endpoint: ScriptedEndpoint) -> None:
+    assert "0, 1" in users(endpoint)[1]
     endpoint.reply = lambda chat: "bananas"  # noqa: ARG005
-    with pytest.raises(WorkFailed, match="last reply was 'bananas'"):
-        RemotePolicy(endpoint.at()).act(shown([policy_prompt("go east", "go west")]), [0.0])
-    assert len(endpoint.requests) == 4
+    with pytest.raises(WorkFailed, match="'bananas'"):
+        policy.act(TO_ACT, [0.0])
+    assert len(endpoint.requests) == 2 + 4
+
+
+def test_a_rollout_fills_its_calls_in_flight_over_connections_that_close_with_the_reflector(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    endpoint.latency_s = 0.05
+    reflector = RemoteReflector(endpoint.at(concurrency=IN_FLIGHT, temperature=0.7))
+    envs = [NumberLine(size=8) for _ in range(CALLS)]
+    tasks = envs[0].tasks("train")
+    episodes = [Episode(tasks[number % len(tasks)], number) for number in range(CALLS)]
+    layout = PromptFormat(history=2, labels="letters")
+    played = rollout(envs, episodes, policy=RandomPolicy(), seats=reflecting(reflector), layout=layout)
+    assert len(endpoint.requests) == sum(len(trajectory.turns) for trajectory in played) > 2 * CALLS
+    assert endpoint.peak == endpoint.connections == endpoint.open == IN_FLIGHT
+    del reflector
+    gc.collect()
+    assert wait_until(lambda: not endpoint.open)
+
+
+def test_a_call_goes_out_as_soon_as_one_comes_back(endpoint: ScriptedEndpoint) -> None:
+    late: list[int] = []
+    answered = 0
+    turn = threading.Lock()
+
+    def reply(chat: Chat) -> str:
+        nonlocal answered
+        with turn:  # one at a time, and only when all calls that may be in flight are
+            due = min(CALLS, answered + IN_FLIGHT)
+            if not late and not wait_until(lambda: len(endpoint.requests) >= due):
+                late.append(answered)
+            answered += 1
+        return chat[-1]["content"]
+
+    endpoint.reply = reply
+    texts = [f"state {number}" for number in range(CALLS)]
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    replies = ChatClient(endpoint.at(concurrency=IN_FLIGHT)).ask_many(chats, [str] * CALLS)
+    assert [each.value for each in replies] == texts
+    assert (late, endpoint.peak) == ([], IN_FLIGHT)
+
+
+def test_after_a_call_that_fails_the_others_are_left(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.append("401")
+    client = ChatClient(endpoint.at(concurrency=2))
+    chats = [[{"role": "user", "content": str(number)}] for number in range(40)]
+    with pytest.raises(WorkFailed, match="key"):
+        client.ask_many(chats, [str] * 40)
+    client.ask_many([[{"role": "user", "content": "again"}]], [str])
+    assert len(endpoint.requests) < 10
+    assert users(endpoint)[-1] == "again"

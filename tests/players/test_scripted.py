@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 
 import pytest
 
@@ -24,30 +23,13 @@ def to_reflect(hints=None):
     return view("reflector", LAYOUT, State(HERE, hints=hints), hints=hints is not None)
 
 
-# ---- the random policy -----------------------------------------------------------------------------------------------
-
-
-def test_the_random_policy_inverts_the_uniform_distribution_at_its_draws():
-    prompt = to_act()
-    decisions = RandomPolicy().act([prompt] * 4, [0.0, 0.25, 0.6, 0.999999])
-    assert [d.choice.index for d in decisions] == [0, 1, 2, 3]
-    assert [d.action for d in decisions] == list(prompt.menu.actions)
-
-
-def test_the_random_policy_reports_the_uniform_distribution():
-    (decision,) = RandomPolicy().act([to_act()], [0.3])
-    assert decision.choice.probabilities == (0.25,) * 4
-    assert decision.logprob == pytest.approx(math.log(0.25))
-    assert decision.entropy == pytest.approx(math.log(4))
-
-
-def test_the_random_policy_is_uniform():
-    rng = random.Random(0)
-    decisions = RandomPolicy().act([to_act()] * 4000, [rng.random() for _ in range(4000)])
-    assert all(abs(count - 1000) < 120 for count in Counter(d.action for d in decisions).values())
-
-
-# ---- the scripted reflector ------------------------------------------------------------------------------------------
+def test_the_random_policy_inverts_the_uniform_distribution_at_its_draws_and_reports_it():
+    seen = to_act()
+    decisions = RandomPolicy().act([seen] * 4, [0.0, 0.25, 0.6, 0.999999])
+    assert [decision.choice.index for decision in decisions] == [0, 1, 2, 3]
+    assert [decision.action for decision in decisions] == list(seen.menu.actions)
+    assert decisions[0].choice.probabilities == (0.25,) * 4
+    assert (decisions[0].logprob, decisions[0].entropy) == pytest.approx((math.log(0.25), math.log(4)))
 
 
 def test_a_scripted_reflector_says_its_words_about_each_prompt():
@@ -55,43 +37,22 @@ def test_a_scripted_reflector_says_its_words_about_each_prompt():
     assert said == [Utterance("A HALL.")] * 2
 
 
-# ---- the expert ------------------------------------------------------------------------------------------------------
-
-
-def test_the_expert_finds_its_action_wherever_the_menu_shows_it():
-    prompts = [to_act(seed, Hints("sing")) for seed in range(10)]
-    decisions = ExpertPolicy().act(prompts, [0.5] * 10)
-    assert {d.action for d in decisions} == {"sing"}
-    assert len({d.choice.index for d in decisions}) > 1
-    for prompt, decision in zip(prompts, decisions, strict=True):
-        assert prompt.menu.actions[decision.choice.index] == "sing"
+def test_the_expert_finds_its_action_wherever_the_menu_shows_it_and_says_the_environments_words():
+    views = [to_act(seed, Hints("sing")) for seed in range(10)]
+    decisions = ExpertPolicy().act(views, [0.5] * 10)
+    assert len({decision.choice.index for decision in decisions}) > 1
+    for seen, decision in zip(views, decisions, strict=True):
+        assert decision.action == seen.menu.actions[decision.choice.index] == "sing"
         assert (decision.logprob, decision.entropy) == (0.0, 0.0)
-        assert [i for i, p in enumerate(decision.choice.probabilities) if p == 1.0] == [decision.choice.index]
-        assert sum(decision.choice.probabilities) == 1.0
+        assert decision.choice.probabilities == tuple(float(i == decision.choice.index) for i in range(4))
+    said = ExpertReflector().say([to_reflect(Hints("go", "Good.")), to_reflect(Hints("go", ""))], [0.0, 0.0])
+    assert said == [Utterance("Good."), Utterance("")]
 
 
-def test_the_expert_says_the_environments_reflection():
-    prompts = [to_reflect(Hints("go", "Good.")), to_reflect(Hints("go", ""))]
-    assert ExpertReflector().say(prompts, [0.0, 0.0]) == [Utterance("Good."), Utterance("")]
-
-
-def test_only_the_expert_asks_for_hints():
+def test_only_the_expert_is_given_hints_and_without_them_it_is_refused():
     wants = [issubclass(kind, ReadsHints) for kind in (ExpertPolicy, ExpertReflector, RandomPolicy, ScriptedReflector)]
     assert wants == [True, True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("ask", "sentence"),
-    [
-        (lambda: ExpertPolicy().act([to_act(hints=Hints())], [0.0]), "has none; write its expert"),
-        (lambda: ExpertReflector().say([to_reflect(Hints())], [0.0]), "without expert"),
-        (
-            lambda: ExpertPolicy().act([to_act()], [0.0]),
-            "without hints; play it through reflectrl.rollout",
-        ),
-        (lambda: ExpertReflector().say([to_reflect()], [0.0]), "without hints"),
-    ],
-)
-def test_an_expert_without_knowledge_says_so(ask, sentence):
-    with pytest.raises(InvalidInput, match=sentence):
-        ask()
+    for hints, fact in ((None, "without hints"), (Hints(), r"expert\(\)")):
+        for ask, seen in ((ExpertPolicy().act, to_act(hints=hints)), (ExpertReflector().say, to_reflect(hints))):
+            with pytest.raises(InvalidInput, match=fact):
+                ask([seen], [0.0])
