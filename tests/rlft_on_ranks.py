@@ -1,4 +1,4 @@
-"""Trainings that a test starts in several processes; each leaves its results in files named after its rank."""
+"""Trainings that a test starts in two processes; each leaves its results in files named after its rank."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import signal
 from pathlib import Path
 
-from interruptions import end_at
+import pytest
 from safetensors.torch import save_file
 from tiny import gpt2
 from tiny_rlft import config, run
 
 from reflectrl.config.rlft import Stage
+from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.training.checkpoints import last_checkpoint
 
 OPTIONS = {
@@ -26,48 +28,36 @@ OPTIONS = {
     "weight_decay": 0.0,
     "max_grad_norm": 1e9,
     "baseline": "value",
-    "save_every": 1,
+    "save_every": 3,
 }
 
 
-LONG = {
-    **OPTIONS,
-    "stages": [Stage("main", 8, env={"size": 6})],
-    "replay_size": 6,
-    "replay_episodes": 2,
-    "learning_rate": 0.01,
-    "save_every": 2,
-    "save_total_limit": 2,
-}
+class Interrupted(NumberLine):
+    """Ctrl-C is pressed at its sixth start, in the second iteration."""
+
+    starts = 0
+
+    def start(self, task: Task) -> None:
+        super().start(task)
+        Interrupted.starts += 1
+        if Interrupted.starts == 6:
+            signal.raise_signal(signal.SIGINT)
 
 
 def train(folder: Path) -> None:
-    """Train, and go on from the middle as if killed."""
+    """Train undisturbed, and once more with a Ctrl-C on the second rank, after which training is resumed."""
     rank = config(folder, **OPTIONS).process_index
-    straight = run(folder / "run", gpt2(spread=0.1), **OPTIONS).train()
-    again = run(folder / "run", gpt2(spread=0.1), **OPTIONS).train(folder / "run" / "checkpoint-2")
+    straight = run(folder / "run", gpt2(spread=0.1), **{**OPTIONS, "save_every": 1}).train()
+    env = Interrupted if rank == 1 else NumberLine
+    with pytest.raises(KeyboardInterrupt), gentle_stops(lambda _: None) as stop:
+        run(folder / "stopped", gpt2(spread=0.1), env=env, stop=stop, **OPTIONS).train()
+    again = run(folder / "stopped", gpt2(spread=0.1), **OPTIONS).train(last_checkpoint(folder / "stopped"))
     save_file(straight.weights, folder / f"straight_{rank}.safetensors")
     save_file(again.weights, folder / f"again_{rank}.safetensors")
-    told = {
+    seen = {
         "iterations": encode(straight.iterations),
         "resumed": encode(again.iterations),
         "episodes": encode(tuple(straight.trainer.replay)),
+        "resumed_episodes": encode(tuple(again.trainer.replay)),
     }
-    (folder / f"told_{rank}.json").write_text(json.dumps(told))
-
-
-def die(folder: Path, name: str, rank: int, file: str, number: int) -> None:
-    """Train; the rank ``rank`` gets a signal when it writes ``file`` for the second time."""
-    if config(folder, **LONG).process_index == rank:
-        end_at(file, 2 if number == signal.SIGTERM else 1, number)
-    with gentle_stops() as stop:
-        run(folder / name, gpt2(spread=0.1), stop=stop, **LONG).train()
-
-
-def inherit(folder: Path, *names: str) -> None:
-    """Train undisturbed, and go on with the trainings called ``names``."""
-    rank = config(folder, **LONG).process_index
-    for name in ("undisturbed", *names):
-        done = run(folder / name, gpt2(spread=0.1), **LONG).train(last_checkpoint(folder / name))
-        save_file(done.weights, folder / f"{name}_{rank}.safetensors")
-        (folder / f"{name}_{rank}.json").write_text(json.dumps(encode(done.iterations)))
+    (folder / f"seen_{rank}.json").write_text(json.dumps(seen))

@@ -31,40 +31,39 @@ def samples(*episodes, layout=LAYOUT, gamma=1.0, baseline="none", gae_lambda=1.0
     return step_samples(episodes, layout, Estimator(gamma, baseline, gae_lambda, normalize, rewards or {"env": 1.0}))
 
 
-def test_every_step_is_a_sample_with_its_prompt_action_and_old_probability():
+def advantages(*episodes, **options):
+    return [sample.advantage for sample in samples(*episodes, **options)]
+
+
+def test_every_step_is_a_sample_with_its_prompt_action_old_probability_and_return():
     found = samples(SHORT, LONG)
     shown = [policy for trajectory in (SHORT, LONG) for _, policy in prompts_of(trajectory, LAYOUT)]
     assert [sample.view.prompt for sample in found] == shown
     assert [sample.decision.choice.index for sample in found] == [0, 1, 0]
     assert [sample.decision.logprob for sample in found] == [-0.5, -0.5, -1.5]
-
-
-def test_returns_never_cross_the_border_of_an_episode():
-    assert [sample.target for sample in samples(SHORT, LONG)] == [1.0, 2.0, 3.0]
+    assert [sample.target for sample in found] == [1.0, 2.0, 3.0]  # returns never cross the border of an episode
     assert [sample.target for sample in samples(SHORT, LONG, gamma=0.5)] == [1.0, 0.5, 3.0]
 
 
-def test_without_a_baseline_the_advantage_is_the_return():
-    assert [sample.advantage for sample in samples(SHORT, LONG)] == [1.0, 2.0, 3.0]
-
-
-def test_the_batch_baseline_is_the_mean_return():
-    assert [sample.advantage for sample in samples(SHORT, LONG, baseline="batch")] == [-1.0, 0.0, 1.0]
-
-
-def test_the_leave_one_out_baseline_compares_visits_of_one_prompt():
-    # both episodes begin in the hall, with returns 1 and 2; the attic is compared with all steps of the other episode
-    assert [sample.advantage for sample in samples(SHORT, LONG, baseline="leave_one_out")] == [-1.0, 1.0, 2.0]
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [
+        ("none", [1.0, 2.0, 3.0]),
+        ("batch", [-1.0, 0.0, 1.0]),  # the mean return is 2
+        # both begin in the hall, with returns 1 and 2; the attic is compared with all steps of the other episode
+        ("leave_one_out", [-1.0, 1.0, 2.0]),
+        ("value", [0.5, 1.5, 1.5]),  # values 0.5, 0.5, 1.5 when the actions were sampled
+    ],
+)
+def test_a_baseline_is_subtracted_from_the_advantage_and_not_from_the_return(baseline, expected):
+    assert advantages(SHORT, LONG, baseline=baseline) == expected
+    assert [sample.target for sample in samples(SHORT, LONG, baseline=baseline)] == [1.0, 2.0, 3.0]
 
 
 def test_other_words_make_another_state():
     other = episode(("Hall.", 0, 1.0), reflection="Turn back.")
-    same, different = (
-        samples(SHORT, SHORT, LONG, baseline="leave_one_out"),
-        samples(SHORT, other, LONG, baseline="leave_one_out"),
-    )
-    assert same[1].advantage == pytest.approx(1.0 - (1.0 + 2.0) / 2)
-    assert different[1].advantage == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
+    assert advantages(SHORT, SHORT, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0) / 2)
+    assert advantages(SHORT, other, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
 
 
 WORLD = {
@@ -109,12 +108,6 @@ def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(basel
     assert expected == pytest.approx(gradient, abs=1e-6)
 
 
-def test_the_value_baseline_is_what_the_value_head_said_when_the_action_was_sampled():
-    found = samples(SHORT, LONG, baseline="value")
-    assert [sample.advantage for sample in found] == [0.5, 1.5, 1.5]
-    assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
-
-
 def test_normalisation_changes_advantages_and_not_returns():
     found = samples(SHORT, LONG, baseline="batch", normalize=True)
     deviation = (2 / 3) ** 0.5
@@ -122,7 +115,7 @@ def test_normalisation_changes_advantages_and_not_returns():
     assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
 
 
-def test_advantages_are_told_by_episode_and_those_of_replayed_ones_are_left_out():
+def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_out():
     found = samples(SHORT, LONG, baseline="batch")
     assert advantages_by_episode(found, [SHORT], [SHORT]) == [[-1.0]]
     assert advantages_by_episode(found, [SHORT, LONG], [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
@@ -131,22 +124,14 @@ def test_advantages_are_told_by_episode_and_those_of_replayed_ones_are_left_out(
 # ---- minibatches -----------------------------------------------------------------------------------------------------
 
 
-def test_each_pass_uses_every_sample_once():
-    found = samples(SHORT, LONG, LONG)
+def test_each_pass_uses_every_sample_once_in_an_order_that_follows_the_generator():
+    found = samples(SHORT, LONG, LONG, LONG)
     batches = minibatches(found, passes=3, parts=2, rng=random.Random(0))
-    assert [len(batch) for batch in batches] == [3, 2] * 3
-    for first, second in zip(batches[::2], batches[1::2], strict=True):
-        assert sorted(map(id, first + second)) == sorted(map(id, found))
-
-
-def test_passes_have_different_orders_that_follow_the_generator():
-    found = samples(*[LONG] * 10)
-    first, second = minibatches(found, passes=2, parts=1, rng=random.Random(0))
-    assert list(map(id, first)) != list(map(id, second))
-    again, _ = minibatches(found, passes=2, parts=1, rng=random.Random(0))
-    assert list(map(id, first)) == list(map(id, again))
-
-
-def test_no_minibatch_is_empty():
-    batches = minibatches(samples(LONG), passes=2, parts=3, rng=random.Random(0))
-    assert [len(batch) for batch in batches] == [1, 1, 2] * 2
+    assert [len(batch) for batch in batches] == [4, 3] * 3
+    passes = [[*map(id, first + second)] for first, second in zip(batches[::2], batches[1::2], strict=True)]
+    assert all(sorted(order) == sorted(map(id, found)) for order in passes)
+    assert passes[0] != passes[1]
+    again = minibatches(found, passes=3, parts=2, rng=random.Random(0))
+    assert [[*map(id, batch)] for batch in again] == [[*map(id, batch)] for batch in batches]
+    few = minibatches(samples(LONG), passes=2, parts=3, rng=random.Random(0))
+    assert [len(batch) for batch in few] == [1, 1, 2] * 2  # none is empty

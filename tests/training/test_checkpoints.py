@@ -1,3 +1,5 @@
+"""Checkpoints: what is in them, which one is taken, what cannot be resumed from."""
+
 from __future__ import annotations
 
 import json
@@ -8,6 +10,7 @@ import resource
 import shutil
 import zipfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,69 +26,64 @@ from transformers import AutoModelForCausalLM
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection, SFTPlayerSection
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.rlft import checkpoint_iteration
 from reflectrl.training.sft import train_sft
 
-MODULE = "reflectrl.training.checkpoints"
+
+class Noisy(NumberLine):
+    """Draws from the global random generators, as an environment of a notebook may."""
+
+    def act(self, action):
+        noise = random.random() + random.gauss() + float(torch.rand(1)) + np.random.normal()  # noqa: NPY002
+        return replace(super().act(action), reward=0.1 * noise)
 
 
-def rlft(folder: Path, iterations: int = 3, model=None, **options):
-    options = {"stages": [Stage("main", iterations, env={"size": 6})], "save_every": 1, **options}
-    return run(folder, model, **options)
-
-
-def same(first, second):
-    assert first.keys() == second.keys()
-    return all(torch.equal(weight, second[name]) for name, weight in first.items())
-
-
-def sft(folder: Path, **options):
-    """One step with dropout; returns the folder of its checkpoints."""
-    section = save_tiny("gpt2", folder / "base").model_copy(update={"lora": LoraSection(r=4, dropout=0.2)})
-    settings = SFTPlayerSection(steps=1, batch_size=2, micro_batch_size=1, learning_rate=0.01, max_grad_norm=1.0)
-    lm, rows = new_model(section, labels=LABELS, seed=0), [reflector_row("|T:P|", " Mistake.")]
-    options = {
-        "labels": LABELS,
-        "max_length": SFT_LENGTH,
-        "max_new_tokens": 8,
-        "drop_long_rows": False,
-        "seed": 3,
-        "save_every": 1,
-    }
-    train_sft(lm, rows, player="reflector", section=settings, output_dir=folder / "sft", **options)
-    (found,) = (folder / "sft").iterdir()
-    return found
+def rlft(folder, model=None, **options):
+    options = {"replay_size": 5, "replay_episodes": 1, "env": Noisy, **options}
+    return run(folder, model, stages=[Stage("main", 3, env={"size": 6})], save_every=1, baseline="value", **options)
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """Checkpoints 1 to 3 of a run with everything in them; not to be changed."""
+    """A training, and the folder with its checkpoints 1 to 3; not to be changed."""
     folder = tmp_path_factory.mktemp("three")
-    options = {"baseline": "value", "replay_size": 5, "replay_episodes": 1}
-    rlft(folder, **options).train()
-    return folder
+    return rlft(folder).train(), folder
 
 
 @pytest.fixture
 def folder(three, tmp_path):
-    return shutil.copytree(three, tmp_path / "run")
+    return shutil.copytree(three[1], tmp_path / "run")
 
 
 # ---- what is in one --------------------------------------------------------------------------------------------------
 
-TRAININGS = {
-    "rlft": lambda folder: rlft(folder, baseline="value").train() and folder,
-    "rlft of adapters": lambda folder: rlft(folder, model=add_lora(gpt2(), LoraSection(r=4), [])).train() and folder,
-    "sft": sft,
-}
+
+def sft(folder):
+    """Train adapters for one step; returns the folder of the checkpoint."""
+    section = save_tiny("gpt2", folder / "base").model_copy(update={"lora": LoraSection(r=4)})
+    train_sft(
+        new_model(section, labels=LABELS, seed=0),
+        [reflector_row("|T:P|", " Mistake.")],
+        player="reflector",
+        section=SFTPlayerSection(steps=1, batch_size=2, micro_batch_size=1),
+        labels=LABELS,
+        max_length=SFT_LENGTH,
+        max_new_tokens=8,
+        drop_long_rows=False,
+        output_dir=folder / "sft",
+        seed=3,
+    )
+    (found,) = (folder / "sft").iterdir()
+    return found
 
 
-@pytest.mark.parametrize("training", TRAININGS)
-def test_every_file_is_safetensors_or_json_or_text(training, tmp_path):
-    checkpoint = last_checkpoint(TRAININGS[training](tmp_path / "run"))
+@pytest.mark.parametrize("training", ["rlft", "sft of adapters"])
+def test_every_file_is_safetensors_or_json_or_text_and_named_in_the_manifest(training, three, tmp_path):
+    checkpoint = last_checkpoint(three[1] if training == "rlft" else sft(tmp_path))
     files = [path for path in checkpoint.rglob("*") if path.is_file()]
     for path in files:
         assert not zipfile.is_zipfile(path), path  # as torch's are
@@ -96,51 +94,29 @@ def test_every_file_is_safetensors_or_json_or_text(training, tmp_path):
         else:
             assert path.suffix in (".md", ".jinja"), path
             path.read_text(encoding="utf-8")
-    assert {path.name for path in files} >= {"optimizer.safetensors", "process_0.safetensors", "trainer_state.json"}
     assert load_file(checkpoint / "optimizer.safetensors").keys() >= {"0.step", "0.exp_avg", "0.exp_avg_sq"}
-
-
-def test_the_manifest_names_all_files_with_their_sizes(three):
-    manifest = json.loads((three / "checkpoint-3" / "checkpoint.json").read_text())
+    manifest = json.loads((checkpoint / "checkpoint.json").read_text())
     assert (manifest["format"], manifest["version"], manifest["processes"]) == ("reflectrl-checkpoint", 1, 1)
-    found = {path.name: path.stat().st_size for path in (three / "checkpoint-3").iterdir()}
-    del found["checkpoint.json"]
-    assert {file["name"]: file["size"] for file in manifest["files"]} == found
+    sizes = {path.name: path.stat().st_size for path in files if path.name != "checkpoint.json"}
+    assert {file["name"]: file["size"] for file in manifest["files"]} == sizes
 
 
-def test_a_checkpoint_is_an_ordinary_model_folder(tmp_path):
-    done = rlft(tmp_path, baseline="value").train()
-    saved, report = AutoModelForCausalLM.from_pretrained(last_checkpoint(tmp_path), output_loading_info=True)
+def test_a_checkpoint_is_an_ordinary_model_folder(three):
+    done, folder = three
+    saved, report = AutoModelForCausalLM.from_pretrained(last_checkpoint(folder), output_loading_info=True)
     assert not report["unexpected_keys"]
-    weights = {name: weight for name, weight in done.weights.items() if "value_head" not in name}
-    assert same(saved.state_dict(), weights)
-
-
-def test_the_global_generators_go_on_where_they_were(tmp_path):
-    def draws():
-        return random.random(), float(np.random.rand()), float(torch.rand(1)), random.gauss(), np.random.normal()  # noqa: NPY002
-
-    done = rlft(tmp_path).train()
-    torch.manual_seed(5)
-    random.seed(5)
-    np.random.seed(5)  # noqa: NPY002
-    draws()  # half of a pair of normal numbers is waiting
-    done.trainer.state.global_step = 7
-    done.trainer._save_checkpoint(None, None)
-    expected = [draws() for _ in range(3)]
-    done.trainer._load_rng_state(str(tmp_path / "checkpoint-7"))
-    assert [draws() for _ in range(3)] == expected
+    for name, weight in saved.state_dict().items():
+        assert torch.equal(weight, done.weights[name]), name
 
 
 # ---- which one is taken ----------------------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_compared_as_numbers(tmp_path):
+def test_checkpoints_are_compared_as_numbers(folder, tmp_path):
     assert last_checkpoint(tmp_path / "nothing yet") is None
-    rlft(tmp_path, 10, save_every=5).train()
-    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-5", "checkpoint-10"}
-    assert last_checkpoint(tmp_path).name == "checkpoint-10"
-    assert checkpoint_iteration(tmp_path / "checkpoint-5") == 5
+    (folder / "checkpoint-3").rename(folder / "checkpoint-10")
+    assert last_checkpoint(folder).name == "checkpoint-10"
+    assert checkpoint_iteration(last_checkpoint(folder)) == 3
 
 
 def cut(path):
@@ -153,93 +129,72 @@ def flip(path):
     path.write_bytes(content)
 
 
-DAMAGES = {
-    "cut": (cut, "model.safetensors", r"model.safetensors has \d+ bytes instead of \d+"),
-    "flipped": (flip, "optimizer.safetensors", "optimizer.safetensors does not hold the bytes that were written"),
-    "lost": (Path.unlink, "reflectrl_state_0.json", "a file of .*reflectrl_state_0.json"),
-    "a manifest that is lost": (Path.unlink, "checkpoint.json", "holds no checkpoint.json"),
-    "a manifest that is cut": (cut, "checkpoint.json", "checkpoint.json is not JSON"),
-    "a manifest of something else": (lambda path: path.write_text("{}"), "checkpoint.json", "lacks field"),
-    "a later format": (
-        lambda path: path.write_text(path.read_text().replace('"version": 1', '"version": 2')),
-        "checkpoint.json",
-        "is of reflectrl-checkpoint 2; expected reflectrl-checkpoint 1",
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage, folder, caplog):
-    do, name, words = DAMAGES[damage]
-    do(folder / "checkpoint-3" / name)
-    assert last_checkpoint(folder).name == "checkpoint-2"
-    (record,) = [record for record in caplog.records if record.name == MODULE]
-    assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("passing over a checkpoint that is not whole")
-    assert record.getMessage().endswith(f"going on from {folder / 'checkpoint-2'}.")
-    assert re.search(words, record.getMessage())
-
-
-def test_a_checkpoint_of_transformers_is_foreign(folder):
-    foreign = folder / "checkpoint-9"
-    foreign.mkdir()
-    (foreign / "trainer_state.json").write_text('{"global_step": 9}')
-    (foreign / "optimizer.pt").write_bytes(b"PK\x03\x04")
-    assert last_checkpoint(folder).name == "checkpoint-3"
-
-
-def test_without_a_whole_checkpoint_nothing_is_started_anew_unasked(folder):
-    for number in (1, 2, 3):
-        cut(folder / f"checkpoint-{number}" / "optimizer.json")
-    with pytest.raises(InvalidInput, match="is whole: .*checkpoint-3.*checkpoint-1.* Delete that folder to start"):
-        last_checkpoint(folder)
-
-
-def test_going_on_past_a_damaged_checkpoint_equals_never_damaged(three, tmp_path):
-    options = {"baseline": "value", "replay_size": 5, "replay_episodes": 1}
-    folder = shutil.copytree(three, tmp_path / "run")
-    cut(folder / "checkpoint-3" / "model.safetensors")
-    rlft(folder, **options).train(last_checkpoint(folder))
-    for path in (three / "checkpoint-3").iterdir():
-        assert (folder / "checkpoint-3" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_two_checkpoints_are_kept_and_no_leftovers(tmp_path):
-    (tmp_path / ".checkpoint-2.fresh").mkdir(parents=True)  # of a run that was killed while writing
-    (tmp_path / ".checkpoint-2.fresh" / "half").touch()
-    (tmp_path / "checkpoint-40").mkdir()  # foreign, and passed over
-    rlft(tmp_path, 5, save_total_limit=2).train()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-5"]
-
-
-# ---- what cannot be gone on from -------------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_of_another_number_of_processes_is_refused(folder):
-    path = folder / "checkpoint-2" / "checkpoint.json"
-    path.write_text(path.read_text().replace('"processes": 1', '"processes": 2'))
-    with pytest.raises(InvalidInput, match="written by 2 processes but is read by 1; go on with as many as before"):
-        rlft(folder, baseline="value").train(path.parent)
+def later(path):
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
 
 
 @pytest.mark.parametrize(
-    ("model", "options"),
+    ("damage", "name", "fact"),
     [
-        (lambda: gpt2(width=16), {}),
-        (lambda: gpt2(layers=2), {}),
-        (lambda: add_lora(gpt2(), LoraSection(r=4), []), {}),
-        (gpt2, {"optim": "sgd"}),
+        (cut, "model.safetensors", r"model.safetensors .*\d+ bytes"),
+        (flip, "optimizer.safetensors", "optimizer.safetensors .*bytes"),
+        (Path.unlink, "reflectrl_state_0.json", "reflectrl_state_0.json"),
+        (Path.unlink, "checkpoint.json", "checkpoint.json"),
+        (cut, "checkpoint.json", "checkpoint.json .*JSON"),
+        (later, "checkpoint.json", "reflectrl-checkpoint 2.* reflectrl-checkpoint 1"),
     ],
-    ids=["narrower", "deeper", "adapters", "another optimizer"],
 )
-def test_a_checkpoint_of_another_training_is_refused(model, options, folder):
-    with pytest.raises(InvalidInput, match="does not fit this training .*; it was written for another model"):
-        rlft(folder, model=model(), baseline="value", **options).train(folder / "checkpoint-2")
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage, name, fact, folder, caplog):
+    damage(folder / "checkpoint-3" / name)
+    assert last_checkpoint(folder).name == "checkpoint-2"
+    (record,) = [record for record in caplog.records if record.name == "reflectrl.training.checkpoints"]
+    assert record.levelno == logging.WARNING
+    assert re.search(f"{fact}.*{folder / 'checkpoint-2'}", record.getMessage())
+
+
+def test_without_a_whole_checkpoint_no_training_begins_from_the_start_unasked(folder):
+    for number in (1, 2, 3):
+        cut(folder / f"checkpoint-{number}" / "optimizer.json")
+    with pytest.raises(InvalidInput, match=f"{folder} .*checkpoint-3.*checkpoint-1"):
+        last_checkpoint(folder)
+
+
+def test_resumed_past_a_damaged_checkpoint_equals_never_damaged_and_no_leftovers_stay(three, folder):
+    (folder / ".checkpoint-2.fresh").mkdir()  # of a run that was killed while writing
+    (folder / ".checkpoint-2.fresh" / "half").touch()
+    (folder / "checkpoint-40").mkdir()  # of another program
+    cut(folder / "checkpoint-3" / "model.safetensors")
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        rlft(folder, save_total_limit=2).train(last_checkpoint(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-2", "checkpoint-3"]
+    for path in (three[1] / "checkpoint-3").iterdir():
+        assert (folder / "checkpoint-3" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+# ---- what cannot be resumed from or written --------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_training_is_refused(folder):
+    checkpoint = folder / "checkpoint-2"
+    for model, options in (
+        (gpt2(width=16), {}),
+        (add_lora(gpt2(), LoraSection(r=4), []), {}),
+        (gpt2(), {"optim": "sgd"}),
+    ):
+        with pytest.raises(InvalidInput, match=f"{checkpoint} does not fit"):
+            rlft(folder, model, **options).train(checkpoint)
+    manifest = checkpoint / "checkpoint.json"
+    manifest.write_text(manifest.read_text().replace('"processes": 1', '"processes": 2'))
+    with pytest.raises(InvalidInput, match="2 processes .* 1;"):
+        rlft(folder).train(checkpoint)
 
 
 @contextmanager
 def files_up_to(size):
-    """As on a disk that is full, no file gets longer."""
+    """Let no file get longer than ``size`` bytes, as on a disk that is full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -248,10 +203,9 @@ def files_up_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_a_sentence_and_the_checkpoint_before_is_kept(tmp_path):
-    done = rlft(tmp_path).train()
-    done.trainer.state.global_step = 4
-    with files_up_to(20_000), pytest.raises(WorkFailed, match="checkpoint-4 cannot be written .*one before is kept"):
-        done.trainer._save_checkpoint(None, None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
-    assert last_checkpoint(tmp_path).name == "checkpoint-3"
+def test_a_full_disk_is_a_sentence_and_the_checkpoint_before_is_kept(folder):
+    shutil.rmtree(folder / "checkpoint-3")
+    with files_up_to(20_000), pytest.raises(WorkFailed, match="checkpoint-3 cannot be written"):
+        rlft(folder).train(folder / "checkpoint-2")
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    assert last_checkpoint(folder).name == "checkpoint-2"

@@ -7,29 +7,33 @@ from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput
 
 
-def stage(iterations):
-    return Stage("main", iterations, env={"size": 6})
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        ({"baseline": "mean"}, "baseline.*'mean'.*'leave_one_out'"),
+        ({"num_iterations": 2}, "ppo"),  # several updates a batch need a clip range
+        ({"num_minibatches": 2}, "ppo"),
+        ({"episodes": 6, "episodes_per_task": 4}, "episodes"),  # an incomplete group
+        ({"episodes": 0}, "episodes"),
+        ({"fsdp": True}, "FSDP"),
+        ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "DeepSpeed"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(tmp_path, options, fact):
+    with pytest.raises(InvalidInput, match=fact):
+        config(tmp_path, **options)
 
 
-def test_an_unknown_baseline_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="baseline.*'mean'.*'leave_one_out'"):
-        config(tmp_path, baseline="mean")
-
-
-@pytest.mark.parametrize("option", ["num_iterations", "num_minibatches"])
-def test_several_updates_a_batch_need_a_clip_range(tmp_path, option):
-    with pytest.raises(InvalidInput, match="ppo"):
-        config(tmp_path, **{option: 2})
-
-
-@pytest.mark.parametrize(("episodes", "group"), [(6, 4), (2, 4), (4, 0), (0, 1)])
-def test_incomplete_groups_are_refused(tmp_path, episodes, group):
-    with pytest.raises(InvalidInput, match="episodes"):
-        config(tmp_path, episodes=episodes, episodes_per_task=group)
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
+def test_sharding_asked_of_accelerate_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    with pytest.raises(InvalidInput, match=f"(?i){name}"):
+        config(tmp_path)
 
 
 def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
-    args = config(tmp_path, stages=[stage(3), stage(4)], num_iterations=2, num_minibatches=3, epsilon=0.1, save_every=5)
+    stages = [Stage("one", 3, env={"size": 6}), Stage("two", 4, env={"size": 6})]
+    args = config(tmp_path, stages=stages, num_iterations=2, num_minibatches=3, epsilon=0.1, save_every=5)
     assert args.updates_per_iteration == 6
     assert (args.max_steps, args.save_steps, args.logging_steps) == (42, 30, 6)
     assert not args.gradient_checkpointing

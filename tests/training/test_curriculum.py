@@ -8,49 +8,27 @@ from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.training.curriculum import Curriculum
 
-
-def episode(*rewards, success=False):
-    decision = chose(0, "wait")
-    turns = tuple(turn_of(Observation("Here.", ("wait",)), ("wait",), None, decision, reward) for reward in rewards)
-    return Trajectory(Task("t"), 0, turns, terminated=True, truncated=False, success=success)
+WINDOW = {"success_threshold": 0.5, "window": 2}
 
 
-# ---- the order of stages ---------------------------------------------------------------------------------------------
-
-
-def test_a_stage_ends_after_its_iterations():
-    curriculum = Curriculum([Stage("one", 2), Stage("two", 1)])
-    assert curriculum.stage.name == "one"
-    assert [curriculum.advance(0.0), curriculum.stage.name] == [False, "one"]
-    assert [curriculum.advance(0.0), curriculum.stage.name] == [True, "two"]
-    assert not curriculum.finished
-    assert curriculum.advance(0.0)
+@pytest.mark.parametrize(
+    ("stages", "successes", "ends"),
+    [
+        ([Stage("one", 2), Stage("two", 1)], [1.0, 1.0, 0.0], [2, 3]),  # by their lengths
+        ([Stage("one", 100, **WINDOW)], [0.2, 0.6, 0.4], [3]),  # means 0.4, then 0.5
+        ([Stage("one", 100, **WINDOW)] * 2, [1.0] * 4, [2, 4]),  # each stage waits for its own full window
+        ([Stage("one", 2, **WINDOW)], [0.0, 0.0], [2]),
+    ],
+)
+def test_a_stage_ends_after_its_iterations_or_at_its_threshold(stages, successes, ends):
+    curriculum = Curriculum(stages)
+    found = []
+    for number, success in enumerate(successes, start=1):
+        assert curriculum.stage is stages[len(found)]
+        if curriculum.advance(success):
+            found.append(number)
+    assert found == ends
     assert curriculum.finished
-
-
-def test_a_threshold_ends_a_stage_early():
-    curriculum = Curriculum([Stage("one", 100, success_threshold=0.5, window=2), Stage("two", 100)])
-    assert [curriculum.advance(success) for success in (0.2, 0.6, 0.4)] == [False, False, True]  # means .4 then .5
-    assert curriculum.stage.name == "two"
-
-
-def test_a_threshold_waits_for_a_full_window():
-    curriculum = Curriculum([Stage("one", 100, success_threshold=0.5, window=3)])
-    assert [curriculum.advance(1.0) for _ in range(3)] == [False, False, True]
-
-
-def test_successes_of_one_stage_do_not_count_in_the_next():
-    stage = Stage("one", 100, success_threshold=0.9, window=2)
-    curriculum = Curriculum([stage, stage])
-    assert [curriculum.advance(1.0) for _ in range(4)] == [False, True, False, True]
-
-
-def test_without_a_threshold_success_ends_nothing():
-    curriculum = Curriculum([Stage("one", 6)])
-    assert not any(curriculum.advance(1.0) for _ in range(5))
-
-
-# ---- the tasks of a stage --------------------------------------------------------------------------------------------
 
 
 def test_a_stage_plays_all_training_tasks_or_those_with_its_prefixes():
@@ -60,25 +38,20 @@ def test_a_stage_plays_all_training_tasks_or_those_with_its_prefixes():
     some = Stage("some", 1, tasks=("0-", "3-")).choose(env)
     assert some == [task for task in train if task.id[0] in "03"]
     assert 0 < len(some) < len(train)
+    with pytest.raises(InvalidInput, match=r"'far' .*'77'.*number_line"):
+        Stage("far", 1, tasks=("77",)).choose(env)
 
 
-def test_prefixes_that_match_no_task_are_refused():
-    with pytest.raises(
-        InvalidInput, match=r"stage 'far' asks for tasks that start with \['77'\], but .*number_line.* none"
-    ):
-        Stage("far", 1, tasks=("77",)).choose(NumberLine(size=6))
-
-
-# ---- what is worth replaying -----------------------------------------------------------------------------------------
-
-
-def test_successful_episodes_are_worth_replaying():
-    stage = Stage("one", 1)
-    assert stage.worth_replaying(episode(-5.0, success=True))
-    assert not stage.worth_replaying(episode(5.0, success=False))
-
-
-def test_a_replay_threshold_looks_at_the_return_instead():
-    stage = Stage("one", 1, replay_threshold=0.5)
-    assert stage.worth_replaying(episode(-0.5, 1.0))
-    assert not stage.worth_replaying(episode(-0.5, 0.9, success=True))
+@pytest.mark.parametrize(
+    ("threshold", "rewards", "success", "worth"),
+    [
+        (None, [-5.0], True, True),
+        (None, [5.0], False, False),
+        (0.5, [-0.5, 1.0], False, True),
+        (0.5, [0.4], True, False),
+    ],
+)
+def test_successful_episodes_are_worth_replaying_or_those_of_a_return(threshold, rewards, success, worth):
+    turns = [turn_of(Observation("Here.", ("go",)), ("go",), None, chose(0, "go"), reward) for reward in rewards]
+    episode = Trajectory(Task("t"), 0, tuple(turns), terminated=True, truncated=False, success=success)
+    assert Stage("one", 1, replay_threshold=threshold).worth_replaying(episode) == worth

@@ -42,7 +42,7 @@ class Rich(NumberLine):
 def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path):
     done = run(tmp_path / "run", env=Rich, baseline="value", normalize_advantages=False)
     before = done.weights
-    with pytest.raises(WorkFailed, match=r"loss became inf .* in iteration 0; the weights were not changed") as caught:
+    with pytest.raises(WorkFailed, match=r"inf .* iteration 0") as caught:
         done.train()
     assert done.iterations == []
     assert done.trainer.state.global_step == 0
@@ -57,20 +57,8 @@ def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path
     assert all(row["return"] >= 9e29 and row["old_logprob"] <= 0 for row in rows)
 
 
-def test_a_gradient_that_is_no_number_is_shown_in_strict_json(tmp_path):
-    done = run(tmp_path / "run", baseline="value", failures=tmp_path / "elsewhere")
-    with torch.no_grad():
-        done.model.value_head.bias.fill_(torch.nan)
-    before = done.weights
-    with pytest.raises(WorkFailed, match="loss became nan and the norm of its gradient nan in iteration 0"):
-        done.train()
-    assert untouched(done.weights, before)
-    rows = lines(tmp_path / "elsewhere" / "rlft-iteration-00000.jsonl")
-    assert {row["advantage"] for row in rows} == {"nan"}
-
-
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
-def test_the_last_good_checkpoint_stays_and_nothing_is_written_after_it(max_grad_norm, tmp_path):
+def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_norm, tmp_path):
     options = {
         "baseline": "value",
         "stages": [Stage("main", 20, env={"size": 6})],
@@ -79,15 +67,14 @@ def test_the_last_good_checkpoint_stays_and_nothing_is_written_after_it(max_grad
         "max_grad_norm": max_grad_norm,
         "learning_rate": 1e18,  # the first step goes too far
     }
-    done = run(tmp_path, gpt2(spread=0.1), **options)
-    with pytest.raises(WorkFailed, match="the weights were not changed, the last checkpoint is kept"):
+    done = run(tmp_path / "run", gpt2(spread=0.1), failures=tmp_path / "elsewhere", **options)
+    with pytest.raises(WorkFailed, match="nan"):
         done.train()
     steps = done.trainer.state.global_step
-    assert steps >= 1
-    assert last_checkpoint(tmp_path).name == f"checkpoint-{steps}"
-    kept = load_file(tmp_path / f"checkpoint-{steps}" / "model.safetensors")
-    assert untouched(kept, done.weights)
-    assert len(done.iterations) == steps
+    assert len(done.iterations) == steps >= 1
+    assert last_checkpoint(tmp_path / "run").name == f"checkpoint-{steps}"
+    assert untouched(load_file(tmp_path / "run" / f"checkpoint-{steps}" / "model.safetensors"), done.weights)
+    assert {row["advantage"] for row in lines(*(tmp_path / "elsewhere").iterdir())} == {"nan"}  # JSON knows no NaN
 
 
 # ---- sft -------------------------------------------------------------------------------------------------------------
@@ -118,7 +105,7 @@ def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
     save_file(weights, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
     lm = new_model(section, labels=LABELS, seed=0)
     before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
-    with pytest.raises(WorkFailed, match="loss became nan .* in step 1 of sft both"):
+    with pytest.raises(WorkFailed, match="nan .* step 1 of sft both"):
         train(lm, tmp_path)
     after = lm.model.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items() if "c_fc.bias" not in name)
@@ -130,7 +117,7 @@ def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
 
 def test_a_learning_rate_that_explodes_leaves_the_last_good_checkpoint(tmp_path):
     lm = new_model(save_tiny("gpt2", tmp_path / "base"), labels=LABELS, seed=0)
-    with pytest.raises(WorkFailed, match=r"in step \d of sft both.* or lower the learning_rate of this player"):
+    with pytest.raises(WorkFailed, match=r"step \d of sft both"):
         train(lm, tmp_path, learning_rate=1e30, warmup=0.0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     kept = load_file(last_checkpoint(folder) / "model.safetensors")

@@ -8,10 +8,9 @@ import torch
 from rlft_on_ranks import OPTIONS, train
 from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
-from tiny_rlft import config
 from warm_processes import start_ranks
 
-from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
@@ -21,12 +20,12 @@ from reflectrl.training.batch import Estimator, step_samples
 pytestmark = pytest.mark.slow
 RANKS = 2
 EPISODES = 4
-"""Of each rank and iteration."""
+"""Episodes of each rank and iteration."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What two processes left behind."""
+    """Folder that two processes wrote."""
     folder = tmp_path_factory.mktemp("ranks")
     for process in start_ranks(folder, train, folder):
         assert process.wait() == 0, process.said
@@ -34,35 +33,32 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(folder):
-    return [json.loads((folder / f"told_{rank}.json").read_text()) for rank in range(RANKS)]
+def seen(folder):
+    return [json.loads((folder / f"seen_{rank}.json").read_text()) for rank in range(RANKS)]
 
 
 @pytest.fixture(scope="module")
-def episodes(told):
-    """Of each rank, in the order played."""
-    return [[decode(Trajectory, row, "told") for row in rank["episodes"]] for rank in told]
+def episodes(seen):
+    """Episodes of each rank, in the order played."""
+    return [[decode(Trajectory, row, "seen") for row in rank["episodes"]] for rank in seen]
 
 
 def weights(folder, name):
     return [load_file(folder / f"{name}_{rank}.safetensors") for rank in range(RANKS)]
 
 
-def test_all_ranks_end_with_the_same_weights_and_they_have_moved(folder):
-    first, second = weights(folder, "straight")
-    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
-    assert not torch.allclose(first["lm_head.weight"], gpt2(spread=0.1).lm_head.weight, atol=1e-4)
-
-
-def test_ranks_play_different_episodes(episodes):
+def test_ranks_play_different_episodes_and_end_with_the_same_weights(folder, episodes):
     first, second = ({episode.seed for episode in rank} for rank in episodes)
     assert len(first) == len(second) == 4 * EPISODES
     assert not first & second
     assert [e.task for e in episodes[0]] != [e.task for e in episodes[1]]
+    one, two = weights(folder, "straight")
+    assert all(torch.equal(weight, two[name]) for name, weight in one.items())
+    assert not torch.allclose(one["lm_head.weight"], gpt2(spread=0.1).lm_head.weight, atol=1e-4)
 
 
 def gradient_step(episodes):
-    """Weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
+    """Return the weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
     samples = step_samples(episodes, LAYOUT, Estimator(0.9, "value", 1.0, True, {"env": 1.0}))
@@ -87,36 +83,20 @@ def test_an_update_is_the_mean_of_the_gradients_of_the_ranks(folder, episodes):
     assert alone > 1e-3  # not the gradient of one rank only
 
 
-def test_an_iteration_describes_the_episodes_of_all_ranks(told, episodes):
-    assert not told[1]["iterations"]  # the main process tells
+def test_an_iteration_describes_the_episodes_of_all_ranks(seen, episodes):
+    assert not seen[1]["iterations"]  # the main process reports
     steps = 0
-    for number, iteration in enumerate(told[0]["iterations"]):
+    for number, iteration in enumerate(seen[0]["iterations"]):
         played = [rank[number * EPISODES : (number + 1) * EPISODES] for rank in episodes]
         steps += sum(len(episode.turns) for rank in played for episode in rank)
         assert iteration["env_steps"] == steps
         assert iteration["success"] == fmean(episode_metrics(rank).success for rank in played)
-    assert len(told[0]["iterations"]) == 4
+    assert len(seen[0]["iterations"]) == 4
 
 
-def test_ranks_go_on_from_a_checkpoint_as_if_nothing_had_happened(folder, told):
-    assert told[0]["resumed"] == told[0]["iterations"][2:]
+def test_all_ranks_stop_with_one_and_resumed_equals_never_stopped(folder, seen):
+    assert (folder / "stopped" / "checkpoint-2").is_dir()  # after the iteration of the Ctrl-C, not the third
+    assert seen[0]["resumed"] == seen[0]["iterations"][2:]
+    assert [rank["resumed_episodes"] for rank in seen] == [rank["episodes"] for rank in seen]
     for straight, again in zip(weights(folder, "straight"), weights(folder, "again"), strict=True):
         assert all(torch.equal(weight, again[name]) for name, weight in straight.items())
-
-
-# ---- divided models --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "name"), [({"fsdp": True}, "FSDP"), ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "DeepSpeed")]
-)
-def test_sharding_is_refused(tmp_path, options, name):
-    with pytest.raises(InvalidInput, match=f"{name} was asked for.*whole model"):
-        config(tmp_path, **options)
-
-
-@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
-def test_sharding_asked_of_accelerate_is_refused(tmp_path, monkeypatch, name):
-    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
-    with pytest.raises(InvalidInput, match="whole model"):
-        config(tmp_path)

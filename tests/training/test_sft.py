@@ -1,4 +1,6 @@
 import json
+import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_
 
 from reflectrl.config.schema import LoraSection, SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
+from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
@@ -15,6 +18,7 @@ from reflectrl.models.load import LanguageModel, load_model, new_model, save_mod
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Menu
+from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.sft import train_sft
 from reflectrl.training.sft_examples import ReflectionExample
 from reflectrl.training.sft_loss import action_losses, reflection_losses
@@ -36,33 +40,27 @@ def gpt2(tmp_path_factory):
 
 
 def train(lm: LanguageModel, folder: Path, player="policy", rows=None, **given):
-    options = {
-        "max_length": MAX_LENGTH,
-        "max_new_tokens": 8,
-        "drop_long_rows": False,
-        "seed": 3,
-        "on_step": None,
-        "save_every": 100,
-    }
-    names = {name: given.pop(name) for name in list(given) if name in options}
+    options = {"labels": LABELS, "max_length": MAX_LENGTH, "max_new_tokens": 8, "drop_long_rows": False, "seed": 3}
+    options |= {"on_step": None, "save_every": 100, "stop": None}
+    options |= {name: given.pop(name) for name in list(given) if name in options}
     steps = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.01, "max_grad_norm": 1.0}
     section = SFTPlayerSection if player == "reflector" else SFTPolicySection
     settings = section(**{**steps, **given})
     rows = ROWS[player] if rows is None else rows
-    return train_sft(
-        lm, rows, player=player, section=settings, labels=LABELS, output_dir=folder, **{**options, **names}
-    )
+    return train_sft(lm, rows, player=player, section=settings, output_dir=folder, **options)
 
 
 def tokens(lm: LanguageModel, text: str) -> list[int]:
     return lm.tokenizer(text)["input_ids"]
 
 
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
 SHORT, LONG = REFLECTOR[0], replace(REFLECTOR[3], completion=" Good. Taxi at row 3, then at row 4, then at row 5.")
 
 
 def scored(lm: LanguageModel, row: Row) -> tuple[ReflectionExample, torch.Tensor]:
-    """A reflector's row, and the negative log-likelihood of each token of its completion, one by one."""
+    """Return a reflector's row, and the negative log-likelihood of each token of its completion, one by one."""
     prompt, completion = tokens(lm, row.prompt.text), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
     logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
     losses = [-logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
@@ -113,16 +111,16 @@ def test_the_policys_loss_is_one_position_and_smoothing_stays_on_each_rows_own_m
 
 def test_the_first_loss_of_a_policy_is_the_menus_cross_entropy_without_an_end_of_text_token(gpt2, tmp_path):
     lm = new_model(gpt2, labels=LABELS, seed=0)
-    batch, _ = policy_batch(lm, [4, 4, 4, 4])
     with torch.no_grad():
-        expected = action_losses(lm.model, batch, torch.arange(4), 0.0).mean().item()
-    summary = train(new_model(gpt2, labels=LABELS, seed=0), tmp_path)
+        expected = action_losses(lm.model, policy_batch(lm, [4, 4, 4, 4])[0], torch.arange(4), 0.0).mean().item()
+    summary = train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, steps=1)
     assert summary.first_loss == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("quantization", ["none", "8bit", "4bit"])
-def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(section, quantization, tmp_path):
-    section = section.model_copy(update={"lora": LoraSection(r=4), "quantization": quantization})
+@pytest.mark.parametrize(("kind", "quantization"), [("gpt2", "none"), ("llama", "8bit"), ("llama", "4bit")])
+def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(kind, quantization, tmp_path):
+    lora = {"lora": LoraSection(r=4), "quantization": quantization}
+    section = save_tiny(kind, tmp_path / "base").model_copy(update=lora)
     lm = new_model(section, labels=LABELS, seed=0)
     before = logits(lm)
     train(lm, tmp_path / "checkpoints", steps=2)
@@ -132,57 +130,73 @@ def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(section, 
     assert torch.equal(logits(load_model(tmp_path / "policy", section, trainable=True)), logits(lm))
 
 
-def test_the_same_seed_twice_writes_the_same_bytes_and_another_seed_does_not(gpt2, tmp_path):
-    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
-        lm = new_model(gpt2, labels=LABELS, seed=0)
-        train(lm, tmp_path / f"{name}-checkpoints", "both", seed=seed, steps=2)
-        save_model(lm, tmp_path / name)
-    one, two, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other"))
-    assert one == two
-    assert one != other
+# ---- a training that ends, and is resumed ----------------------------------------------------------------------------
+
+RESUMED = {"player": "both", "steps": 6, "save_every": 3, "micro_batch_size": 2}
 
 
-class Killed(Exception):
-    pass
+@pytest.fixture(scope="module")
+def adapters(gpt2):
+    return gpt2.model_copy(update={"lora": LoraSection(r=4, dropout=0.2)})
 
 
-def kill_at(step):
-    def on_step(now, total, loss):
+@pytest.fixture(scope="module")
+def straight(adapters, tmp_path_factory):
+    """A model whose training nothing interrupted, the summary, and the folder."""
+    lm, folder = new_model(adapters, labels=LABELS, seed=0), tmp_path_factory.mktemp("straight")
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    summary = train(lm, folder, **RESUMED)
+    assert torch.equal(torch.rand(1), expected)  # random numbers outside of the training are left alone
+    assert not lm.model.training
+    assert "forward" not in vars(lm.base)
+    return lm, summary, folder
+
+
+@pytest.mark.parametrize(("number", "begun"), [(signal.SIGINT, 5), (signal.SIGKILL, 3)], ids=["stopped", "killed"])
+def test_a_training_that_ended_early_goes_on_as_if_nothing_had_happened(adapters, straight, number, begun, tmp_path):
+    expected, summary, _ = straight
+    killed = RuntimeError("killed")
+
+    def on_step(step, total, loss):
         assert total == 6
         assert loss > 0
-        if now == step:
-            raise Killed
+        if step == 5 and number == signal.SIGKILL:
+            raise killed
+        if step == 4 and number == signal.SIGINT:
+            signal.raise_signal(number)  # in the step after this report
 
-    return on_step
-
-
-@pytest.mark.parametrize(("player", "lora"), [("both", LoraSection(r=4, dropout=0.2))])
-def test_killed_and_resumed_equals_never_killed(gpt2, lora, player, tmp_path):
-    section = gpt2.model_copy(update={"lora": lora})
-    options = {"steps": 6, "save_every": 3, "batch_size": 4, "micro_batch_size": 2}
-    straight = new_model(section, labels=LABELS, seed=0)
-    expected = train(straight, tmp_path / "straight", player, **options)
-    with pytest.raises(Killed):
-        train(new_model(section, labels=LABELS, seed=0), tmp_path / "killed", player, on_step=kill_at(5), **options)
-    resumed = new_model(section, labels=LABELS, seed=0)
-    seen = []
-    summary = train(resumed, tmp_path / "killed", player, on_step=lambda step, *_: seen.append(step), **options)
-    assert seen == [4, 5, 6]
-    assert summary == expected
-    for name, value in straight.model.state_dict().items():
+    with pytest.raises((KeyboardInterrupt, RuntimeError)), gentle_stops(lambda _: None) as stop:
+        train(new_model(adapters, labels=LABELS, seed=0), tmp_path, on_step=on_step, stop=stop, **RESUMED)
+    (folder,) = tmp_path.iterdir()
+    assert last_checkpoint(folder).name == f"checkpoint-{begun}"
+    resumed, seen = new_model(adapters, labels=LABELS, seed=0), []
+    assert train(resumed, tmp_path, on_step=lambda step, *_: seen.append(step), **RESUMED) == summary
+    assert seen == list(range(begun + 1, 7))
+    for name, value in expected.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
 
 
-def test_a_finished_training_is_not_repeated_and_other_rows_start_anew(gpt2, tmp_path):
-    lm = new_model(gpt2, labels=LABELS, seed=0)
-    first = train(lm, tmp_path, save_every=1)
-    seen = []
-    again = new_model(gpt2, labels=LABELS, seed=0)
-    assert train(again, tmp_path, save_every=1, on_step=lambda step, *_: seen.append(step)) == first
+def test_a_finished_training_is_not_repeated_and_other_rows_begin_another(adapters, straight, tmp_path):
+    expected, summary, folder = straight
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    again, seen = new_model(adapters, labels=LABELS, seed=0), []
+    options = {**RESUMED, "on_step": lambda step, *_: seen.append(step)}
+    assert train(again, tmp_path, **options) == summary
     assert seen == []
-    assert torch.equal(logits(again), logits(lm))
-    train(again, tmp_path, save_every=1, rows=POLICY[:3], on_step=lambda step, *_: seen.append(step))
-    assert seen == [1, 2, 3, 4]
+    assert torch.equal(logits(again), logits(expected))
+    train(again, tmp_path, rows=ROWS["both"][:3], **options)
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_another_seed_trains_another_model(adapters, straight, tmp_path):
+    lm = new_model(adapters, labels=LABELS, seed=0)
+    train(lm, tmp_path, seed=4, **RESUMED)
+    assert not torch.equal(logits(lm), logits(straight[0]))
+
+
+# ---- what is learned -------------------------------------------------------------------------------------------------
 
 
 def test_micro_batches_add_up_to_the_same_training(gpt2, tmp_path):
@@ -200,10 +214,7 @@ def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_p
     said = reflector.write([row.prompt for row in REFLECTOR], [0.0] * 4)
     # it stops by itself, because the end-of-text token was trained
     assert [words.text for words in said] == [row.completion.strip() for row in REFLECTOR]
-    add_choice_head(lm.base)
-    batch = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH).batch(
-        [r.prompt for r in POLICY], CPU
-    )
+    batch, _ = policy_batch(lm, [4, 4, 4, 4])
     chosen = action_distribution(lm.model, batch)[0].logits.argmax(-1)
     assert [LABELS[number] for number in chosen] == [row.completion for row in POLICY]
 
@@ -219,34 +230,17 @@ def test_label_smoothing_leaves_the_policy_with_entropy(gpt2, tmp_path):
 
 @pytest.mark.parametrize(
     ("schedule", "rates"),
-    [
-        ("constant_with_warmup", [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]),
-        ("cosine", [0.0, 0.5, 1.0, 0.8536, 0.5, 0.1464]),
-    ],
+    [("constant_with_warmup", [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]), ("cosine", [0.0, 0.5, 1.0, 0.8536, 0.5, 0.1464])],
 )
 def test_after_the_warmup_the_learning_rate_stays_or_falls_along_a_cosine(gpt2, tmp_path, schedule, rates):
-    lm = new_model(gpt2, labels=LABELS, seed=0)
-    options = {"steps": 6, "save_every": 1, "warmup": 1 / 3, "learning_rate": 1e-3}
-    train(lm, tmp_path, lr_scheduler_type=schedule, **options)
+    options = {"steps": 6, "save_every": 1, "warmup": 1 / 3, "learning_rate": 1e-3, "lr_scheduler_type": schedule}
+    train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, **options)
     (last,) = tmp_path.glob("*/checkpoint-6")
     history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     assert [entry["learning_rate"] / 1e-3 for entry in history] == pytest.approx(rates, abs=1e-4)
 
 
-def test_training_leaves_the_models_forward_as_it_was(gpt2, tmp_path):
-    lm = new_model(gpt2, labels=LABELS, seed=0)
-    train(lm, tmp_path)
-    assert "forward" not in vars(lm.model)
-    assert not lm.model.training
-
-
-def test_training_leaves_torchs_random_numbers_alone(gpt2, tmp_path):
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    train(new_model(gpt2, labels=LABELS, seed=0), tmp_path)
-    assert torch.equal(torch.rand(1), expected)
-
+# ---- rows ------------------------------------------------------------------------------------------------------------
 
 LONG_PAST = tuple(f"Past: {MENU.actions[step % 4]}\n" for step in range(60))
 SHOWN = {
@@ -285,37 +279,22 @@ def test_rows_that_do_not_fit_even_when_cut_are_refused_or_left_out(gpt2, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("player", "rows", "fact"),
+    ("player", "given", "fact"),
     [
-        ("policy", REFLECTOR, "row 0 .*sft/policy"),
-        ("reflector", POLICY, "row 0 .*sft/reflector"),
-        ("policy", [policy_row("x", "9")], "'9'"),
-        ("policy", [policy_row("x", "A", Menu(("A", "B"), ("up", "down")))], "'A', 'B'"),
-        ("policy", [], "gen-data"),
+        ("policy", {"rows": REFLECTOR}, "row 0 .*sft/policy"),
+        ("reflector", {"rows": POLICY}, "row 0 .*sft/reflector"),
+        ("policy", {"rows": [policy_row("x", "9")]}, "'9'"),
+        ("policy", {"rows": [policy_row("x", "A", Menu(("A", "B"), ("up", "down")))]}, "'A', 'B'"),
+        ("policy", {"rows": []}, "gen-data"),
+        ("policy", {"micro_batch_size": 3}, "batch_size=4 .* micro_batch_size=3"),
+        ("policy", {"labels": tuple(map(str, range(30)))}, "label '10'"),
     ],
 )
-def test_rows_that_do_not_fit_the_player_are_refused(gpt2, player, rows, fact, tmp_path):
+def test_what_cannot_be_trained_on_is_refused(gpt2, player, given, fact, tmp_path):
     with pytest.raises(InvalidInput, match=fact):
-        train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, player, rows=rows)
-
-
-def test_batch_sizes_that_do_not_divide_are_refused(gpt2, tmp_path):
-    with pytest.raises(InvalidInput, match="batch_size=4 .* micro_batch_size=3"):
-        train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, micro_batch_size=3)
+        train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, player, **given)
 
 
 def test_a_reflectors_tokenizer_need_not_know_the_labels(gpt2, tmp_path):
-    lm = new_model(gpt2, labels=LABELS, seed=0)
-    settings = SFTPlayerSection(steps=1, batch_size=4, micro_batch_size=4)
-    many = tuple(str(number) for number in range(30))
-    options = {
-        "section": settings,
-        "labels": many,
-        "max_length": 64,
-        "max_new_tokens": 8,
-        "drop_long_rows": False,
-        "seed": 0,
-    }
-    assert train_sft(lm, REFLECTOR, player="reflector", output_dir=tmp_path, **options).steps == 1
-    with pytest.raises(InvalidInput, match="label '10'"):
-        train_sft(lm, POLICY, player="policy", output_dir=tmp_path, **options)
+    many = tuple(map(str, range(30)))
+    assert train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, "reflector", labels=many, steps=1).steps == 1

@@ -23,7 +23,7 @@ def line(task: str = "3-to-5", **options: object) -> ToolEnv:
     return game
 
 
-def test_a_row_is_a_conversation_and_a_task_of_the_split():
+def test_a_row_is_a_conversation_and_a_task_of_any_split():
     rows = task_rows("number_line", "validation", size=4)
     assert [row["task"] for row in rows] == ["3-to-0", "0-to-3", "0-to-1"]
     for row in rows:
@@ -31,95 +31,53 @@ def test_a_row_is_a_conversation_and_a_task_of_the_split():
         assert message["role"] == "user"
         assert "adding or subtracting one" in message["content"]
         assert "the tool act" in message["content"]
-
-
-def test_a_row_may_be_of_a_further_split():
     row = task_rows("dangerous_taxi", "unseen_destination")[0]
-    assert environment_factory("dangerous_taxi")().reset(**row).startswith("\n\n")
+    assert environment_factory("dangerous_taxi")().reset(**row, difficulty=3).startswith("\n\n")
 
 
-def test_reset_shows_the_state_and_what_can_be_done():
+def test_an_episode_is_played_by_calling_a_tool_until_it_ends_and_then_another():
     game = environment_factory("number_line")()
+    assert "nothing more can be played" in game.act(UP)
     assert game.reset(task="3-to-5") == f"\n\nNumber 3, target 5.\nActions:\n- {UP}\n- {DOWN}"
-
-
-def test_a_row_s_other_columns_change_nothing():
-    game = environment_factory("number_line")()
-    assert game.reset(**task_rows("number_line")[0], difficulty=3) == game.reset(task_rows("number_line")[0]["task"])
-
-
-def test_an_action_shows_the_next_state_and_the_last_one_the_end():
-    game = line()
     assert game.act(UP) == f"Number 4, target 5.\nActions:\n- {UP}\n- {DOWN}"
     assert game.act(f" {UP}\n") == "Number 5, target 5.\nThe game is over: won."
+    assert "nothing more can be played" in game.act(UP)
     assert game.success
     assert game.get_reward() == game.episode_return == pytest.approx(0.95)
+    game.reset(task="3-to-5")
+    assert (game.success, game.get_reward()) == (False, 0.0)
+    lost = line("0-to-3", size=4)  # one conversation is independent of another
+    assert [lost.act(action) for action in (UP, DOWN, UP, DOWN)][-1] == (
+        "Number 0, target 3.\nThe game is over: not won."
+    )
+    assert not lost.success
+    assert game.act(UP).startswith("Number 4")
 
 
 def test_the_reward_may_be_the_success():
-    game = line(reward="success")
-    game.act(UP)
+    game = line("4-to-5", reward="success")
     assert game.get_reward() == 0.0
     game.act(UP)
     assert game.get_reward() == 1.0
 
 
-def test_running_out_of_steps_ends_it_without_success():
-    game = line("0-to-3", size=4)
-    said = [game.act(UP), game.act(DOWN), game.act(UP), game.act(DOWN)]
-    assert said[-1] == "Number 0, target 3.\nThe game is over: not won."
-    assert not game.success
-
-
-@pytest.mark.parametrize("said", ["add two", "", "ADD ONE!", "x" * 100_000, 7, ["add one"], None])
-def test_what_is_no_action_changes_nothing_and_is_told_the_menu(said):
+@pytest.mark.parametrize("said", ["ADD ONE!", "", "x" * 100_000, ["add one"], None])
+def test_what_is_no_action_changes_nothing_and_is_answered_with_the_menu(said):
     game = line()
     answer = game.act(said)
-    assert "was not played, because it is no action here" in answer
     assert f"Known: {UP}, {DOWN}." in answer
     assert len(answer) < 300
     assert game.episode_return == 0.0
     assert game.act(UP).startswith("Number 4")
 
 
-def test_after_the_end_nothing_is_played():
-    game = line("4-to-5")
-    game.act(UP)
-    assert game.act(UP) == "The game is over; nothing more can be played."
-    assert game.get_reward() == 1.0
-
-
-def test_nothing_is_played_before_the_first_row():
-    assert "nothing more can be played" in environment_factory("number_line")().act(UP)
-
-
-def test_a_used_environment_starts_afresh():
-    game = line("4-to-5")
-    game.act(UP)
-    game.reset(task="3-to-5")
-    assert (game.success, game.get_reward()) == (False, 0.0)
-    assert game.act(UP).startswith("Number 4")
-
-
-def test_each_conversation_has_an_environment_of_its_own():
-    factory = environment_factory("number_line")
-    one, other = factory(), factory()
-    one.reset(task="3-to-5")
-    other.reset(task="8-to-2")
-    one.act(UP)
-    assert other.act(DOWN).startswith("Number 7, target 2")
-
-
-def test_the_rewards_are_logged_under_the_environment_s_class():
-    assert type(line()).__name__ == "NumberLine"
-
-
-def test_the_model_is_told_of_one_tool():
+def test_the_model_is_shown_one_tool_and_rewards_are_logged_under_the_environments_class():
     schema = get_json_schema(line().act)["function"]
     assert schema["name"] == "act"
     assert schema["parameters"]["properties"]["action"]["type"] == "string"
     public = {name for name, value in vars(ToolEnv).items() if callable(value) and not name.startswith("_")}
     assert public == {"reset", "act", "get_reward"}
+    assert type(line()).__name__ == "NumberLine"
 
 
 class Breaks(NatLangEnv):
@@ -159,18 +117,14 @@ def test_an_environment_that_breaks_stops_training_though_the_loop_of_trl_goes_o
     ("use", "said"),
     [
         (lambda: environment_factory("numberline"), "'number_line'"),
-        (lambda: environment_factory("number_line", sise=4), "did you mean 'size'"),
-        (lambda: environment_factory("number_line", reward="sucess"), "did you mean 'success'"),
-        (lambda: task_rows("number_line", "tset"), "did you mean 'test'"),
-        (
-            lambda: environment_factory("number_line")().reset(prompt=[]),
-            r"columns \['prompt'\]; expected one called 'task'",
-        ),
-        (lambda: line("3-to-12"), "task '3-to-12' is not in 'number_line' with the options {}"),
-        (lambda: line("3-to-5", size=4), "with the options {'size': 4}"),
+        (lambda: environment_factory("number_line", sise=4), "'size'"),
+        (lambda: environment_factory("number_line", reward="sucess"), "'success'"),
+        (lambda: task_rows("number_line", "tset"), "'test'"),
+        (lambda: environment_factory("number_line")().reset(prompt=[]), "'prompt'.* 'task'"),
+        (lambda: line("3-to-5", size=4), "'3-to-5' .*'number_line' .*{'size': 4}"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(use, said):
+def test_mistakes_are_refused(use, said):
     with pytest.raises(InvalidInput, match=said):
         use()
 
@@ -187,8 +141,7 @@ def tool_calling_tokenizer() -> PreTrainedTokenizerFast:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
-    bpe.train_from_iterator([], trainer)
+    bpe.train_from_iterator([], trainers.BpeTrainer(special_tokens=SPECIAL, initial_alphabet=alphabet))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.chat_template = qwen3_chat_template
     return tokenizer
@@ -245,7 +198,6 @@ def test_grpo_trains_through_the_factory(tmp_path):
     model.tokenizer = tokenizer
     before = model.lm_head.weight.detach().clone()
     rows = [row for row in task_rows("number_line", size=6) if row["task"] in ("1-to-4", "3-to-0")]
-    assert len(rows) == 2
     trainer = GRPOTrainer(
         model=model,
         args=GRPOConfig(
