@@ -27,9 +27,11 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
     """A chat endpoint of one's own, with no key and no proxy in the environment."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    gc.freeze()  # or the collection below looks through all of torch, which takes half a second
     with ScriptedEndpoint() as scripted:
         yield scripted
         gc.collect()  # clients of tests that kept an exception hang up now, and not in the middle of anything else
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

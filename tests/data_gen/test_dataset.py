@@ -46,7 +46,8 @@ def recipe(*repositories: object, env: str = "auto_explore", seed: int = 0, **da
 
 
 def remote(endpoint: ScriptedEndpoint, *repositories: Path, per_file: int = 2, **changes: object) -> Recipe:
-    there = {"base_url": endpoint.url, "max_attempts": 1, "max_tokens": 10, "concurrency": 1, **changes}
+    limits = {"max_attempts": 1, "max_tokens": 10, "concurrency": 1}
+    there = {"base_url": endpoint.url, "backoff_s": 0.01, **limits, **changes}
     return recipe(*repositories, writer="openai", per_file=per_file, endpoint=there)
 
 

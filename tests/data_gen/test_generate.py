@@ -39,7 +39,7 @@ def taxi(data: dict[str, object], **sections: object) -> Recipe:
 
 
 def remote(endpoint: ScriptedEndpoint, data: dict[str, object], **sections: object) -> Recipe:
-    there = {"base_url": endpoint.url, "max_attempts": 3}
+    there = {"base_url": endpoint.url, "max_attempts": 3, "backoff_s": 0.01}
     return recipe({"teacher": "openai", "endpoint": there, "samples": 12, "concurrency": 2, **data}, **sections)
 
 

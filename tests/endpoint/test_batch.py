@@ -17,12 +17,13 @@ from reflectrl.endpoint.batch import OPEN_BATCHES, BatchCall, Batches
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.journal import REPLIES, Journal
 
+PRICE = {"prompt": 2.5, "completion": 10.0}
 ONE = (7 * 2.5 + 5 * 10) / 1e6
 """Dollars for a call."""
 
 
 def recipe(endpoint: ScriptedEndpoint, **data: object) -> Recipe:
-    there = {"base_url": endpoint.url, "max_attempts": 3, "price": {"prompt": 2.5, "completion": 10.0}}
+    there = {"base_url": endpoint.url, "max_attempts": 3, "backoff_s": 0.01, "price": PRICE}
     fields = {"teacher": "openai", "trajectory": "oracle", "endpoint": there, "samples": 12, "concurrency": 2, **data}
     return Recipe.model_validate({"name": "test", "env": {"name": "number_line"}, "data": fields})
 

@@ -12,6 +12,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 set_hypothesis_home_dir(tempfile.gettempdir())
 settings.register_profile(
-    "fuzz", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck), max_examples=50
+    "fuzz", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck), max_examples=35
 )
 settings.load_profile("fuzz")

@@ -1,11 +1,12 @@
-"""Whatever a file of a run or a dataset holds, it is read or refused with a sentence; what was written comes back."""
+"""Files of runs and datasets with any content are read or refused in a sentence; records come back as written."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from alfworld_games import write_game
 from damage import damaged_json, damaged_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from records import chose, turn_of
+from run_folders import episode, iteration, make_run
 
+from reflectrl.config import Recipe
 from reflectrl.core import (
     Choice,
     Decision,
@@ -29,16 +31,17 @@ from reflectrl.core import (
     WorkFailed,
 )
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.core.types import SPLITS
+from reflectrl.data_gen import generate
 from reflectrl.data_gen.rows import Row, read_rows, write_rows
 from reflectrl.data_gen.samples import Sample, read_samples, write_samples
 from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import Game, read_game
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset
-from reflectrl.prompts import Menu, Prompt, PromptFormat
+from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
-from reflectrl.rollout.results import read_results, summarise, write_results
 
 RANDOMS = st.randoms(use_true_random=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -77,16 +80,6 @@ HEADERS = st.builds(
     st.builds(PromptFormat, instructions=TEXT, history=st.integers(0, 99)),
 )
 
-TURN = turn_of(
-    Observation("Cell 3.", ("go on", "turn"), "Be quick."),
-    ("turn", "go on"),
-    "Good.",
-    chose(1, "go on", -0.5, 0.7, (0.4, 0.6), 0.1),
-    -0.05,
-)
-EPISODE = Trajectory(Task("a-to-b", {"start": [1, {"x": None}]}), 3, (TURN, TURN), True, False, True)
-HEADER = Header("corridor", {"size": 4}, PromptFormat())
-POINT = {"iteration": 0, "stage": "all", "success": 0.5, "episode_return": 1.0, "entropy": 0.3, "env_steps": 64}
 GAME = Game(
     name="pick_and_place_simple-Mug-None-Desk-301/seed-0",
     family="pick_and_place_simple",
@@ -98,70 +91,40 @@ GAME = Game(
 )
 
 
+def write_data(folder: Path) -> None:
+    """Trajectories, samples and rows."""
+    data = {"samples": 6, "negatives": 0.5}
+    generate(Recipe.model_validate({"name": "test", "env": {"name": "number_line"}, "data": data}), folder)
+
+
+def read_data(folder: Path) -> None:
+    read_trajectories(folder / "data" / "teacher.jsonl")
+    read_samples(folder / "data" / "negatives.jsonl")
+    for path in sorted((folder / "sft").iterdir()):
+        read_rows(path)
+
+
 def write_run(folder: Path) -> None:
     """A run folder with everything that a report shows."""
-    (folder / "trajectories").mkdir(parents=True)
-    (folder / "recipe.yaml").write_text("name: nano\n", encoding="utf-8")
-    write_results(
-        folder / "eval.jsonl", [summarise(policy, "local", "sampled", "test", [EPISODE]) for policy in ("sft", "rlft")]
-    )
-    write_jsonl(folder / "metrics.jsonl", [{**POINT, "iteration": number} for number in range(9)])
-    write_jsonl(
-        folder / "throughput.jsonl",
-        [{"iteration": number, "seconds": 1.5, "reflection_hit_rate": 0.5} for number in range(9)],
-    )
-    for name in ("eval-rlft-local-sampled", "rlft-00000", "rlft-00008"):
-        write_trajectories(folder / "trajectories" / f"{name}.jsonl", HEADER, [EPISODE, EPISODE])
+    played, metrics = [episode("t-0"), episode("t-1", success=False)], [iteration(number) for number in range(9)]
+    make_run(folder / "nano", {"sft": played, "rlft": played}, metrics, [played, played])
 
 
 def write_questions(folder: Path) -> None:
-    """A dataset of five files in one repository."""
+    """A dataset of three files in one repository."""
     place = folder.with_name("shop")
     (place / "people").mkdir(parents=True)
     files = ["a.md", "b.md", "people/c.md"]
     for file in files:
         (place / file).write_text("Text.", encoding="utf-8")
     asked = (Question("shop", f"What is {file}?", "Text.", file, 1) for file in files)
-    write_dataset(
-        folder, Dataset({split: (next(asked),) for split in ("train", "validation", "test")}, {"shop": place})
-    )
+    write_dataset(folder, Dataset({split: (next(asked),) for split in SPLITS}, {"shop": place}))
 
 
 READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
-    "rows": (
-        lambda folder: write_rows(
-            folder / "rows.jsonl",
-            [
-                Row("policy", Prompt("", (), "Menu", Menu(("0", "1"), ("left", "right"))), "0", "t", 1, False),
-                Row("reflector", Prompt("", ("Past: none\n",), "S"), "G", "t", 0, True),
-            ],
-        ),
-        lambda folder: read_rows(folder / "rows.jsonl"),
-    ),
-    "samples": (
-        lambda folder: write_samples(
-            folder / "samples.jsonl",
-            HEADER,
-            [Sample(EPISODE.task, 0, ("a",), TURN.observation, ("b",), "Good.", "b", True)] * 3,
-        ),
-        lambda folder: read_samples(folder / "samples.jsonl"),
-    ),
-    "trajectories": (
-        lambda folder: write_trajectories(folder / "rlft.jsonl", HEADER, [EPISODE] * 3),
-        lambda folder: read_trajectories(folder / "rlft.jsonl"),
-    ),
-    "results": (
-        lambda folder: write_results(folder / "eval.jsonl", [summarise("sft", "none", "greedy", "test", [EPISODE])]),
-        lambda folder: read_results(folder / "eval.jsonl"),
-    ),
-    "run": (
-        lambda folder: write_run(folder / "nano"),
-        lambda folder: report_page(read_runs([folder / "nano"])).encode(),
-    ),
-    "dataset": (
-        lambda folder: write_questions(folder / "dataset"),
-        lambda folder: read_dataset(folder / "dataset"),
-    ),
+    "data": (write_data, read_data),
+    "run": (write_run, lambda folder: report_page(read_runs([folder / "nano"]))),
+    "dataset": (write_questions, read_dataset),
     "game": (
         lambda folder: write_game(folder / "json_2.1.1" / "train" / "pick" / "trial", GAME),
         lambda folder: [read_game(game.path) for game in published_games("train", folder)],
@@ -169,70 +132,59 @@ READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = 
 }
 
 
-def files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix in (".jsonl", ".json", ".tw-pddl"))
-
-
 @pytest.fixture(scope="module", params=READERS)
-def stored(request, tmp_path_factory) -> Iterator[tuple[Path, Callable[[Path], object]]]:
-    """A folder of good files, and what reads it."""
+def stored(request, tmp_path_factory) -> tuple[Path, Callable[[Path], object]]:
+    """A folder of good files, and its reader."""
     write, read = READERS[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp(request.param) / "whole"
     write(folder)
     read(folder)
     return folder, read
 
 
-@contextlib.contextmanager
-def damaged(folder: Path) -> Iterator[Path]:
-    """A copy at a path of its own: some readers remember what they have read."""
-    damaged.count = getattr(damaged, "count", 0) + 1  # type: ignore[attr-defined]
-    copy = folder.with_name(f"{folder.name}-{damaged.count}")  # type: ignore[attr-defined]
-    shutil.copytree(folder, copy)
-    try:
-        yield copy
-    finally:
-        shutil.rmtree(copy)
+COPIES = itertools.count()
 
 
-@settings(max_examples=60)
+def read_with(stored, choose: Callable[[list[Path]], Path], damage: Callable[[Path], bytes]) -> None:
+    """Read a copy with one damaged file; at a path of its own, since some readers remember what they have read."""
+    folder, read = stored
+    copy = shutil.copytree(folder, folder.with_name(str(next(COPIES))))
+    path = choose(sorted(path for path in copy.rglob("*") if path.suffix in (".jsonl", ".json", ".tw-pddl")))
+    path.write_bytes(damage(path))
+    with contextlib.suppress(InvalidInput):
+        read(copy)
+    shutil.rmtree(copy)
+
+
+@settings(max_examples=80)
 @given(rng=RANDOMS)
 def test_a_damaged_file_is_read_or_refused(stored, rng: random.Random):
-    folder, read = stored
-    with damaged(folder) as copy:
-        path = rng.choice(files_in(copy))
-        content = path.read_bytes()
+    def damage(path: Path) -> bytes:
         if path.suffix == ".jsonl":
-            path.write_bytes(damaged_lines(rng, content))
-        else:
-            path.write_bytes(damaged_json(rng, content.decode()).encode("utf-8", "surrogatepass"))
-        with contextlib.suppress(InvalidInput):
-            read(copy)
+            return damaged_lines(rng, path.read_bytes())
+        return damaged_json(rng, path.read_text()).encode("utf-8", "surrogatepass")
+
+    read_with(stored, rng.choice, damage)
 
 
-@settings(max_examples=15)
-@given(content=st.binary(max_size=200))
-def test_a_file_of_anything_is_read_or_refused(stored, content: bytes):
-    folder, read = stored
-    with damaged(folder) as copy:
-        for path in files_in(copy):
-            path.write_bytes(content)
-        with contextlib.suppress(InvalidInput):
-            read(copy)
+@settings(max_examples=30)
+@given(rng=RANDOMS, content=st.binary(max_size=200))
+def test_a_file_of_anything_is_read_or_refused(stored, rng: random.Random, content: bytes):
+    read_with(stored, rng.choice, lambda _: content)
 
 
-@given(header=HEADERS, episodes=st.lists(TRAJECTORIES, max_size=3), samples=st.lists(SAMPLES, max_size=3))
-def test_trajectories_and_samples_come_back_equal(tmp_path_factory, header, episodes, samples):
+@given(
+    header=HEADERS,
+    episodes=st.lists(TRAJECTORIES, max_size=3),
+    samples=st.lists(SAMPLES, max_size=3),
+    rows=st.lists(ROWS, min_size=1, max_size=3),
+)
+def test_records_come_back_equal(tmp_path_factory, header, episodes, samples, rows):
     path = tmp_path_factory.getbasetemp() / "records.jsonl"
     write_trajectories(path, header, episodes)
     assert read_trajectories(path) == (header, episodes)
     write_samples(path, header, samples)
     assert read_samples(path) == (header, samples)
-
-
-@given(rows=st.lists(ROWS, min_size=1, max_size=3))
-def test_rows_come_back_equal(tmp_path_factory, rows):
-    path = tmp_path_factory.getbasetemp() / "rows.jsonl"
     write_rows(path, rows)
     assert read_rows(path) == rows
 

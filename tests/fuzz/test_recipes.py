@@ -1,4 +1,4 @@
-"""Whatever a recipe or an override holds, it is loaded or refused with a sentence."""
+"""Recipes and overrides that hold anything are loaded or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutated_recipes import verdict
 from mutations import mutant, shipped
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe
@@ -44,7 +43,7 @@ def loads_or_is_refused(place, content: bytes, overrides=()) -> None:
     assert load_recipe(str(place)) == recipe
 
 
-@settings(max_examples=120)
+@settings(max_examples=70)
 @given(rng=RANDOMS)
 def test_a_shipped_recipe_with_mistakes(place, rng: random.Random):
     loads_or_is_refused(place, mutant(rng, rng.choice(RECIPES)).encode("utf-8", "surrogatepass"))
@@ -71,13 +70,3 @@ def test_a_file_that_holds_anything(place, content: bytes):
 )
 def test_overrides_that_hold_anything(place, overrides: list[str]):
     loads_or_is_refused(place, dump_recipe(load_recipe("dangerous_taxi/nano")).encode(), overrides)
-
-
-def test_the_benchmark_tells_acceptance_refusal_and_traceback_apart(tmp_path, capsys):
-    path = tmp_path / "mine.yaml"
-    path.write_text("name: mine\nenv: {name: number_line}\n", encoding="utf-8")
-    assert verdict(path, tmp_path / "runs") == "accepted"
-    assert verdict(path, tmp_path / "no\0folder") == "tracebacks"
-    assert "Traceback" in capsys.readouterr().err
-    path.write_text("name: [\n", encoding="utf-8")
-    assert verdict(path, tmp_path / "runs") == "refused with a sentence"
