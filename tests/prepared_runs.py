@@ -1,9 +1,8 @@
-"""A run with a paid teacher, as it was before and after each stage; and what interrupts one."""
+"""A run with a paid teacher, as it was before and after each stage."""
 
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,15 +55,6 @@ class Prepared:
     def command(self, stage: str, run: Path) -> list[str]:
         where = ["--recipe", "number_line/nano", "--runs", str(run.parent), "--run", run.name]
         return [stage, *where, *self.overrides]
-
-    def half_done(self, run: Path) -> Path:
-        """A run that was killed in rlft after its last checkpoint."""
-        shutil.copytree(self.after("rlft"), run)
-        shutil.rmtree(run / "policy")
-        ledger = json.loads((run / "stages.json").read_text())
-        ledger["rlft"]["done"] = False
-        (run / "stages.json").write_text(json.dumps(ledger))
-        return run
 
 
 def files(run: Path) -> dict[str, bytes]:

@@ -12,7 +12,6 @@ from trained_runs import SMALL, play_stages, small_recipe
 from warm_processes import command_line, start_ranks
 
 from reflectrl.config import load_recipe
-from reflectrl.config.load import recipe_names
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.pipeline import STAGES, run_stages
@@ -23,7 +22,7 @@ from reflectrl.report import write_report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
 
-RESULTS = ("data", "sft", "base", "reflector", "policy-sft", "policy", "metrics.jsonl", "eval.jsonl", "trajectories")
+MADE = ("data", "sft", "base", "reflector", "policy-sft", "policy", "metrics.jsonl", "eval.jsonl", "trajectories")
 
 
 def lines(path):
@@ -42,33 +41,25 @@ def run(finished, tmp_path):
 
 
 def test_a_run_leaves_everything_that_the_readme_names(finished):
-    for name in (*RESULTS, "recipe.yaml", "stages.json", "throughput.jsonl", "checkpoints"):
+    for name in (*MADE, "recipe.yaml", "stages.json", "throughput.jsonl", "checkpoints"):
         assert (finished / name).exists(), name
     assert load_recipe(str(finished / "recipe.yaml")) == small_recipe()
-    for player in ("reflector", "policy-sft", "policy"):
-        assert (finished / player / "model.safetensors").is_file()
+    weights = {
+        (finished / player / "model.safetensors").read_bytes() for player in ("reflector", "policy-sft", "policy")
+    }
+    assert len(weights) == 3
     assert {path.suffix for path in finished.rglob("*.*")} <= {".jsonl", ".json", ".safetensors", ".yaml", ".jinja", ""}
-
-
-def test_rlft_moved_the_policy_and_reports_each_iteration(finished):
-    assert (finished / "policy" / "model.safetensors").read_bytes() != (
-        finished / "policy-sft" / "model.safetensors"
-    ).read_bytes()
-    metrics = lines(finished / "metrics.jsonl")
-    assert [row["iteration"] for row in metrics] == list(range(4))
-    assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # one update a batch: sampled and re-scored agree
-
-
-def test_every_policy_of_the_recipe_is_in_the_table(finished):
     rows = read_results(finished / "eval.jsonl")
     assert {row.policy for row in rows} == {"random", "sft", "rlft", "expert"}
     assert next(row for row in rows if row.policy == "expert").metrics.success == 1.0
     header, played = read_trajectories(finished / "trajectories" / "eval-rlft-local-sampled.jsonl")
-    assert header.env == "number_line"
-    assert len(played) == 12
+    assert (header.env, len(played)) == ("number_line", 12)
 
 
-def test_the_advantages_of_recorded_episodes_lie_beside_them(finished):
+def test_each_iteration_is_reported_with_its_episodes_and_their_advantages(finished):
+    metrics = lines(finished / "metrics.jsonl")
+    assert [row["iteration"] for row in metrics] == list(range(4))
+    assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # one update a batch: sampled and re-scored agree
     for number in range(4):
         _, played = read_trajectories(finished / "trajectories" / f"rlft-{number:05d}.jsonl")
         advantages = lines(finished / "trajectories" / f"advantages-{number:05d}.jsonl")
@@ -97,27 +88,19 @@ def test_prompts_are_reused_as_the_recipe_says(finished, trained_run, tmp_path):
 # ---- what changes a stage --------------------------------------------------------------------------------------------
 
 ASKED = ("timeout_s=9", "max_attempts=2", "max_rejected=0", "concurrency=1", "price={prompt: 1, completion: 2}")
-NO_INPUTS = {
-    "nothing": [],
-    "where the environment is played": [
-        *("env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9", "env.max_memory_mb=4000")
-    ],
-    "how an endpoint is asked and paid": [
-        *("data.concurrency=2", *(f"{part}.endpoint.{how}" for part in ("data", "players.reflector") for how in ASKED))
-    ],
-}
+NO_INPUTS = (
+    *("env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9", "env.max_memory_mb=4000"),
+    *("data.concurrency=2", *(f"{part}.endpoint.{how}" for part in ("data", "players.reflector") for how in ASKED)),
+)
 
 
-@pytest.mark.parametrize("change", NO_INPUTS)
-def test_done_stages_are_skipped_whatever_changes_that_no_result_depends_on(change, run):
+def test_done_stages_are_skipped_whatever_changes_that_no_result_depends_on(run):
     before = results(run)
-    assert play_stages(small_recipe(*NO_INPUTS[change]), run).count("skipped") == 4
-    assert results(run) == before
-
-
-def test_a_ledger_that_counted_such_settings_as_inputs_is_still_good(run):
     ledger = json.loads((run / "stages.json").read_text())
-    for entry in (ledger[stage] for stage in STAGES):
+    for changes in ((), NO_INPUTS):
+        assert play_stages(small_recipe(*changes), run).count("skipped") == 4
+        assert results(run) == before
+    for entry in (ledger[stage] for stage in STAGES):  # earlier versions counted such settings as inputs
         entry["inputs"] |= {"data.concurrency": 8, "data.endpoint.timeout_s": 60.0}
     (run / "stages.json").write_text(json.dumps(ledger))
     assert play_stages(small_recipe(), run).count("skipped") == 4
@@ -147,28 +130,30 @@ def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
         play_stages(small_recipe("data.samples=41"), finished, "eval")
 
 
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_the_evaluation_does_not_depend_on_its_batch_size(batch_size, finished, run):
-    play_stages(small_recipe(f"eval.batch_size={batch_size}"), run, "eval")
-    for row, other in zip(read_results(run / "eval.jsonl"), read_results(finished / "eval.jsonl"), strict=True):
+def test_the_evaluation_does_not_depend_on_its_batch_size_and_controls_replace_the_reflector_s_words(finished, run):
+    play_stages(small_recipe("eval.batch_size=7", "eval.controls=[blank, shuffled, expert]"), run, "eval")
+    rows = {(row.policy, row.reflections, row.mode): row.metrics for row in read_results(run / "eval.jsonl")}
+    for row in read_results(finished / "eval.jsonl"):
         # entropies are sums of floats that depend on the padding; what was played does not
-        assert replace(row.metrics, entropy=0.0) == replace(other.metrics, entropy=0.0), row.policy
+        metrics = rows[row.policy, row.reflections, row.mode]
+        assert replace(row.metrics, entropy=0.0) == replace(metrics, entropy=0.0), row.policy
+    said = {}
+    for control in ("blank", "shuffled", "expert"):
+        _, played = read_trajectories(run / "trajectories" / f"eval-rlft-{control}-sampled.jsonl")
+        said[control] = {turn.reflection for trajectory in played for turn in trajectory.turns}
+    assert said["blank"] == {""}
+    assert said["expert"] != said["shuffled"] != {""}
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stage_before_its_time_says_what_to_run_first(tmp_path):
+def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_what_to_run_first(trained_run, tmp_path):
     with pytest.raises(InvalidInput, match="reflectrl gen-data"):
         play_stages(small_recipe(), tmp_path / "run", "sft")
-
-
-def test_an_unknown_stage_names_the_nearest(tmp_path):
     with pytest.raises(InvalidInput, match="'rlft'"):
         play_stages(small_recipe(), tmp_path / "run", "rlf")
-
-
-def test_one_player_at_a_time_leaves_sft_open(trained_run, tmp_path):
+    shutil.rmtree(tmp_path / "run")
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     run_stages(small_recipe(), run, ("sft",), sft_players=("reflector",))
     assert not RunFolder(run).is_done("sft")
@@ -185,7 +170,6 @@ ABLATIONS = {
     "expert reflects": ["players.reflector.player=expert"],
     "single player": ["players.reflector.player=self"],
     "rlft only": ["sft.enabled=false", "players.reflector.player=none", "eval.policies=[base, rlft]"],
-    "lora": ["model.lora={r: 4, alpha: 8}"],
 }
 
 
@@ -197,33 +181,25 @@ def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
     assert any(row.policy == "rlft" for row in read_results(tmp_path / "run" / "eval.jsonl"))
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_each_player_of_each_recipe_is_trained_on_its_kind_of_rows_however_few_are_used(name, tmp_path):
-    chosen = load_recipe(name, ["sft.reflector.max_rows=3", "sft.policy.max_rows=2"])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("local", {"reflector": ["reflector"] * 3, "policy": ["policy"] * 2}),
+        ("self", {"both": ["reflector"] * 3 + ["policy"] * 2}),
+        ("expert", {"policy": ["policy"] * 2}),
+        ("none", {"policy": ["policy-no-reflection"] * 2}),
+    ],
+)
+def test_each_player_is_trained_on_its_kind_of_rows_however_few_are_used(kind, expected, tmp_path):
+    recipe = small_recipe(f"players.reflector.player={kind}", "sft.reflector.max_rows=3", "sft.policy.max_rows=2")
     for file in ("reflector", "policy", "policy-no-reflection"):
         menu = None if file == "reflector" else Menu(("0", "1"), ("left", "right"))
         player = "policy" if menu else "reflector"
         rows = [Row(player, Prompt(file, (), "", menu), "1", "task", step, False) for step in range(5)]
         write_rows(tmp_path / "sft" / f"{file}.jsonl", rows)
-    policy = "policy-no-reflection" if chosen.players.reflector.player == "none" else "policy"
-    expected = {"reflector": ["reflector"] * 3, "policy": [policy] * 2, "both": ["reflector"] * 3 + [policy] * 2}
-    for player in wanted_players(chosen):
-        assert [row.prompt.head for row in training_rows(chosen, RunFolder(tmp_path), player)] == expected[player]
-
-
-def test_a_recipe_has_a_single_player():
-    """Without one, the test above would not see both kinds of rows in one training."""
-    assert any("both" in wanted_players(load_recipe(name)) for name in recipe_names())
-
-
-def test_controls_replace_the_reflector_s_words(run):
-    play_stages(small_recipe("eval.controls=[blank, shuffled, expert]"), run, "eval")
-    said = {}
-    for control in ("blank", "shuffled", "expert"):
-        _, played = read_trajectories(run / "trajectories" / f"eval-rlft-{control}-sampled.jsonl")
-        said[control] = {turn.reflection for trajectory in played for turn in trajectory.turns}
-    assert said["blank"] == {""}
-    assert said["expert"] != said["shuffled"] != {""}
+    run = RunFolder(tmp_path)
+    rows = {player: training_rows(recipe, run, player) for player in wanted_players(recipe)}
+    assert {player: [row.prompt.head for row in given] for player, given in rows.items()} == expected
 
 
 # ---- several processes -----------------------------------------------------------------------------------------------
