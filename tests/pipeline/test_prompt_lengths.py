@@ -1,44 +1,27 @@
-"""Prompts that do not fit the model are found before a stage starts, and cut at play; no run ends of them."""
+"""Prompts that do not fit the model are found before a stage starts, and cut at play; no run ends because of them."""
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
+from trained_runs import play_stages, small_recipe
 from wordy_line import WordyLine
 
-from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, register_env
-from reflectrl.pipeline import STAGES, run_stages
-from reflectrl.pipeline.console import Reporter
 from reflectrl.rollout.record import read_trajectories
 
 register_env("wordy_line", WordyLine)
-SMALL = [
-    "data.samples=40",
-    "data.noise=0.0",
-    "sft.reflector.steps=2",
-    "sft.policy.steps=2",
-    "rlft.stages.0.iterations=2",
-    "rlft.episodes=8",
-    "eval.policies=[rlft]",
-    "eval.episodes=6",
-    "players.reflector.max_new_tokens=8",
-    "model.max_length=72",
-    "sft.drop_long_rows=true",
-]
+SHORT = (
+    *("data.samples=40", "data.noise=0.0", "rlft.stages.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=6"),
+    *("players.reflector.max_new_tokens=8", "model.max_length=72", "sft.drop_long_rows=true"),
+)
 
 
 def recipe(tmp_path, *overrides):
     text = tmp_path / "wordy.yaml"
     text.write_text("extends: number_line/nano\nname: wordy\nenv:\n  name: wordy_line\n")
-    return load_recipe(str(text), [*SMALL, *overrides])
-
-
-def play(recipe, folder, stages=STAGES):
-    run_stages(recipe, folder, stages, reporter=Reporter(Console(file=io.StringIO())))
+    return small_recipe(*SHORT, *overrides, name=str(text))
 
 
 def warnings(caplog):
@@ -47,21 +30,14 @@ def warnings(caplog):
 
 @pytest.mark.slow
 def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(tmp_path, caplog):
-    play(recipe(tmp_path), tmp_path / "run")
-    first = warnings(caplog)[0]
-    assert first.startswith("the reflector's longest prompt that was found takes ")
-    assert first.endswith("have the environment show less.")
+    play_stages(recipe(tmp_path, "env.options={path: false}"), tmp_path / "short", "gen-data", "sft")
+    assert warnings(caplog) == []
+    play_stages(recipe(tmp_path), tmp_path / "run")
     assert {said.split("'")[0] for said in warnings(caplog)} == {"the reflector", "the policy"}
     _, played = read_trajectories(tmp_path / "run" / "trajectories" / "eval-rlft-local-sampled.jsonl")
     assert max(len(turn.observation.text) for episode in played for turn in episode.turns) > 72  # digits are tokens
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # what was cut at play is cut alike in the update
-
-
-@pytest.mark.slow
-def test_where_everything_fits_nothing_is_said(tmp_path, caplog):
-    play(recipe(tmp_path, "env.options={path: false}"), tmp_path / "run", STAGES[:3])
-    assert warnings(caplog) == []
+    assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # prompts are cut alike at play and in the update
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -69,7 +45,7 @@ def test_prompts_that_cannot_be_cut_to_fit_are_refused_before_anything_is_traine
     later = {"name": "later", "iterations": 1, "env": {"asides": 60}}
     stages = json.dumps([{"name": "main", "iterations": 1}, later])
     wordy = recipe(tmp_path, f"rlft.stages={stages}", f"env.workers={workers}")
-    play(wordy, tmp_path / "run", STAGES[:1])
+    play_stages(wordy, tmp_path / "run", "gen-data")
     with pytest.raises(InvalidInput, match=r"\d+ tokens .*model\.max_length=72"):
-        play(wordy, tmp_path / "run", ["sft"])
+        play_stages(wordy, tmp_path / "run", "sft")
     assert not (tmp_path / "run" / "reflector").exists()
