@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,20 +12,20 @@ from typing import Any
 
 import pytest
 from records import chose, turn_of
-from tracked_runs import killed_after_three, train, train_twice, train_without_a_login
+from tracked_runs import train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.pipeline import STAGES
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.training.trackers import NAMES, check_tracker, transcript
+from reflectrl.training.trackers import NAMES, transcript
 
 RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/trainer_state.json")
 
 
 def trained_killed_and_trained_on(run: Path, tracker: str, **environment: str) -> str:
-    """Train in a process of its own, since trackers read their settings once a process; returns what it said."""
+    """Train in a process of its own, since trackers read their settings once a process; returns its output."""
     home = run.parent / "home"
     home.mkdir()
     kept = {name: None for name in os.environ if name.startswith(("WANDB_", "TRACKIO_"))}
@@ -32,7 +33,7 @@ def trained_killed_and_trained_on(run: Path, tracker: str, **environment: str) -
     process = WarmProcess(run.parent / "log", train_twice, run, tracker, cwd=home, env=env)
     assert process.wait() == 0, process.said
     assert {path.name for path in home.iterdir()} <= {"cache", ".cache", ".local", ".config"}
-    assert str(run) not in running()
+    assert str(run).encode() not in running()
     return process.said
 
 
@@ -57,23 +58,19 @@ def begun(trained_run: TrainedRuns, tmp_path: Path) -> Path:
 
 
 def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
-    told = {field.name for field in fields(Iteration)} - {"iteration", "stage"}
-    assert told <= set(NAMES)
+    shown = {field.name for field in fields(Iteration)} - {"iteration", "stage"}
+    assert shown <= set(NAMES)
     assert {name.split("/")[0] for name in NAMES.values()} == {"rollout", "update", "speed"}
     assert len(set(NAMES.values())) == len(NAMES)
 
 
-def read_events(run: Path) -> Any:
+@pytest.mark.slow
+def test_tensorboard_gets_each_iteration_once_after_a_kill_and_a_few_episodes(begun: Path, alone: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    return EventAccumulator(
-        str(run / "trackers" / "tensorboard" / run.name), size_guidance={"scalars": 0, "tensors": 0}
-    ).Reload()
-
-
-def test_tensorboard_gets_each_iteration_under_sensible_names_and_a_few_episodes(begun: Path, alone: Path) -> None:
-    train(begun, "rlft.report_to=tensorboard")
-    events = read_events(begun)
+    train_twice(begun, "tensorboard")
+    folder = begun / "trackers" / "tensorboard" / begun.name
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     successes = [(event.step, event.value) for event in events.Scalars("rollout/success")]
     assert successes == [(row["iteration"], pytest.approx(row["success"])) for row in metrics(begun)]
     assert set(events.Tags()["scalars"]) == set(NAMES.values())
@@ -81,21 +78,11 @@ def test_tensorboard_gets_each_iteration_under_sensible_names_and_a_few_episodes
     norms = [event.value for event in events.Scalars("update/grad_norm")]
     assert norms == [pytest.approx(entry["grad_norm"], rel=1e-4) for entry in history]
     said = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("episodes/0/text_summary")]
-    assert [event.step for event in events.Tensors("episodes/0/text_summary")] == [0, 2]
-    assert "step 1" in said[0]
+    assert {event.step for event in events.Tensors("episodes/0/text_summary")} == {0, 2}
     assert "action: " in said[0]
     assert all(line.startswith("    ") for line in said[0].splitlines())  # nothing in it is Markdown
     assert "episodes/2/text_summary" not in events.Tags()["tensors"]  # record_episodes is 2
     assert "report_to: tensorboard" in events.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert results(begun) == results(alone)
-
-
-@pytest.mark.slow
-def test_tensorboard_shows_each_iteration_once_after_a_kill(begun: Path, alone: Path) -> None:
-    train(begun, "rlft.report_to=tensorboard")
-    killed_after_three(begun)
-    train(begun, "rlft.report_to=tensorboard")
-    assert [event.step for event in read_events(begun).Scalars("rollout/return")] == [0, 1, 2, 3]
     assert results(begun) == results(alone)
 
 
@@ -126,7 +113,7 @@ def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) 
 
 
 def wandb_rows(file: Path) -> list[dict[str, Any]]:
-    """What a run of wandb holds of each step; the file is a LevelDB log of protocol buffers."""
+    """Values of each step in a run of wandb, whose file is a LevelDB log of protocol buffers."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, begun, rows = file.read_bytes(), 7, b"", []
@@ -147,15 +134,13 @@ def wandb_rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def running() -> str:
+def running() -> bytes:
     """The command lines of all processes."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:  # gone in the meantime
-            continue
-    return "\n".join(lines)
+        with contextlib.suppress(OSError):  # gone in the meantime
+            lines.append(path.read_bytes())
+    return b"\n".join(lines)
 
 
 @pytest.mark.slow
@@ -175,7 +160,7 @@ def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> No
     assert results(begun) == results(alone)
 
 
-def test_a_tracker_that_is_not_installed_is_told_before_anything_begins(
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "wandb").mkdir()  # what wandb leaves in working directories is no package
@@ -187,27 +172,16 @@ def test_a_tracker_that_is_not_installed_is_told_before_anything_begins(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("tracker", ["none", "tensorboard", "wandb", "trackio"])
-def test_trackers_that_are_installed_pass(tracker: str) -> None:
-    check_tracker(small_recipe(f"rlft.report_to={tracker}"))
+def test_a_transcript_has_observation_reflection_and_action_of_each_step_and_is_cut() -> None:
+    def episode(text: str, reflection: str | None) -> Trajectory:
+        seen, chosen = Observation(text, ("up", "down")), chose(0, "up", -0.5, 0.5)
+        turn = turn_of(seen, ("up", "down"), reflection, chosen, 1.0, True)
+        return Trajectory(Task("t"), 0, (turn,), True, False, False)
 
-
-def episode(text: str = "You are at 3.", reflection: str | None = "Go up.") -> Trajectory:
-    turn = turn_of(Observation(text, ("up", "down")), ("up", "down"), reflection, chose(0, "up", -0.5, 0.5), 1.0, True)
-    return Trajectory(Task("t"), 0, (turn,), True, False, False)
-
-
-def test_a_transcript_tells_what_was_seen_said_and_done() -> None:
-    assert transcript(episode()).splitlines() == [
-        "step 1",
-        "You are at 3.",
-        "reflection: Go up.",
-        "action: up (61%), reward +1.00, illegal",
-    ]
-    assert "reflection" not in transcript(episode(reflection=None))
-
-
-def test_a_huge_transcript_is_cut() -> None:
-    text = transcript(episode("x" * 1_000_000))
+    action = "action: up (61%), reward +1.00, illegal"
+    shown = transcript(episode("You are at 3.", "Go up.")).splitlines()
+    assert shown == ["step 1", "You are at 3.", "reflection: Go up.", action]
+    assert transcript(episode("You are at 3.", None)).splitlines() == ["step 1", "You are at 3.", action]
+    text = transcript(episode("x" * 1_000_000, None))
     assert len(text) < 21_000
     assert text.endswith("more characters]")
