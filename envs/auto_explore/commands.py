@@ -20,8 +20,6 @@ DEFAULT_LINES = 10
 """Lines that head and tail show unless a number is given."""
 SNIFF_BYTES = 8192
 """Bytes that occur in text; others mark binary content."""
-PROGRAMS = ("edit", "pip", "python", "write")
-"""Commands that exist only where programs may run."""
 HELP = f"""\
 ls [FOLDER], cd FOLDER, cat FILE..., head -n N FILE, tail -n N FILE: look around and read
 write FILE, and on the lines after it the whole new text of the file
@@ -48,11 +46,6 @@ class Result:
     """True after ``exit`` or ``id FILE``."""
     answer: str | None = None
     """The file that ``id`` named, relative to the root."""
-
-
-def quote(name: str) -> str:
-    """``name`` as one word of a command."""
-    return shlex.quote(name)
 
 
 def parse(command: str) -> tuple[list[str], str, str]:
@@ -114,7 +107,6 @@ class Shell:
         self._tree = tree
         self._limits = limits
         self._writable = writable
-        self._programs = programs
         self._entries = entries
         self._written = 0
         self._commands = {
@@ -125,11 +117,11 @@ class Shell:
             "head": self._head,
             "id": self._id,
             "ls": self._ls,
-            "pip": self._pip,
-            "python": self._python,
             "tail": self._tail,
         }
-        self._bodied = {"edit": self._edit, "python": self._code, "write": self._fill}
+        if programs:
+            self._commands |= {"pip": self._pip, "python": self._python}
+        self._bodied = {"edit": self._edit, "python": self._code, "write": self._fill} if programs else {}
 
     def run(self, command: str) -> Result:
         """Play one command; an error is a sentence in the result."""
@@ -137,8 +129,8 @@ class Shell:
             line, _, body = command.partition("\n") if has_body(command) else (command.rstrip("\n"), "", "")
             words, sign, target = parse(line)
             verb, *arguments = words or [""]
-            known = [name for name in {**self._commands, **self._bodied} if self._programs or name not in PROGRAMS]
-            if verb not in known:
+            if verb not in self._commands and verb not in self._bodied:
+                known = sorted({*self._commands, *self._bodied})
                 raise InvalidInput(f"command {shown(verb)!r} is not known; {nearest(verb[:40], known)}")
             if sign and verb != "echo":
                 raise InvalidInput(f"{verb} cannot write to a file; only echo can.")

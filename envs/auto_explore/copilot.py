@@ -7,12 +7,13 @@ model types; they read, edit and run programs in a private copy, and writing the
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reflectrl.core import InvalidInput, Task, WorkFailed
 from reflectrl.core.chat import BadReply, Messages
@@ -20,7 +21,7 @@ from reflectrl.core.extras import Ask, OpenTask, Work
 from reflectrl.core.text import visible
 from reflectrl.envs.auto_explore.commands import HELP, has_body
 from reflectrl.envs.auto_explore.libraries import Library, folder_library
-from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox, quote
+from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
 from reflectrl.envs.auto_explore.sources import fetch
 from reflectrl.envs.auto_explore.writeback import diff, write_back
 
@@ -46,51 +47,32 @@ _BLOCK = re.compile(r"^```[^\n`]*\n(.*)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 """Matches from the first fence to the last, since a file may hold fences too."""
 
 
-class Typist(Protocol):
-    """A person or program that types the commands of a task."""
-
-    def command(self, state: str) -> str:
-        """Return the next command after ``state``: the task at first, then the result of the previous command."""
+Typist = Callable[[str], str]
+"""Returns the next command after a state: the task at first, then the result of the previous command."""
 
 
-class Keyboard:
-    """A person who types.
+def _person(state: str) -> Typist:
+    """Show what there is to do; read a line for each command, and those after it that belong to it."""
+    print(visible(f"{RULES}\nThe lines after a command end with {END} on a line of its own.\n\n{state}"))  # noqa: T201
 
-    Args:
-        read: shows a prompt and returns one line, as ``input`` does; ``EOFError`` when there is none left.
-        show: shows text to the person.
+    def command(_: str) -> str:
+        line = input("> ")
+        return "\n".join([line, *iter(input, END), ""]) if has_body(line) else line
 
-    """
-
-    def __init__(self, read: Callable[[str], str] = input, show: Callable[[str], object] = print) -> None:
-        self._read = read
-        self._show = show
-        self._begun = False
-
-    def command(self, state: str) -> str:
-        """Read a line, and those after it that belong to it; ``EOFError`` at the end of the input."""
-        if not self._begun:
-            self._show(visible(f"{RULES}\nThe lines after a command end with {END} on a line of its own.\n\n{state}"))
-        self._begun = True
-        lines = [self._read("> ")]
-        while has_body(lines[0]) and (line := self._read("")) != END:
-            lines.append(line)
-        return "\n".join([*lines, ""]) if has_body(lines[0]) else lines[0]
+    return command
 
 
-class ChatTypist:
+def _model(ask: Ask) -> Typist:
     """A chat model that sees everything it has typed and read before."""
+    chat: Messages = [{"role": "system", "content": f"{RULES}\n{REPLY}"}]
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._chat: Messages = [{"role": "system", "content": f"{RULES}\n{REPLY}"}]
+    def command(state: str) -> str:
+        chat.append({"role": "user", "content": state})
+        words, typed = ask(chat, lambda words: (words, read_command(words)))
+        chat.append({"role": "assistant", "content": words})
+        return typed
 
-    def command(self, state: str) -> str:
-        """Ask for the next command; ``WorkFailed`` if the endpoint fails or never gives one."""
-        self._chat.append({"role": "user", "content": state})
-        words, command = self._ask(self._chat, lambda words: (words, read_command(words)))
-        self._chat.append({"role": "assistant", "content": words})
-        return command
+    return command
 
 
 def read_command(reply: str) -> str:
@@ -143,14 +125,30 @@ class RepositoryCopilot:
         apply: bool = False,
         show: Callable[[str, str], None] | None = None,
     ) -> Work:
-        """Do a whole task on a copy of ``source``. See ``work_on``."""
-        typist = Keyboard() if ask is None else ChatTypist(ask)
-        return work_on(source, task, typist, steps=steps, seconds=seconds, apply=apply, show=show)
+        """Do a whole task in a private copy of ``source``. See ``reflectrl.core.extras.Copilot``."""
+        if not task.strip():
+            raise InvalidInput("the task is empty; say what is to be done.")
+        if steps < 1:
+            raise InvalidInput(f"{steps} steps were given; expected 1 or more.")
+        if apply and not Path(source).expanduser().is_dir():
+            raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
+        with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
+            _, repository = fetch(source, Path(place))
+            with Sandbox(repository, programs=True, limits=Limits(seconds=seconds)) as sandbox:
+                if (probe := sandbox.run("python -c 0")).failed:
+                    raise InvalidInput(probe.output)
+                state = f"Task: {_sendable(task)}\n{_place(sandbox)}"
+                answer = _play(sandbox, state, _person(state) if ask is None else _model(ask), steps, show)
+                after = sandbox.changes()
+                before = {path: sandbox.original(path) for path in after}
+            if apply:
+                write_back(repository.resolve(), after)
+        return Work(answer, tuple(after), tuple(diff(before, after)))
 
 
 def _file(library: Library, repository: str, file: str) -> str:
     """Return the path by which the environment names ``file``."""
-    done = library.sandbox(repository).run(f"id {quote(file)}")
+    done = library.sandbox(repository).run(f"id {shlex.quote(file)}")
     if done.answer is None:
         raise InvalidInput(f"the expert needs a file of the repository as the answer, but {done.output}")
     return done.answer
@@ -161,58 +159,12 @@ def _sendable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def work_on(
-    source: str,
-    task: str,
-    typist: Typist,
-    *,
-    steps: int = MAX_STEPS,
-    seconds: float = Limits.seconds,
-    apply: bool = False,
-    show: Callable[[str, str], None] | None = None,
-) -> Work:
-    """Let ``typist`` work on a copy of a repository until it ends the work.
-
-    Args:
-        source: the repository, in any form that ``sources.fetch`` takes.
-        task: the task to do.
-        typist: types the commands.
-        steps: most commands.
-        seconds: most seconds that one program may run.
-        apply: write the changes to the repository, which must be a folder.
-        show: called with each command that was played, and what it printed.
-
-    Raises:
-        InvalidInput: no task, no such source, ``apply`` to one that is no folder, or programs cannot run here.
-        WorkFailed: the work was not ended within ``steps``, the repository changed meanwhile or cannot be written, or a
-            chat endpoint failed.
-
-    """
-    if not task.strip():
-        raise InvalidInput("the task is empty; say what is to be done.")
-    if steps < 1:
-        raise InvalidInput(f"{steps} steps were given; expected 1 or more.")
-    if apply and not Path(source).expanduser().is_dir():
-        raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
-    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
-        _, repository = fetch(source, Path(place))
-        with Sandbox(repository, programs=True, limits=Limits(seconds=seconds)) as sandbox:
-            if (probe := sandbox.run("python -c 0")).failed:
-                raise InvalidInput(probe.output)
-            answer = _play(sandbox, task, typist, steps, show)
-            after = sandbox.changes()
-            before = {path: sandbox.original(path) for path in after}
-        if apply:
-            write_back(repository.resolve(), after)
-    return Work(answer, tuple(after), tuple(diff(before, after)))
-
-
 def _play(
-    sandbox: Sandbox, task: str, typist: Typist, steps: int, show: Callable[[str, str], None] | None
+    sandbox: Sandbox, state: str, typist: Typist, steps: int, show: Callable[[str, str], None] | None
 ) -> str | None:
-    state = f"Task: {_sendable(task)}\n{_place(sandbox)}"
+    """Play commands until one ends the work; return the file that it names, if any."""
     for left in reversed(range(steps)):
-        command = typist.command(state)
+        command = typist(state)
         result = sandbox.run(command)
         if show is not None:
             show(command, result.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from reflectrl.core import InvalidInput, Task, WorkFailed, nearest
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
-from reflectrl.envs.auto_explore.sandbox import Sandbox, quote
+from reflectrl.envs.auto_explore.sandbox import Sandbox
 from reflectrl.envs.auto_explore.scratch import Scratch
 from reflectrl.envs.auto_explore.sources import fetch
 
@@ -55,7 +56,7 @@ def _holds(copy: Sandbox, file: str | None) -> bool:
     """Return whether the copy is where it was and ``id`` names ``file`` in it."""
     try:
         view = copy.view()
-        return file is None or view.run(f"id {quote(file)}").answer == file
+        return file is None or view.run(f"id {shlex.quote(file)}").answer == file
     except WorkFailed:
         return False
 

@@ -16,14 +16,12 @@ from types import TracebackType
 from typing import Self
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.envs.auto_explore.commands import Result, Shell, quote
+from reflectrl.envs.auto_explore.commands import Result, Shell
 from reflectrl.envs.auto_explore.scratch import Scratch
-from reflectrl.envs.auto_explore.tree import FOLDER, MAX_DEPTH, READ, ROOT, Entry, Limits, Tree, shown, visible
+from reflectrl.envs.auto_explore.tree import MAX_DEPTH, READ, ROOT, Entry, Limits, Tree, opened, shown, visible
 
-__all__ = ["Entry", "Limits", "Result", "Sandbox", "quote"]
+__all__ = ["Entry", "Limits", "Result", "Sandbox"]
 
-MAX_LEFT_OUT = 100
-"""Names kept of files that could not be copied."""
 CHUNK_BYTES = 1024**2
 DEFAULT_LIMITS = Limits()
 
@@ -31,7 +29,8 @@ DEFAULT_LIMITS = Limits()
 class Sandbox:
     """Commands on a private copy of ``repository``, which itself is never written.
 
-    Hidden files are not copied. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by
+    Left out of the copy are hidden and unreadable files, names that are no text, links that lead out, and what is
+    neither a file nor a folder. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by
     ``close``, at the end of a ``with`` block, with its last user, or when the interpreter exits; after a
     SIGKILL, when the next one is made.
 
@@ -57,11 +56,6 @@ class Sandbox:
     def cwd(self) -> PurePosixPath:
         """The working directory, relative to the root and without links."""
         return self._shell.cwd
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The first files that were not copied: special, unreadable, links that lead out, names that are no text."""
-        return tuple(self._copy.left_out)
 
     def run(self, command: str) -> Result:
         """Play one command. An error is a sentence in the result.
@@ -148,7 +142,6 @@ class _Copy:
         if not repository.is_dir():
             what = "is no folder" if repository.exists() else "does not exist"
             raise InvalidInput(f"repository {str(repository)!r} {what}; give the folder of a repository.")
-        self.left_out: list[str] = []
         self._repository = repository
         self._limits = limits
         self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}
@@ -206,7 +199,7 @@ class _Copy:
         )
 
     def _fill(self, source: Tree) -> None:
-        """Copy folders and files, then the links that lead to something inside."""
+        """Copy readable folders and files with visible names, then the links that lead to something inside."""
         links: list[tuple[PurePosixPath, str]] = []
         pending = [ROOT]
         while pending:
@@ -214,31 +207,25 @@ class _Copy:
             with source.folder(folder) as (here, _), self.tree.folder(folder) as (there, _), os.scandir(here) as found:
                 for item in sorted(found, key=lambda item: item.name):
                     path = folder / item.name
-                    if item.name.startswith("."):
+                    if not visible(item.name):
                         continue
                     self._count(path)
-                    if not visible(item.name):
-                        self._leave_out(path)
-                    elif item.is_symlink():
+                    if item.is_symlink():
                         links.append((path, os.readlink(item.name, dir_fd=here)))
                     elif not item.is_dir(follow_symlinks=False):
                         self._copy_file(path, here, there)
                     elif self._is_folder_to_copy(path, here):
                         os.mkdir(item.name, 0o700, dir_fd=there)
                         pending.append(path)
-                    else:
-                        self._leave_out(path)
         for path, target in links:
-            if source.target(path) is None:
-                self._leave_out(path)
-                continue
-            with self.tree.folder(path.parent) as (there, _):
-                os.symlink(target, path.name, dir_fd=there)
+            if source.target(path) is not None:
+                with self.tree.folder(path.parent) as (there, _):
+                    os.symlink(target, path.name, dir_fd=there)
 
     def _is_folder_to_copy(self, path: PurePosixPath, parent: int) -> bool:
         """Readable, not too deep, and not the copy itself."""
         try:
-            with _opened(path.name, parent) as fd:
+            with opened(path.name, parent) as fd:
                 itself = os.path.samestat(os.fstat(fd), self.tree.root.parent.stat())
         except OSError:
             return False
@@ -248,12 +235,10 @@ class _Copy:
         try:
             fd = os.open(path.name, READ, dir_fd=here)
         except OSError:  # unreadable, a socket, or gone meanwhile
-            self._leave_out(path)
             return
         with os.fdopen(fd, "rb", buffering=0) as original:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
-                self._leave_out(path)
                 return
             self._take(path, os.fstat(fd).st_size)
             made = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 | mode & 0o100, dir_fd=there)
@@ -283,19 +268,6 @@ class _Copy:
                 f"({shown(path)} alone has {size:,}); choose a smaller one, or raise Limits(copy_bytes=...)."
             )
 
-    def _leave_out(self, path: PurePosixPath) -> None:
-        if len(self.left_out) < MAX_LEFT_OUT:
-            self.left_out.append(shown(path))
-
 
 def _digest(data: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(data, digest_size=16)
-
-
-@contextmanager
-def _opened(folder: str, parent: int) -> Iterator[int]:
-    fd = os.open(folder, FOLDER, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

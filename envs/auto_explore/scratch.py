@@ -12,10 +12,10 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from reflectrl.envs.auto_explore.tree import FOLDER
+from reflectrl.envs.auto_explore.tree import FOLDER, opened
 
 MAX_LEVELS = 40
 """Nested folders that are removed where they lie."""
@@ -53,7 +53,7 @@ def _sweep(place: Path) -> None:
     with suppress(OSError), os.scandir(place) as found:
         left = sorted(item.path for item in found if item.name.startswith(PREFIX))
         for path in left:
-            with suppress(OSError), _opened(path) as top:
+            with suppress(OSError), opened(path) as top:
                 if os.fstat(top).st_uid == os.geteuid():
                     fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _empty(top)
@@ -107,16 +107,7 @@ def _remove(name: str, parent: int, top: int, numbers: Iterator[int], levels: in
         higher = f".{next(numbers)}"
         os.rename(name, higher, src_dir_fd=parent, dst_dir_fd=top)
         return [higher]
-    with _opened(name, parent) as folder:
+    with opened(name, parent) as folder:
         moved = _clear(folder, top, numbers, levels - 1)
     os.rmdir(name, dir_fd=parent)
     return moved
-
-
-@contextmanager
-def _opened(path: str, parent: int | None = None) -> Iterator[int]:
-    fd = os.open(path, FOLDER, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -88,6 +88,16 @@ def shown(path: PurePosixPath | str, most: int = 80) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+@contextmanager
+def opened(folder: str | Path, parent: int | None = None) -> Iterator[int]:
+    """A folder's descriptor; ``folder`` is no link, and a name in ``parent`` if that is given."""
+    fd = os.open(folder, FOLDER, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class Tree:
     """Files below ``root``. Paths are relative to it; an absolute path starts there too.
 
@@ -132,7 +142,8 @@ class Tree:
     def named(self, path: PurePosixPath) -> PurePosixPath:
         """``path`` to a regular file, without links but perhaps for the last name."""
         fd, _, named = self._reach(path, READ)
-        os.close(self._regular(fd, path))
+        self._check_regular(fd, path)
+        os.close(fd)
         return named
 
     @contextmanager
@@ -148,23 +159,21 @@ class Tree:
     def file(self, path: PurePosixPath, flags: int = READ) -> Iterator[int]:
         """A regular file's descriptor, to read or (with ``WRITE``) to write."""
         fd, _, _ = self._reach(path, flags)
-        self._regular(fd, path)
+        self._check_regular(fd, path)
         try:
             yield fd
         finally:
             os.close(fd)
 
-    def _regular(self, fd: int, path: PurePosixPath) -> int:
-        """``fd`` if it is a file that lies here only; closed otherwise."""
+    def _check_regular(self, fd: int, path: PurePosixPath) -> None:
+        """Close ``fd`` and raise ``InvalidInput`` unless it is a file that lies here only."""
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-            return fd
+            return
         os.close(fd)
-        if stat.S_ISDIR(found.st_mode):
-            raise InvalidInput(f"{shown(path)} is a folder; expected a file.")
         if stat.S_ISREG(found.st_mode):
             raise InvalidInput(f"{shown(path)} has other names too (hard links), perhaps outside the repository.")
-        raise InvalidInput(f"{shown(path)} is neither a file nor a folder.")
+        raise InvalidInput(f"{shown(path)} {_REFUSALS[errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.ENXIO]}")
 
     def _entry(self, folder: PurePosixPath, item: os.DirEntry[str]) -> Entry | None:
         if item.is_dir(follow_symlinks=False):

@@ -6,11 +6,12 @@ The prompting and executing halves of the paper's copilot (appendix C.2). The ri
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from reflectrl.core import WorkFailed
-from reflectrl.envs.auto_explore.sandbox import Entry, Sandbox, quote
+from reflectrl.envs.auto_explore.sandbox import Entry, Sandbox
 
 UP, WHOLE = "cd ..", "ls"
 CUT = " [cut]"
@@ -126,7 +127,7 @@ class Walk:
         if verb == "cd" and not done.failed:
             self._look()
         elif verb == "cat":
-            self._read.update(self.cwd / entry.name for entry in self._shown if quote(entry.name) == rest)
+            self._read.update(self.cwd / entry.name for entry in self._shown if shlex.quote(entry.name) == rest)
 
     def _look(self) -> None:
         """Read the working directory; the sandbox shows no name that would not fit on a line of a menu."""
@@ -137,7 +138,7 @@ class Walk:
     def _names(self) -> list[str]:
         if len(self._shown) > self._page:
             return [range_command(part).removeprefix("ls ") for part in self._ranges()]
-        return [quote(entry.name) + "/" * entry.folder for entry in self._shown]
+        return [shlex.quote(entry.name) + "/" * entry.folder for entry in self._shown]
 
     def _ranges(self) -> list[tuple[Entry, ...]]:
         """The entries shown, cut into equal runs, as many as fit a page."""
@@ -148,9 +149,9 @@ class Walk:
 
 def command(verb: str, name: str) -> str:
     """``verb`` on one entry of the working directory, as the sandbox parses it."""
-    return f"{verb} {quote(name)}"
+    return f"{verb} {shlex.quote(name)}"
 
 
 def range_command(part: tuple[Entry, ...]) -> str:
     """The command that narrows a large folder to ``part``."""
-    return f"ls {quote(part[0].name)}..{quote(part[-1].name)}"
+    return f"ls {shlex.quote(part[0].name)}..{shlex.quote(part[-1].name)}"

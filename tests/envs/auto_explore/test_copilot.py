@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from bubblewrap import NEEDED, programs_work
@@ -13,11 +14,14 @@ from typer.testing import CliRunner, Result
 
 from reflectrl.cli.app import app
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.chat import BadReply
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.extras import Work
-from reflectrl.envs.auto_explore.copilot import read_command, work_on
+from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.envs.auto_explore.copilot import RepositoryCopilot, read_command
 
 pytestmark = pytest.mark.skipif(not programs_work(), reason=NEEDED)
+COPILOT = RepositoryCopilot(AutoExplore)
+T = TypeVar("T")
 EDIT = "edit shop.py\n<<<<<<< OLD\n    return 3\n=======\n    return 4\n>>>>>>> NEW\n"
 CHECK = "python -\nimport shop\nprint('it is', shop.price())\n"
 NOTES = "write notes.md\nThe price\n\x1b[2Jis `4`.\n"
@@ -35,20 +39,21 @@ def shop(tmp_path: Path) -> Path:
 
 
 class Typed:
-    """Types what it was given, and keeps what it was shown."""
+    """A model that types what it was given, and keeps what it was shown."""
 
     def __init__(self, *commands: str | Callable[[], str]) -> None:
         self._commands = list(commands)
         self.shown: list[str] = []
 
-    def command(self, state: str) -> str:
-        self.shown.append(state)
+    def __call__(self, chat: Messages, read: Callable[[str], T], /) -> T:
+        self.shown.append(chat[-1]["content"])
         command = self._commands.pop(0)
-        return command if isinstance(command, str) else command()
+        typed = command if isinstance(command, str) else command()
+        return read(f"```\n{typed}\n```")
 
 
-def work(folder: Path, *commands: str | Callable[[], str], apply: bool = True, steps: int = 9) -> Work:
-    return work_on(str(folder), "Raise the price.", Typed(*commands), steps=steps, apply=apply)
+def work(folder: Path | str, *commands: str | Callable[[], str], apply: bool = True, steps: int = 9) -> Work:
+    return COPILOT.work_on(str(folder), "Raise the price.", Typed(*commands), steps=steps, apply=apply)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes | None]:
@@ -127,7 +132,7 @@ def test_mistakes_are_shown_and_the_work_goes_on(shop: Path) -> None:
         "python -\nwhile True: pass\n": "0.5 seconds",
     }
     typist = Typed(*mistakes, "exit")
-    done = work_on(str(shop), "Try.", typist, apply=True, seconds=0.5)
+    done = COPILOT.work_on(str(shop), "Try.", typist, apply=True, seconds=0.5)
     assert done.changed == ()
     for shown, fact in zip(typist.shown[1:], mistakes.values(), strict=True):
         assert fact in shown
@@ -179,7 +184,7 @@ def test_work_that_is_not_ended_or_cannot_begin_changes_nothing(
     left = command_line(shop, "Raise the price.", "--apply", typed=f"{EDIT}END\n")
     assert (left.exit_code, left.stderr) == (130, "\nstopped; nothing was kept.\n")
     with pytest.raises(InvalidInput, match="'company:nano'"):
-        work_on("company:nano", "Do it.", Typed(), apply=True)
+        work("company:nano")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidInput, match="bubblewrap"):
         work(shop)

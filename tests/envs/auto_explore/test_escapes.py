@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import signal
 import socket
 import stat
@@ -19,7 +20,7 @@ from bubblewrap import NEEDED, programs_work
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore import calls
 from reflectrl.envs.auto_explore.entries import Entries
-from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
+from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox
 
 TOKEN = "the-token-of-the-secret"
 DEADLINE_S = 300
@@ -68,7 +69,7 @@ class World:
         return result
 
     def python(self, code: str) -> Result:
-        return self.run(f"python -c {quote(code)}")
+        return self.run(f"python -c {shlex.quote(code)}")
 
     def close(self) -> None:
         assert (picture(self.outside), picture(self.repository)) == self._before
@@ -288,7 +289,7 @@ def test_a_deep_tree_is_copied_as_far_as_a_hundred_folders(world):
     deep.mkdir(parents=True)
     (world.repository / ("d/" * 50) / "deep.txt").write_text("deep")
     world.open()
-    assert world.sandbox.left_out == (f"{'d/' * 40}...",)
+    assert len(list(world.sandbox.root.rglob("d"))) == 100
     assert world.run(f"cat {'d/' * 50}deep.txt").output == "deep"
     assert not world.run(f"cd {'d/' * 100}").failed
     assert world.run(f"ls {'../' * 100}").output == "d/\nsrc/\na.txt"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import pytest
 from bubblewrap import NEEDED, programs_work
 
-from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox, quote
+from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
 
 pytestmark = pytest.mark.usefixtures("copies")
 needs_bubblewrap = pytest.mark.skipif(not programs_work(), reason=NEEDED)
@@ -26,7 +27,7 @@ def sandbox(tmp_path):
 
 
 def python(sandbox, code):
-    return sandbox.run(f"python -c {quote(code)}")
+    return sandbox.run(f"python -c {shlex.quote(code)}")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gc
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.files import readable_files
-from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox, quote
+from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox
 from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
 
 pytestmark = pytest.mark.usefixtures("copies")
@@ -99,7 +100,7 @@ def test_id_and_exit_end_the_work(sandbox):
     assert sandbox.run("id leave/athens.md") == Result("", ended=True, answer="people/leave/athens.md")
     assert sandbox.run("id /README.md").answer == "README.md"
     for name in ("two words.md", "it's.md"):
-        assert sandbox.run(f"id {quote(name)}").answer == f"people/{name}"
+        assert sandbox.run(f"id {shlex.quote(name)}").answer == f"people/{name}"
 
 
 @pytest.mark.parametrize(
@@ -283,12 +284,11 @@ def test_links_that_stay_inside_are_kept_and_others_left_out(shop):
     with Sandbox(shop) as sandbox:
         kept = {path.name for path in sandbox.root.iterdir() if path.is_symlink()}
         assert kept == {"inside", "folder", "through", "second"}
-        assert sorted(sandbox.left_out) == ["absolute", "broken", "chain", "hidden", "loop", "outside"]
         assert sandbox.run("cat folder/athens.md").output == "sick notes go to Wanda\n"
         assert sandbox.run("id folder/../leave/athens.md").answer == "people/leave/athens.md"
 
 
-def test_special_files_and_odd_names_are_left_out_and_the_first_hundred_named(shop, monkeypatch):
+def test_special_files_and_odd_names_are_left_out(shop, monkeypatch):
     os.mkfifo(shop / "fifo")
     os.link(shop / "README.md", shop / "again.md")
     (shop / "tool.py").touch(0o555)
@@ -298,7 +298,6 @@ def test_special_files_and_odd_names_are_left_out_and_the_first_hundred_named(sh
     (shop / "line\nbreak").touch()
     (shop / "\udcff").touch()  # a byte that is not UTF-8
     with Sandbox(shop) as sandbox:
-        assert sorted(sandbox.left_out) == ["'\\udcff'", "'line\\nbreak'", "fifo", "socket"]
         assert sandbox.run("ls").output == "people/\nREADME.md\nagain.md\ntool.py"
         assert sorted(path.name for path in sandbox.root.iterdir()) == ["README.md", "again.md", "people", "tool.py"]
         # hard links become files of their own, read-only files can be written and run
@@ -306,10 +305,6 @@ def test_special_files_and_odd_names_are_left_out_and_the_first_hundred_named(sh
         assert not sandbox.run("echo x > tool.py").failed
         assert not sandbox.run("echo x > again.md").failed
         assert sandbox.run("head -n 1 README.md").output == "# shop"
-    for number in range(120):
-        (shop / f"broken{number:03d}").symlink_to("missing")
-    with Sandbox(shop) as sandbox:
-        assert len(sandbox.left_out) == 100
 
 
 def test_unreadable_files_are_left_out_of_copies_and_questions():
@@ -329,7 +324,6 @@ def test_unreadable_files_are_left_out_of_copies_and_questions():
             os.seteuid(65534)  # root may read everything
         try:
             with Sandbox(root / "repository") as sandbox:
-                assert sorted(sandbox.left_out) == ["closed", "unreadable"]
                 assert [entry.name for entry in sandbox.entries()] == ["readable"]
             files = readable_files(root / "repository")
         finally:
@@ -344,7 +338,6 @@ def test_a_repository_may_hold_the_folder_of_copies(tmp_path):
     with Sandbox(tmp_path) as sandbox:
         assert sandbox.run("cat shop/README.md").output.startswith("# shop")
         assert sandbox.run("ls copies") == Result("this folder is empty.")
-        assert sandbox.left_out == (f"copies/{sandbox.root.parent.name}",)
 
 
 def test_what_is_no_repository_or_too_large_is_refused_and_leaves_nothing(tmp_path, shop, copies):
