@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import PurePosixPath
 
 import pytest
@@ -21,28 +21,20 @@ from reflectrl.envs.auto_explore.company.catalog import (
     DEPARTMENTS,
     DRINKS,
     GROUPS,
+    MARKDOWN,
     SCREENS,
     SERVICES,
     TABLE,
 )
 from reflectrl.envs.auto_explore.company.plan import SIZES
 from reflectrl.envs.auto_explore.company.write import folder_files
+from reflectrl.envs.auto_explore.dataset import ask_about
+from reflectrl.envs.auto_explore.questions import write_questions
 
 SUBJECTS = [subject for department in DEPARTMENTS for subject in (department.own, *department.topics)]
 POOLS = (CITIES, DRINKS, SERVICES)
 SUB_TOPICS = (GROUPS, COASTS, SCREENS)
 ROOT = {"README.md", "directory.csv", "handbook.md"}
-HEADINGS = {
-    ".md": r"^## (.+)$",
-    ".csv": r"(?<=,)([a-z][^,\n]+)",
-    ".py": r'^    """(.+)\.$',
-    ".js": r"^// (.+)\.\n// .+\.\nexport function \w+\(value\) \{$",
-    ".go": r"^// (.+)\.\n// .+\.\nfunc \w+\(value float64\) float64 \{$",
-    ".java": r"^    // (.+)\.\n    // .+\.\n    static double \w+\(double value\) \{$",
-    ".sql": r"^-- (.+)\.\n-- .+\.\nCREATE FUNCTION \w+\(amount NUMERIC\) RETURNS NUMERIC AS",
-}
-"""Patterns of what is asked about: headings of a policy, columns of a table, what functions do."""
-LINKING = {"for", "in", "of", "on", "the"}
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +50,6 @@ def files(folder):
 
 def words(text):
     return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower()))
-
-
-@pytest.fixture(scope="module")
-def planned(nano):
-    """Planned folder, entity and written file of each file below the root's folders, by path without suffix."""
-    paths = {name.rpartition(".")[0]: path for name, path in files(nano).items() if name not in ROOT}
-    plan = {
-        "/".join([*folder.path, entity]): (folder, entity) for folder in plan_company() for entity in folder.entities
-    }
-    assert sorted(paths) == sorted(plan)
-    return {name: (*plan[name], paths[name]) for name in plan}
 
 
 def test_the_seed_draws_the_facts_and_in_a_full_company_the_files_but_never_the_subjects(nano, tmp_path):
@@ -87,15 +68,15 @@ def test_the_seed_draws_the_facts_and_in_a_full_company_the_files_but_never_the_
     assert entities != tuple(folder.entities for folder in plans[1])
 
 
-def test_a_nano_company_has_eight_files_in_each_of_thirty_folders_and_three_in_the_root(nano, planned):
-    assert {path.name for path in nano.iterdir() if path.is_file()} == ROOT
-    found = Counter(name.rpartition("/")[0] for name in planned)
+def test_a_nano_company_has_eight_files_in_each_of_thirty_folders_and_three_in_the_root(nano):
+    found = Counter(name.rpartition("/")[0] for name in files(nano))
+    assert found.pop("") == 3
     assert set(found.values()) == {8}
     assert Counter(folder.count("/") + 1 for folder in found) == {1: 10, 2: 20}
-    suffixes = Counter(path.suffix for _, _, path in planned.values())
+    suffixes = Counter(path.suffix for path in nano.glob("*/**/*.*"))
     assert suffixes == {".md": 120, ".csv": 64, ".py": 16, ".js": 16, ".go": 8, ".java": 8, ".sql": 8}
-    pools = {".md": CITIES, ".csv": DRINKS}  # all folders of a kind hold the same entities
-    assert all(entity in pools.get(path.suffix, SERVICES)[:8] for _, entity, path in planned.values())
+    pools = {MARKDOWN: CITIES, TABLE: DRINKS}  # all folders of a kind hold the same entities
+    assert all(set(folder.entities) == {*pools.get(folder.subject.kind, SERVICES)[:8]} for folder in plan_company())
     departments = [line.partition(",")[0] for line in (nano / "directory.csv").read_text().splitlines()[1:]]
     assert departments == [department.own.name for department in DEPARTMENTS]
 
@@ -112,49 +93,39 @@ def test_the_vocabulary_distinguishes_every_name_and_aspect_from_all_others():
     assert set(spoken).isdisjoint({*names, *words(" ".join(COLLEAGUES))})
 
 
-def test_a_file_speaks_of_its_own_aspects_entity_and_folder_and_of_no_other(nano, planned):
-    of_aspects = {word for subject in SUBJECTS for aspect in subject.aspects for word in words(aspect) - {"the"}}
-    entities = {word for pool in POOLS for word in pool}
-    topics = {subject.name for subject in SUBJECTS}.union(*SUB_TOPICS)
-    holders = defaultdict(set)
-    for path in files(nano).values():
-        for word in words(path.read_text()):
-            holders[word].add(path)
-    for folder, entity, path in planned.values():
-        text = path.read_text()
-        own = words(" ".join(folder.subject.aspects)) - {"the"} | {entity}
-        assert words(text) & (of_aspects | entities) == own, path
-        assert path.suffix != ".md" or words(text) & topics == {path.parent.name}, path
-        check_headings(path, text, folder, entity)
-        line = text.partition("\n")[0]
-        assert entity.title() in line, path
-        assert folder.subject.kind == TABLE or (len(line) < 100 and folder.subject.name.title() in line), path
-        for aspect in folder.subject.aspects:  # which, with the entity, stands in no other file
-            assert set.intersection(*(holders[word] for word in (*words(aspect) - {"the"}, entity))) == {path}, aspect
+def check_questions(path, text, folder, entity):
+    """One question an aspect, after one about the whole of code: names subject, sub-topic, aspect and entity only."""
+    asked = write_questions(str(path), text)
+    for (question, _), aspect in zip(asked[-3:], folder.subject.aspects, strict=True):
+        named = f"{folder.subject.name} {folder.group} {entity} {aspect}"
+        assert content_words(question) == content_words(named), path
+        assert aspect in question.lower(), path
+        assert entity.title() in question, path
 
 
-def check_headings(path, text, folder, entity):
-    """One an aspect; each names subject, sub-topic and aspect in words, the entity as a name, and nothing else."""
-    headings = re.findall(HEADINGS[path.suffix], text, re.MULTILINE)
-    for heading, aspect in zip(headings, folder.subject.aspects, strict=True):
-        named = words(f"{folder.subject.name} {folder.group} {entity} {aspect}")
-        assert words(heading) - LINKING == named - LINKING, path
-        assert aspect in heading.lower(), path
-        assert entity.title() in heading, path
+def test_each_aspect_of_a_file_is_a_question_that_no_other_file_answers(nano):
+    for folder in plan_company():
+        for path, text in folder_files(folder, SIZES["nano"], 0):
+            assert (nano / path).read_text() == text
+            check_questions(path, text, folder, path.stem)
+    dataset = ask_about({"company": nano}, write_questions, per_file=9, seed=0)
+    # the eight files of software/ as a whole: paths below it hold the same words
+    assert dataset.filtered.questions == {"ambiguous": 8}
+    asked = Counter(question.file for split in dataset.questions.values() for question in split if question.depth)
+    assert Counter(asked.values()) == {3: 192, 4: 48}
 
 
-def test_python_files_parse_and_tables_have_a_number_an_aspect_and_month(planned):
-    for _, _, path in planned.values():
-        if path.suffix == ".py":
-            tree = ast.parse(path.read_text())
-            functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-            assert len(functions) == 3
-            assert all(map(ast.get_docstring, (tree, *functions)))
-        if path.suffix == ".csv":
-            header, *rows = csv.reader(path.read_text().splitlines())
-            assert header[0] == "month"
-            assert len({row[0] for row in rows}) == len(rows) == 12
-            assert all(len(row) == 4 and min(map(float, row[1:])) > 0 for row in rows)
+def test_python_files_parse_and_tables_have_a_number_an_aspect_and_month(nano):
+    for path in nano.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert len(functions) == 3
+        assert all(map(ast.get_docstring, (tree, *functions)))
+    for path in nano.glob("*/**/*.csv"):
+        header, *rows = csv.reader(path.read_text().splitlines())
+        assert header[0] == "month"
+        assert len({row[0] for row in rows}) == len(rows) == 12
+        assert all(len(row) == 4 and min(map(float, row[1:])) > 0 for row in rows)
 
 
 def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_million_tokens():
@@ -165,7 +136,7 @@ def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_
     for folder in plan:
         path, text = next(folder_files(folder, size, 0))
         characters += len(text) * len(folder.entities)
-        check_headings(path, text, folder, folder.entities[0])
+        check_questions(path, text, folder, folder.entities[0])
         entries[folder.path] += len(folder.entities)
         entries[folder.path[:-1]] += 1
     assert 11e6 < characters / 4 < 13e6
