@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -18,6 +20,7 @@ from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.dataset import ask_about, write_dataset
+from reflectrl.envs.auto_explore.libraries import open_library
 from reflectrl.envs.auto_explore.questions import write_questions
 
 SUBJECTS = {"": "opening hours", "people": "hourly wages", "people/leave": "sick notes"}
@@ -97,25 +100,7 @@ def test_a_bad_option_is_refused(shop, option, value, fact):
         make_env("auto_explore", **{"dataset": str(shop), option: value})
 
 
-@pytest.mark.parametrize(("file", "text"), [("a.md", "# sick notes\n\nyes\n"), ("a.bin", "\0")])
-def test_a_repository_with_too_few_questions_is_refused(tmp_path, file, text):
-    (tmp_path / file).write_text(text)
-    with pytest.raises(InvalidInput, match=f"{int(file == 'a.md')} files"):
-        AutoExplore(str(tmp_path))
-
-
 # ---- tasks -----------------------------------------------------------------------------------------------------------
-
-
-def test_every_file_of_a_folder_is_asked_about_in_one_split(shop):
-    env = AutoExplore(str(shop))
-    assert [len(env.tasks(split)) for split in SPLITS] == [6, 3, 3]
-    asked = {task.options["file"]: task.options["question"].lower() for task in every_task(env)}
-    assert sorted(asked) == sorted(str(path.relative_to(shop)) for path in shop.rglob("*.md"))
-    for file, question in asked.items():
-        assert SUBJECTS[str(Path(file).parent).strip(".")] in question
-        assert Path(file).stem in question
-    assert {task.options["repository"] for task in every_task(env)} == {"shop"}
 
 
 def test_ids_begin_with_the_depth_so_that_a_stage_of_a_curriculum_selects_them():
@@ -133,8 +118,17 @@ def test_ids_begin_with_the_depth_so_that_a_stage_of_a_curriculum_selects_them()
         ({"question": "Where?"}, "'None'.*shop"),
         ({"question": "Where?", "repository": "shp"}, "'shp'.*'shop'"),
         *(
-            ({"question": "Where?", "repository": "shop", "file": file}, f"'{file}'")
-            for file in ("rome.md", "people", "")
+            ({"question": "Where?", "repository": "shop", "file": file}, "'shop'")
+            for file in (
+                "rome.md",
+                "people",
+                "./cairo.md",
+                "people//cairo.md",
+                "/cairo.md",
+                "../shop/cairo.md",
+                "",
+                "\n",
+            )
         ),
     ],
 )
@@ -143,9 +137,12 @@ def test_a_foreign_task_is_refused(shop, options, fact):
         AutoExplore(str(shop)).reset(options={"task": Task("t", options)})
 
 
-def test_a_dataset_that_was_written_is_played(shop, tmp_path):
+def test_a_dataset_that_was_written_is_played_and_a_torn_one_refused(shop, tmp_path):
     dataset = ask_about({"shop": shop, "other": make_shop(tmp_path / "2")}, write_questions, per_file=1, seed=3)
     write_dataset(tmp_path / "data", dataset)
+    shutil.copytree(tmp_path / "data", tmp_path / "torn")
+    (shop / "train.jsonl").write_text('{"loss": 1}\n')  # no repository becomes a dataset by that
+    assert len(AutoExplore(str(shop)).tasks("train")) == 6
     shutil.rmtree(shop)
     env = AutoExplore(dataset=str(tmp_path / "data"))
     for split, rows in dataset.questions.items():
@@ -154,6 +151,33 @@ def test_a_dataset_that_was_written_is_played(shop, tmp_path):
             text, _ = env.reset(options={"task": task})
             assert text.startswith(f"Question: {row.question}\nFolder: /\n")
             assert tuple(play_expert(env)) == row.commands
+    (tmp_path / "torn" / "train.jsonl").unlink()
+    with pytest.raises(InvalidInput, match=r"train\.jsonl"):
+        AutoExplore(str(tmp_path / "torn"))
+
+
+def test_a_source_is_asked_about_once_however_it_is_spelled(shop, tmp_path, monkeypatch):
+    sections = (
+        f"## {topic} for cairo\n\nUnknown.\n\n" for topic in ("fire drills", "ear plugs", "tip jars", "lost keys")
+    )
+    (shop / "cairo.md").write_text("".join(sections))
+    library = open_library(str(shop))
+    asked = Counter(task.options["file"] for split in SPLITS for task in library.tasks[split])
+    assert asked == {
+        str(path.relative_to(shop)): 3 if path.parent == shop and path.stem == "cairo" else 1
+        for path in shop.rglob("*.md")
+    }
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for spelled in (f"{shop}/people/..", "shop", "~/shop"):
+        assert open_library(spelled) is library
+    shutil.copytree(shop, tmp_path / "far" / "shop")
+    monkeypatch.chdir(tmp_path / "far")
+    assert open_library("shop") is not library
+    company, other = open_library("company:nano"), open_library("company:nano:1")
+    assert open_library("company:nano") is company
+    first, second = (one.sandbox("company-nano").run("cat directory.csv").output for one in (company, other))
+    assert first != second
 
 
 # ---- rewards and ends ------------------------------------------------------------------------------------------------
@@ -306,13 +330,58 @@ def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_refl
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_the_text_and_the_menu_of_the_start(shop):
-    env = AutoExplore(str(shop))
+def test_the_text_and_the_menu_follow_the_commands(shop):
+    (shop / "people" / "two words.md").write_text("# Sick   notes\n\ngo to Wanda.\n")
+    (shop / "people" / ".secret").write_text("hidden")
+    env = AutoExplore(str(shop), output=20)
     text, info = begin(env, "cairo.md", question="Where  are\nsick notes?")
     assert text == f"{env.observation.task}\n{env.observation.text}"
     assert text == "Question: Where are sick notes?\nFolder: /\nHere: people/ athens.md berlin.md cairo.md dublin.md"
     names, read = ([f"{verb} {city}.md" for city in CITIES] for verb in ("id", "cat"))
     assert info["actions"] == (*names, "cd people", *read)
+    play(env, "cat cairo.md")
+    assert env.observation.text.endswith("\nResult: # opening hours in C [cut]")
+    assert env.observation.actions == (*names, "cd people", *(name for name in read if name != "cat cairo.md"))
+    play(env, "cd people", "cat 'two words.md'")
+    assert env.observation.text == (
+        "Folder: /people\nHere: leave/ athens.md berlin.md cairo.md dublin.md 'two words.md'\n"
+        "Result: # Sick notes go to W [cut]"
+    )
+    assert env.observation.actions == (*names, "id 'two words.md'", "cd leave", "cd ..", *read)
+
+
+def test_a_large_folder_is_shown_as_ranges_that_cd_and_ls_leave(shop):
+    env = AutoExplore(str(shop), page=2)
+    ranges = ("ls people..athens.md", "ls berlin.md..dublin.md")
+    text, info = begin(env, "cairo.md")
+    assert text.endswith("Here: people..athens.md berlin.md..dublin.md")
+    assert info["actions"] == ranges
+    play(env, ranges[0])
+    assert env.observation.actions == ("id athens.md", "cd people", "ls", "cat athens.md")
+    play(env, "ls")
+    assert env.observation.actions == ranges
+    play(env, ranges[0], "cd people", "ls leave..athens.md", "cd ..")
+    assert env.observation.actions == ranges
+
+
+@pytest.mark.parametrize("count", [21, 405])
+def test_the_ranges_of_a_folder_hold_every_entry_once_and_narrow_it_within_a_logarithm(shop, count):
+    (shop / "many").mkdir()
+    for number in range(count):
+        (shop / "many" / f"file{number:03d}.txt").touch()
+    env = AutoExplore(str(shop))
+
+    def files(*actions):
+        begin(env, "many/file000.txt")
+        play(env, "cd many", *actions)
+        menu = env.observation.actions
+        assert len(menu) <= 2 * 20 + 2
+        inner = [action for action in menu if action.startswith("ls ")]
+        assert len(actions) + bool(inner) <= math.ceil(math.log(count, 20))
+        found = [action for action in menu if action.startswith("id ")]
+        return found + [file for action in inner for file in files(*actions, action)]
+
+    assert files() == [f"id file{number:03d}.txt" for number in range(count)]
 
 
 # ---- distractor leave-out --------------------------------------------------------------------------------------------
@@ -355,26 +424,40 @@ def test_the_seed_decides_what_is_left_out():
 
 def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_another(shop, copies):
     env = AutoExplore(str(shop))
+    assert list(copies.glob("*/copy")) == []  # made when it is needed
     for action in ("cd leave", "cat cairo.md", "id cairo.md", "cd .."):
         begin(env, "people/cairo.md")
         env.step("cd people")
         [copy] = copies.glob("*/copy")
-        shutil.rmtree(copy)
+        if action == "cd ..":
+            copy.rename(shop / "elsewhere")
+            copy.mkdir()
+        else:
+            shutil.rmtree(copy if action == "cd leave" else copy.parent)
         with pytest.raises(WorkFailed, match=f"'{action}'"):
             env.step(action)
     begin(env, "people/cairo.md")
     assert play_expert(env) == ["cd people", "id cairo.md"]
-    [copy] = copies.glob("*/copy")
+
+
+def test_a_copy_that_lost_a_file_is_made_again_for_those_who_look_for_it(shop, copies):
+    env, other = AutoExplore(str(shop)), AutoExplore(str(shop))
     begin(env, "people/cairo.md")
+    begin(other, "people/berlin.md")
+    [copy] = copies.glob("*/copy")
     (copy / "people" / "cairo.md").unlink()  # a cleaner of temporary files may take the oldest ones first
     env.step("cd people")
     with pytest.raises(WorkFailed, match=r"people/cairo\.md"):
         env.expert()
+    begin(env, "people/berlin.md")
+    assert [*copies.glob("*/copy")] == [copy]
     begin(env, "people/cairo.md")
     assert play_expert(env) == ["cd people", "id cairo.md"]
+    assert play_expert(other) == ["cd people", "id berlin.md"]  # in the old copy
     shutil.rmtree(shop)
     begin(env, "berlin.md")  # the copy is enough
-    shutil.rmtree(next(copies.glob("*/copy")))
+    for one in copies.glob("*/copy"):
+        shutil.rmtree(one)
     with pytest.raises(InvalidInput, match="shop'"):
         begin(env, "cairo.md")
 
