@@ -13,7 +13,7 @@ from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.teachers import Advice, Request, expert_action
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.prompts import Menu, TeacherPrompts, labels
+from reflectrl.prompts import TeacherPrompts, make_menu
 
 CHARACTERS_PER_TOKEN = 4
 """Characters of English text in one token."""
@@ -98,7 +98,7 @@ class _Tally:
         )
         self._count(chat, REFLECTION_TOKENS)
         if self._chooses:
-            menu = Menu(labels("numbers", len(actions)), actions)
+            menu = make_menu(actions, "numbers")
             self._count(self._prompts.choose(chat, "x" * CHARACTERS_PER_TOKEN * REFLECTION_TOKENS, menu), LABEL_TOKENS)
         return Advice("", action)
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.core import Hints, InvalidInput
-from reflectrl.prompts import Menu, TeacherPrompts, labels
+from reflectrl.prompts import Menu, TeacherPrompts, make_menu
 from reflectrl.prompts.chat import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet, read_honest
 from reflectrl.prompts.views import View
@@ -116,7 +116,7 @@ class ChatTeacher:
         reflection = (await self._client.ask(chat, honest, request.draw)).value
         # numbers whatever the local model's labels are: added tokens mean nothing to another model
         actions = request.menu.actions
-        menu = Menu(labels("numbers", len(actions)), actions)
+        menu = make_menu(actions, "numbers")
         choice, read = self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)
         chosen = await self._client.ask(choice, read, request.draw)
         return Advice(reflection, menu.actions[chosen.value])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import string
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from reflectrl.core import InvalidInput, nearest
 
@@ -42,7 +43,7 @@ class Menu:
     labels: tuple[str, ...]
     actions: tuple[str, ...]
 
-    @property
+    @cached_property
     def text(self) -> str:
         """Text of the menu: one ``label. action`` a line, each line ended by a newline."""
         return "".join(f"{label}. {action}\n" for label, action in zip(self.labels, self.actions, strict=True))
@@ -50,7 +51,13 @@ class Menu:
 
 def make_menu(actions: tuple[str, ...], kind: str, shuffle: random.Random | None = None) -> Menu:
     """Label ``actions``; with ``shuffle``, in an order drawn from it, so that positions cannot be memorised."""
+    if shuffle is None:
+        return _menu(kind, actions)
     order = list(actions)
-    if shuffle is not None:
-        shuffle.shuffle(order)
-    return Menu(labels(kind, len(order)), tuple(order))
+    shuffle.shuffle(order)
+    return _menu(kind, tuple(order))
+
+
+@lru_cache(maxsize=1024)
+def _menu(kind: str, actions: tuple[str, ...]) -> Menu:
+    return Menu(labels(kind, len(actions)), actions)

@@ -14,7 +14,7 @@ from reflectrl.core import Decision, Trajectory, Utterance, WorkFailed
 from reflectrl.core.profile import part
 from reflectrl.core.seeds import derive_seed, draw
 from reflectrl.players import Policy, ReadsHints, Seat
-from reflectrl.prompts import Menu, PromptFormat, labels
+from reflectrl.prompts import Menu, PromptFormat, make_menu
 from reflectrl.prompts.views import MenuView, State, View, menu_view, view
 
 
@@ -153,6 +153,6 @@ def states_of(trajectory: Trajectory) -> Iterator[State]:
 def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:
     """Return the policy's view of each turn, as it was when it acted."""
     return [
-        menu_view("policy", layout, state, Menu(labels(layout.labels, len(turn.menu)), turn.menu))
+        menu_view("policy", layout, state, make_menu(turn.menu, layout.labels))
         for state, turn in zip(states_of(trajectory), trajectory.turns, strict=True)
     ]
