@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from reflectrl.config.environment import DATASET
 from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
 from reflectrl.config.schema import Recipe
-from reflectrl.config.yaml_text import MAX_NESTING, MAX_RECIPE_BYTES, read_yaml
+from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, make_env, nearest
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.registry import env_class
@@ -26,10 +26,6 @@ from reflectrl.core.stop import tell_user
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-
-
-_MAX_CHAIN = 20
-"""Recipes that extend each other."""
 
 
 @dataclass
@@ -176,8 +172,6 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     if identity in above:
         circle = " -> ".join([*above[above.index(identity) :], identity])
         raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
-    if len(above) == _MAX_CHAIN:
-        raise InvalidInput(f"recipe {above[0]!r} extends a chain of more than {_MAX_CHAIN}; make it shorter.")
     return _extended(_parse(text, identity), folder, (*above, identity))
 
 
@@ -206,13 +200,7 @@ def _is_file(path: Path) -> bool:
 
 def _read_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_RECIPE_BYTES + 1)
-        if len(content) > MAX_RECIPE_BYTES:
-            raise InvalidInput(
-                f"recipe {str(path)!r} has more than {MAX_RECIPE_BYTES:,} bytes; expected fewer: is it a recipe?"
-            )
-        return content.decode("utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8.") from error
 
@@ -239,9 +227,6 @@ def _override(source: _Source, override: str) -> None:
     keys = path.split(".")
     if not (equals and all(keys)):
         source.problems.append(f"{said}: expected key.sub=value, e.g. seed=1.")
-        return
-    if len(keys) > MAX_NESTING:
-        source.problems.append(f"{said}: expected at most {MAX_NESTING} keys.")
         return
     try:
         value, problems = read_yaml(text, f"{said}: {reprlib.repr(text)}")

@@ -1,4 +1,4 @@
-"""YAML as recipes use it: text, numbers, truth values, null, lists and mappings by name, within limits."""
+"""YAML as recipes use it: text, numbers, truth values, null, lists and mappings by name."""
 
 from __future__ import annotations
 
@@ -10,34 +10,57 @@ import yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.text import shortened
 
-MAX_RECIPE_BYTES = 256 * 1024
-"""Size of a recipe file; the longest shipped one has some three thousand bytes."""
-MAX_NESTING = 50
-"""Depth of lists and mappings inside each other."""
-MAX_VALUES = 20_000
-"""Number of values of a recipe; those of an alias count wherever it is used."""
-
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
+_TEXT_ELSEWHERE = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")}
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but ``2e-4`` is a number, a date is text, and a whole number has at most 64 bits."""
+    """The safe loader, but ``2e-4`` is a number, a date is text, a whole number has at most 64 bits, keys are names."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in known if tag.removeprefix(_TAG) in _KINDS]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    yaml_constructors = {
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.removeprefix(_TAG) in _KINDS
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.twice: list[str] = []
+        """A line for each key that is given twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = f"{_TAG}str" if key.tag in _TEXT_ELSEWHERE else key.tag
+                if key.value in names:
+                    line, name = key.start_mark.line + 1, shortened(key.value, 300)
+                    self.twice.append(f"line {line}: the key {name!r} is given twice; keep one.")
+                names.add(key.value)
+        return node
 
     def number(self, node: yaml.ScalarNode) -> int:
-        # other bases are read however long they are, but nothing of that length can be shown
-        number = self.construct_yaml_int(node) if len(node.value) <= 80 else 2**64
+        number = self.construct_yaml_int(node)
         if abs(number) >= 2**63:
             raise yaml.constructor.ConstructorError(None, None, "a number of more than 64 bits", node.start_mark)
         return number
 
+    def text(self, node: yaml.ScalarNode) -> str:
+        text = self.construct_yaml_str(node)
+        if re.search("[\0\ud800-\udfff]", text):
+            problem = f"a character that no text may have: {text[:40]!r}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return text
+
 
 _Loader.add_constructor(f"{_TAG}int", _Loader.number)
+_Loader.add_constructor(f"{_TAG}str", _Loader.text)
 _Loader.add_implicit_resolver(f"{_TAG}float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789."))
 
 
@@ -47,65 +70,16 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
     Keys are names, so ``1`` and ``no`` are text there.
 
     Raises:
-        InvalidInput: not YAML, a kind of value that no recipe has, or more than the limits allow.
+        InvalidInput: not YAML, or a kind of value that no recipe has.
 
     """
-    if len(text) > MAX_RECIPE_BYTES:
-        raise InvalidInput(f"{what} has {len(text):,} characters; expected a recipe of at most {MAX_RECIPE_BYTES:,}.")
     try:
         loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None, []
-        twice = _examine(node, what)
-        return _unshared(loader.construct_document(node)), twice
+        return _unshared(loader.get_single_data()), loader.twice
     except RecursionError as error:
-        raise _too_deep(what) from error
+        raise InvalidInput(f"{what} nests lists and mappings too deep, or in themselves; expected a recipe.") from error
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter for "!!int x", "!!bool x"
-        if isinstance(error, InvalidInput):
-            raise
         raise InvalidInput(f"{what} is no valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
-
-
-def _examine(root: yaml.Node, what: str) -> list[str]:
-    """Refuse what no recipe has, turn keys into names, and return a line for each duplicate key."""
-    twice: dict[str, None] = {}  # a set that keeps its order
-    waiting, seen = [(root, 1)], 0
-    while waiting:
-        node, depth = waiting.pop()
-        line, seen = node.start_mark.line + 1, seen + 1
-        if seen > MAX_VALUES:
-            raise InvalidInput(f"{what} has more than {MAX_VALUES:,} values, its aliases written out; leave some out.")
-        if depth > MAX_NESTING:
-            raise _too_deep(what)
-        if node.tag.removeprefix(_TAG) not in _KINDS:
-            raise InvalidInput(
-                f"{what} is no valid YAML for a recipe: line {line}: the tag {shortened(node.tag, 300)!r}; expected "
-                "text, numbers, lists and mappings."
-            )
-        if isinstance(node, yaml.ScalarNode):
-            if re.search("[\0\ud800-\udfff]", node.value):
-                raise InvalidInput(f"{what}: line {line} has a character that no text may have: {node.value[:40]!r}.")
-        elif isinstance(node, yaml.MappingNode):
-            for key in _twice(node):
-                name, where = shortened(key.value, 300), f"line {key.start_mark.line + 1}"
-                twice[f"{where}: the key {name!r} is given twice; keep one."] = None
-            waiting += [(part, depth + 1) for pair in reversed(node.value) for part in reversed(pair)]
-        else:
-            waiting += [(part, depth + 1) for part in reversed(node.value)]
-    return list(twice)
-
-
-def _twice(node: yaml.MappingNode) -> list[yaml.ScalarNode]:
-    found: dict[str, yaml.ScalarNode] = {}
-    again = []
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            if key.tag.removeprefix(_TAG) in ("null", "bool", "int", "float"):
-                key.tag = f"{_TAG}str"
-            if found.setdefault(key.value, key) is not key:
-                again.append(key)
-    return again
 
 
 def _unshared(value: Any) -> Any:
@@ -113,7 +87,3 @@ def _unshared(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _unshared(part) for key, part in value.items()}
     return [_unshared(part) for part in value] if isinstance(value, list) else value
-
-
-def _too_deep(what: str) -> InvalidInput:
-    return InvalidInput(f"{what} nests lists and mappings more than {MAX_NESTING} deep; expected a recipe.")

@@ -12,15 +12,11 @@ from reflectrl.core import InvalidInput
 from reflectrl.workers.env import WorkerEnv
 
 
-def test_the_recipe_s_options_are_overridden_by_a_stage_s(tmp_path: Path) -> None:
+def test_the_recipe_s_options_are_overridden_by_a_stage_s_and_its_dataset_is_that_of_the_run(tmp_path: Path) -> None:
     env = recipe_env(load_recipe("dangerous_taxi/nano"), tmp_path, {"horizon": 3})
     assert (env.name, env.horizon) == ("dangerous_taxi", 3)
-
-
-def test_a_recipe_with_a_dataset_plays_the_one_of_its_run(tmp_path: Path) -> None:
-    recipe = load_recipe("auto_explore/nano")
-    with pytest.raises(InvalidInput, match="dataset"):
-        recipe_env(recipe, tmp_path)
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/dataset"):
+        recipe_env(load_recipe("auto_explore/nano"), tmp_path)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -9,13 +9,8 @@ import pytest
 import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
-from reflectrl.config.yaml_text import MAX_RECIPE_BYTES
 from reflectrl.core import InvalidInput
 
-LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n" for before, key in zip("abcdefgh", "bcdefghi", strict=True)
-)
-"""A billion laughs."""
 MINIMAL = "name: mine\nenv: {name: number_line}\n"
 
 
@@ -25,22 +20,15 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
     return str(path)
 
 
-def test_extends_merges_mappings_and_replaces_everything_else(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        MINIMAL + "rlft: {gamma: 0.5, stages: [{name: a, iterations: 1}, {name: b, iterations: 2}]}",
-        "base.yaml",
-    )
+def test_extends_merges_mappings_replaces_everything_else_and_null_clears(tmp_path: Path) -> None:
+    base = "rlft: {gamma: 0.5, stages: [{name: a, iterations: 1}, {name: b, iterations: 2}]}"
+    write(tmp_path, f"{MINIMAL}{base}", "base.yaml")
     (tmp_path / "sub").mkdir()
     child = write(tmp_path / "sub", "extends: ../base.yaml\nrlft: {episodes: 8, stages: [{name: c, iterations: 3}]}\n")
     rlft = load_recipe(child).rlft
     assert rlft is not None
     assert (rlft.gamma, rlft.episodes, [stage.name for stage in rlft.stages]) == (0.5, 8, ["c"])
-
-
-def test_a_file_extends_a_shipped_recipe_and_null_clears(tmp_path: Path) -> None:
-    text = "extends: dangerous_taxi/nano\nname: mine\nreflector_model: null\n"
-    recipe = load_recipe(write(tmp_path, text))
+    recipe = load_recipe(write(tmp_path, "extends: dangerous_taxi/nano\nname: mine\nreflector_model: null\n"))
     assert recipe.reflector_model is None
     assert recipe.data == load_recipe("dangerous_taxi/nano").data
 
@@ -61,12 +49,23 @@ def test_overrides_reach_into_mappings_and_lists() -> None:
     assert (recipe.env.options, recipe.eval.controls) == ({"stage": "pickup", "horizon": 9}, ["blank"])
 
 
-def test_numbers_without_a_point_are_numbers_in_free_options_too(tmp_path: Path) -> None:
-    text = "name: mine\nenv: {name: number_line, options: {a: 2e-4, b: 1E5, c: e5, d: '2e-4'}}\n"
-    assert load_recipe(write(tmp_path, text)).env.options == {"a": 2e-4, "b": 1e5, "c": "e5", "d": "2e-4"}
+def test_keys_are_names_dates_are_text_and_numbers_need_no_point(tmp_path: Path) -> None:
+    text = "name: 2020-01-01\nenv: {name: number_line, options: {1: 2e-4, no: 1E5, null: e5, 2020-02-30: '2e-4'}}\n"
+    recipe = load_recipe(write(tmp_path, text))
+    assert recipe.name == "2020-01-01"
+    assert recipe.env.options == {"1": 2e-4, "no": 1e5, "null": "e5", "2020-02-30": "2e-4"}
 
 
-def test_all_mistakes_are_told_at_once_with_the_nearest_names(tmp_path: Path) -> None:
+def test_an_alias_stands_for_a_value_of_its_own_and_a_merged_mapping_is_overruled(tmp_path: Path) -> None:
+    text = MINIMAL + "rlft: {stages: [&stage {name: a, iterations: 1}, *stage]}"
+    rlft = load_recipe(write(tmp_path, text), ["rlft.stages.0.iterations=5"]).rlft
+    assert rlft is not None
+    assert [stage.iterations for stage in rlft.stages] == [5, 1]
+    text = "env: {name: number_line, options: {a: &b {<<: &base {x: 1}, x: 2}, c: {<<: *b, y: 3}}}\nname: mine\n"
+    assert load_recipe(write(tmp_path, text)).env.options == {"a": {"x": 2}, "c": {"x": 2, "y": 3}}
+
+
+def test_all_mistakes_are_notes_at_once_with_the_nearest_names(tmp_path: Path) -> None:
     text = """
 name: mine
 env: {name: number_line, optoins: {}}
@@ -104,40 +103,6 @@ sft: null
     assert all(line.endswith(".") for line in lines)
 
 
-def test_a_recipe_at_the_limits_is_read(tmp_path: Path) -> None:
-    deep = "{a: " * 47 + "1" + "}" * 47
-    text = f"{MINIMAL.replace('}', '')}, options: {deep}, workers: 1}}\nseed: 9223372036854775807\n"
-    recipe = load_recipe(write(tmp_path, text + "#" * (MAX_RECIPE_BYTES - len(text))))
-    assert (recipe.env.workers, recipe.seed) == (1, 2**63 - 1)
-    with pytest.raises(InvalidInput, match="more than 50 deep"):
-        load_recipe(write(tmp_path, text.replace(deep, f"{{a: {deep}}}")))
-
-
-def test_keys_are_names_and_dates_are_text(tmp_path: Path) -> None:
-    text = "name: 2020-01-01\nenv: {name: number_line, options: {1: a, no: b, null: c, 2020-02-30: d}}\n"
-    recipe = load_recipe(write(tmp_path, text))
-    assert recipe.name == "2020-01-01"
-    assert recipe.env.options == {"1": "a", "no": "b", "null": "c", "2020-02-30": "d"}
-
-
-def test_a_merged_mapping_is_overruled_by_its_owner_without_complaint(tmp_path: Path) -> None:
-    text = "env: {name: number_line, options: {a: &b {<<: &base {x: 1}, x: 2}, c: {<<: *b, y: 3}}}\nname: mine\n"
-    assert load_recipe(write(tmp_path, text)).env.options == {"a": {"x": 2}, "c": {"x": 2, "y": 3}}
-
-
-def test_an_override_changes_one_place_of_what_an_alias_shares(tmp_path: Path) -> None:
-    text = MINIMAL + "rlft: {stages: [&stage {name: a, iterations: 1}, *stage]}"
-    rlft = load_recipe(write(tmp_path, text), ["rlft.stages.0.iterations=5"]).rlft
-    assert rlft is not None
-    assert [stage.iterations for stage in rlft.stages] == [5, 1]
-
-
-@pytest.mark.parametrize("name", recipe_names())
-def test_a_dumped_recipe_loads_back_equal(tmp_path: Path, name: str) -> None:
-    recipe = load_recipe(name)
-    assert load_recipe(write(tmp_path, dump_recipe(recipe))) == recipe
-
-
 def test_a_dump_keeps_the_schema_order_and_fills_in_defaults() -> None:
     dumped = yaml.safe_load(dump_recipe(load_recipe("dangerous_taxi/nano_sft_only")))
     assert list(dumped)[:4] == ["name", "description", "seed", "env"]
@@ -152,7 +117,6 @@ TEACHER = "dangerous_taxi/openai_teacher"
     ("overrides", "price", "said"),
     [
         (["base_url=http://localhost:8000/v1"], 0.0, "at http://localhost:8000/v1, whose calls count as free"),
-        (["base_url=http://127.0.0.1:8000/v1"], 0.0, "whose calls count as free; set data.endpoint.price"),
         (
             ["base_url=http://gpu-box:8000/v1"],
             None,
@@ -160,41 +124,33 @@ TEACHER = "dangerous_taxi/openai_teacher"
         ),
         (["model=gpt-5"], None, "not of model 'gpt-5' at OpenAI, whose price is not known"),
         (["base_url=http://localhost:8000/v1", "price={prompt: 1, completion: 2}"], 1.0, None),
-        (["price={prompt: 1, completion: 2}", "base_url=http://localhost:8000/v1"], 1.0, None),
         (["base_url=http://localhost:8000/v1", "price=null"], None, None),
         (["base_url=null", "model=gpt-4o", "max_tokens=300"], 2.5, None),
-        (["max_tokens=300"], 2.5, None),
     ],
 )
 def test_a_price_is_not_applied_to_another_model_or_server(
     overrides: list[str], price: float | None, said: str | None, tmp_path: Path
 ) -> None:
-    told: list[str] = []
-    endpoint = load_recipe(TEACHER, [f"data.endpoint.{o}" for o in overrides], tell=told.append).data.endpoint
+    notes: list[str] = []
+    endpoint = load_recipe(TEACHER, [f"data.endpoint.{o}" for o in overrides], tell=notes.append).data.endpoint
     assert (endpoint.price and endpoint.price.prompt) == price
     # and so where a recipe extends the other
     changes = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in overrides)}
     own = write(tmp_path, yaml.safe_dump({"extends": TEACHER, "data": {"endpoint": changes}}))
-    assert load_recipe(own, tell=told.append).data.endpoint.price == endpoint.price
-    assert [str(said) in line for line in told] == [True, True] * bool(said)
+    assert load_recipe(own, tell=notes.append).data.endpoint.price == endpoint.price
+    assert [str(said) in line for line in notes] == [True, True] * bool(said)
     # the whole recipe, as a run folder keeps it, is taken as it stands
     whole = write(tmp_path, dump_recipe(load_recipe(own, tell=lambda _: None)), "whole.yaml")
-    told.clear()
-    assert load_recipe(whole, tell=told.append).data.endpoint.price == endpoint.price
-    assert told == []
+    notes.clear()
+    assert load_recipe(whole, tell=notes.append).data.endpoint.price == endpoint.price
+    assert notes == []
 
 
-def test_a_chain_of_extends_is_finite(tmp_path: Path) -> None:
+def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "extends: b.yaml\n", "a.yaml")
     write(tmp_path, "extends: a.yaml\n", "b.yaml")
     with pytest.raises(InvalidInput, match=r"a\.yaml -> .*b\.yaml -> .*a\.yaml"):
         load_recipe(str(tmp_path / "a.yaml"))
-    write(tmp_path, MINIMAL, "0.yaml")
-    for number in range(1, 30):
-        write(tmp_path, f"extends: {number - 1}.yaml\n", f"{number}.yaml")
-    assert load_recipe(str(tmp_path / "19.yaml")).name == "mine"
-    with pytest.raises(InvalidInput, match=r"20\.yaml.* 20"):
-        load_recipe(str(tmp_path / "20.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -204,71 +160,55 @@ def test_a_chain_of_extends_is_finite(tmp_path: Path) -> None:
         ("- a\n- b\n", r"\['a', 'b'\]"),
         ("", "None"),
         ("x: !!python/object/apply:os.getcwd []", "os.getcwd"),
+        ("name: !!binary aGk=", "binary"),
         (MINIMAL + "extends: [a, b]", r"extends.*\['a', 'b'\]"),
         ("env: {name: number_line}", "name"),
-        (MINIMAL + "1: 2", "1: "),
         (MINIMAL + "rlft: {num_iterations: 2}", r"\n  rlft: .*epsilon"),
         (MINIMAL + "rlft: null", r"\n  eval.policies .*rlft"),
         (MINIMAL + "sft: {reflector: {label_smoothing: 0.1}}", "sft.reflector.label_smoothing"),
         ("extends: gone.yaml\n", r"'gone\.yaml'.*mine\.yaml"),
         (f"extends: {'x' * 5000}", "mine.yaml"),
-        ("extends: /dev/zero", "/dev/zero"),
         ("extends: .", "'.'"),
-        ("# " + "x" * MAX_RECIPE_BYTES, "262,144"),
-        ("name: " + "[" * 5000, "50"),
-        ("name: " + "[" * 60 + "]" * 60, "50"),
-        ("env: &env {options: {env: *env}}", "50"),
-        (LAUGHS, "20,000"),
+        (f"name: {'[' * 1000}", "mine.yaml"),
+        ("env: &env {options: {env: *env}}", "mine.yaml"),
         ("seed: !!int x", "YAML"),
-        ("seed: !!bool x", "YAML"),
-        ("env: !!map [1]", "YAML"),
-        ("name: !!binary aGk=", "line 1.*binary"),
-        (f"seed: {'9' * 5000}", "64 bits .*line 1"),
+        (f"seed: {'9' * 5000}", "YAML"),
         (f"seed: 0x{'f' * 5000}", "64 bits"),
-        ("seed: -9223372036854775808", "64 bits"),
-        ('name: "\\ud800"', r"line 1 .*'\\ud800'"),
+        ('name: "\\ud800"', r"'\\ud800'.* line 1"),
         ('name: "a\\0b"', "line 1"),
         ("? [a]\n: 1", "YAML"),
+        (b"\xff\xfe\x00\x80", "UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_a_recipe_is_refused_in_few_words(tmp_path: Path, text: str, fact: str) -> None:
+def test_a_file_that_cannot_be_a_recipe_is_refused_in_few_words(tmp_path: Path, text: str | bytes, fact: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidInput, match=fact) as caught:
-        load_recipe(write(tmp_path, text))
-    assert len(str(caught.value)) < 1000 or "extends" in text
-
-
-def test_names_and_files_that_are_no_recipe_are_refused(tmp_path: Path) -> None:
-    for unknown in (load_recipe, recipe_text):
-        with pytest.raises(InvalidInput, match="'dangerous_taxi/nano'"):
-            unknown("dangerous_taxi/nanoo")
-    path = tmp_path / "model.bin"
-    path.write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(InvalidInput, match="UTF-8"):
-        load_recipe(str(path))
+        load_recipe(path)
+    assert len(str(caught.value)) < 1000 or "extends" in str(text)
 
 
 @pytest.mark.parametrize(
     ("override", "fact"),
     [
         ("a..b=1", "'a..b=1'"),
-        (".".join("a" * 60) + "=1", "50"),
         ("eval.controls.0=x", "eval.controls has 0"),
         (f"rlft.stages.{'9' * 5000}.name=x", "from 0 to 0"),
-        ("seed=!!int x", "seed"),
         ("env.options={a: 1, a: 2}", "line 1: .*'a'"),
-        (f"env.options={'[' * 60}", "env.options"),
     ],
 )
-def test_overrides_that_cannot_be_used_are_refused(tmp_path: Path, override: str, fact: str) -> None:
+def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, override: str, fact: str) -> None:
     text = MINIMAL + "eval: {controls: []}\nrlft: {stages: [{name: a, iterations: 1}]}\n"
     with pytest.raises(InvalidInput, match=fact):
         load_recipe(write(tmp_path, text), [override])
+    for unknown in (load_recipe, recipe_text):
+        with pytest.raises(InvalidInput, match="'dangerous_taxi/nano'"):
+            unknown("dangerous_taxi/nanoo")
 
 
 @pytest.mark.parametrize(
     ("name", "overrides", "facts"),
     [
-        ("nano", ["env.name=dangerous_tax"], ["'dangerous_taxi'"]),
         ("nano", ["dataset.repositories=[company:nano]"], ["dataset: .*'dangerous_taxi'"]),
         ("nano", ["env.options.stage=pikup"], ["env.options: .*'pikup'"]),  # once, whichever stages inherit it
         ("nano", ["eval.split=[test, unseen_destinations, x]"], ["eval.split: .*'unseen_destination'", "'x'"]),
@@ -312,15 +252,15 @@ def test_credentials_are_refused_and_not_shown(address: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_price_follows_its_model_and_server_only(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_a_part_of_a_price_is_changed_alone_and_shipped_recipes_say_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
     part = ["data.endpoint.price.prompt=1", "data.endpoint.base_url=http://localhost:8000/v1"]
-    price = load_recipe(TEACHER, part, tell=told.append).data.endpoint.price
+    price = load_recipe(TEACHER, part, tell=said.append).data.endpoint.price
     assert price is not None
     assert (price.prompt, price.completion) == (1.0, 10.0)
     priced = write(tmp_path, f"{MINIMAL}data: {{endpoint: {{price: {{prompt: 1, completion: 2}}}}}}\n")
     for same in (["data.endpoint.model=gpt-4o"], ["data.endpoint.base_url=null"]):
-        assert load_recipe(priced, same, tell=told.append).data.endpoint.price is not None
+        assert load_recipe(priced, same, tell=said.append).data.endpoint.price is not None
     for name in recipe_names():
-        load_recipe(name, tell=told.append)
-    assert told == []
+        load_recipe(name, tell=said.append)
+    assert said == []

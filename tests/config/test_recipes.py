@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 
-from reflectrl.config import Recipe, check_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
 from reflectrl.config.rlft import Term
 from reflectrl.core.settings import section_of, settings_fields
 
@@ -55,9 +56,11 @@ SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_te
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_loads_says_what_it_is_and_plays_its_environment(name: str) -> None:
+def test_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     check_recipe(recipe)
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
     assert recipe.name == name.replace("/", "-")
     assert recipe.description
     head = [line for line in recipe_text(name).splitlines() if line.startswith("# ")]
@@ -67,12 +70,8 @@ def test_a_recipe_loads_says_what_it_is_and_plays_its_environment(name: str) -> 
         assert section.prefix_reuse == (section.attn_implementation != "flash_attention_2")
 
 
-def test_every_option_is_used_by_a_recipe() -> None:
-    used = {(section, name) for section, name, _ in SET}
-    assert sorted({(section, name) for section, name, _ in fields()} - used) == []
-
-
-def test_every_choice_of_an_option_is_used_by_a_recipe() -> None:
+def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
+    assert sorted({option[:2] for option in fields()} - {setting[:2] for setting in SET}) == []
     used = {
         (section, name, str(choice))
         for section, name, value in SET
@@ -132,14 +131,10 @@ CLAIMING = [name for name in NAMES if any(map(claims_the_paper, ancestry(name)))
 PAPERS = [name for name in NAMES if name.partition("/")[2].startswith("paper")]
 
 
-def test_claims_are_found_by_names_words_and_ancestry() -> None:
-    assert {"number_line/nano_reinforce", "dangerous_taxi/nano_paper_objective", *PAPERS} <= set(CLAIMING)
-    assert {"dangerous_taxi/nano", "dangerous_taxi/nano_ppo", "auto_explore/nano"}.isdisjoint(CLAIMING)
-
-
 @pytest.mark.parametrize("name", CLAIMING)
 def test_a_recipe_that_claims_the_papers_objective_has_it(name: str) -> None:
     recipe = load_recipe(name)
+    assert {"number_line/nano_reinforce", "dangerous_taxi/nano_paper_objective", *PAPERS} <= set(CLAIMING)
     assert recipe.sft.policy.label_smoothing == 0.0
     if recipe.rlft is None:
         return
@@ -147,16 +142,6 @@ def test_a_recipe_that_claims_the_papers_objective_has_it(name: str) -> None:
     assert (recipe.rlft.terms.policy, recipe.rlft.rewards) == (Term(), {"env": 1.0})
     assert (recipe.rlft.terms.ppo, recipe.rlft.terms.entropy, recipe.rlft.terms.value) == (None, None, None)
     assert (recipe.rlft.num_iterations, recipe.rlft.num_minibatches) == (1, 1)
-
-
-@pytest.mark.parametrize("env", ["dangerous_taxi", "auto_explore", "alfworld"])
-def test_the_papers_arms_have_recipes(env: str) -> None:
-    arms = {"paper", "paper_no_reflection", "paper_rlft_only", "paper_sft_only"}
-    own = {
-        "auto_explore": {"paper_no_negatives"},
-        "dangerous_taxi": {"paper_dropoff", "paper_curriculum", "paper_reflectors"},
-    }
-    assert {f"{env}/{arm}" for arm in arms | own.get(env, set())} == {name for name in PAPERS if name.startswith(env)}
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -179,9 +164,18 @@ def test_a_paper_recipe_has_table_3(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "tasks", "episodes"), [("dangerous_taxi", None, 100), ("auto_explore", 44, 440), ("alfworld", 4, 100)]
+    ("env", "tasks", "episodes", "own"),
+    [
+        ("dangerous_taxi", None, 100, {"paper_dropoff", "paper_curriculum", "paper_reflectors"}),
+        ("auto_explore", 44, 440, {"paper_no_negatives"}),
+        ("alfworld", 4, 100, set()),
+    ],
 )
-def test_the_paper_recipes_evaluate_as_often_as_table_2(env: str, tasks: int | None, episodes: int) -> None:
+def test_the_papers_arms_have_recipes_that_evaluate_as_often_as_table_2(
+    env: str, tasks: int | None, episodes: int, own: set[str]
+) -> None:
+    arms = {"paper", "paper_no_reflection", "paper_rlft_only", "paper_sft_only"}
+    assert {f"{env}/{arm}" for arm in arms | own} == {name for name in PAPERS if name.startswith(env)}
     for name in (name for name in PAPERS if name.startswith(env)):
         section = load_recipe(name).eval
         assert (section.max_tasks, section.episodes) == (tasks, episodes)
