@@ -40,15 +40,11 @@ def kept(runs: Path) -> int:
     return len((runs / "run" / "calls" / "teacher" / "replies.jsonl").read_text().splitlines())
 
 
-def test_a_dry_run_says_what_it_may_cost_and_asks_nothing(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    done = gen_data(endpoint, tmp_path, "--dry-run")
-    assert done.code == 0
-    assert re.search(r"estimate: .* \d+ calls to model 'gpt-4o' at .* 0\.\d\d dollars", done.err)
-    assert "done" not in done.err
-    assert endpoint.requests == []
-
-
-def test_money_is_counted_and_its_limit_kept(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    dry = gen_data(endpoint, tmp_path, "data.samples=100", "--dry-run")
+    assert dry.code == 0
+    assert re.search(r"estimate: .* \d+ calls to model 'gpt-4o' at .* 0\.\d\d dollars", dry.err)
+    assert (endpoint.requests, "done" in dry.err) == ([], False)
     poor = gen_data(endpoint, tmp_path, "data.samples=100", "--max-cost", "0.0012")
     assert poor.code == 1
     assert "--max-cost" in poor.err
@@ -80,28 +76,30 @@ def test_the_user_s_own_server_is_free_whatever_the_recipe_was_priced_for(
 def test_a_stopped_run_keeps_its_paid_replies_and_says_how_to_go_on(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     assert gen_data(endpoint, tmp_path / "whole").code == 0
     whole = len(endpoint.requests)
-    endpoint.requests.clear()
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        runs = tmp_path / number.name
+        endpoint.requests.clear()
+        endpoint.reply = slow
+        child = WarmProcess(tmp_path / "log", command_line, *command(endpoint, runs))
+        while len(endpoint.requests) < 3:
+            assert child.poll() is None, child.said
+            time.sleep(0.02)
+        child.send_signal(number)
+        assert child.wait() == code
+        assert f"{runs}/run. The same command" in child.said
+        assert "Traceback" not in child.said
+        assert kept(runs) == len(endpoint.requests)
+        endpoint.reply = lambda chat: "fine"  # noqa: ARG005
+        assert gen_data(endpoint, runs).code == 0
+        assert len(endpoint.requests) == whole
+        for name in ("data", "sft"):
+            for path in (runs / "run" / name).iterdir():
+                assert path.read_bytes() == (tmp_path / "whole" / "run" / name / path.name).read_bytes()
 
-    def slow(chat: Chat) -> str:  # noqa: ARG001
-        time.sleep(0.2)
-        return "fine"
 
-    endpoint.reply = slow
-    child = WarmProcess(tmp_path / "log", command_line, *command(endpoint, tmp_path))
-    while len(endpoint.requests) < 3:
-        assert child.poll() is None, child.said
-        time.sleep(0.02)
-    child.send_signal(signal.SIGTERM)
-    assert child.wait() == 143
-    assert "The same command" in child.said
-    assert "Traceback" not in child.said
-    assert kept(tmp_path) == len(endpoint.requests)
-    endpoint.reply = lambda chat: "fine"  # noqa: ARG005
-    assert gen_data(endpoint, tmp_path).code == 0
-    assert len(endpoint.requests) == whole
-    for name in ("data", "sft"):
-        for path in (tmp_path / "run" / name).iterdir():
-            assert path.read_bytes() == (tmp_path / "whole" / "run" / name / path.name).read_bytes()
+def slow(chat: Chat) -> str:  # noqa: ARG001
+    time.sleep(0.2)
+    return "fine"
 
 
 def test_the_key_is_in_no_file(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:

@@ -6,26 +6,21 @@ import codecs
 import os
 import pty
 import re
-import select
-import signal
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from command_line import Done, reflectrl, refused
-from warm_processes import WarmProcess, command_line
 
 from reflectrl.core import NatLangEnv, Observation, Outcome, Task, register_env
 from reflectrl.data_gen import read_rows
 from reflectrl.data_gen.samples import read_samples
 from reflectrl.envs.number_line import NumberLine
 
-CODE = "from reflectrl.cli import main; main()"
 HOSTILE = "\x1b[2J[bold red]boo[/] :smile: \x07\u202e\ttab"
 SHOWN = "\u241b[2J[bold red]boo[/] :smile: \u2407\ufffd"
 
@@ -63,45 +58,33 @@ def play(*arguments: object, typed: str = "") -> Done:
 
 
 class Terminal:
-    """A real one, in which the command runs."""
+    """A real terminal, 30 columns wide, in which the command runs."""
 
-    def __init__(self, *arguments: str, columns: int = 80, **variables: str) -> None:
+    def __init__(self, *arguments: str) -> None:
         self._keyboard, inside = pty.openpty()
-        termios.tcsetwinsize(inside, (24, columns))
+        termios.tcsetwinsize(inside, (24, 30))
         # the terminal is made its own, so that Ctrl-C reaches it
         own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-        self._seen = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # what is read may end within a character
+        self._seen = ""
         self._playing = subprocess.Popen(
-            [sys.executable, "-c", own + CODE, "play", *arguments],
+            [sys.executable, "-c", own + "from reflectrl.cli import main; main()", "play", *arguments],
             stdin=inside,
             stdout=inside,
             stderr=inside,
             start_new_session=True,
-            env={
-                **{key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")},
-                "TERM": "xterm",
-                **variables,
-            },
+            env={key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
+            | {"TERM": "xterm"},
         )
         os.close(inside)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._playing.kill()
-        self._playing.wait()
-        os.close(self._keyboard)
 
     def type(self, keys: str) -> None:
         os.write(self._keyboard, keys.encode())
 
     def until(self, text: str) -> str:
         """Everything on the screen so far, once ``text`` came after what was waited for before."""
-        began, time_limit_s = len(self._seen), time.monotonic() + 300
+        began = len(self._seen)
         while text not in self._seen[began:]:
-            assert time.monotonic() < time_limit_s, self._seen
             assert self._read(), f"{text!r} never came: {self._seen}"
         return self._seen
 
@@ -109,11 +92,10 @@ class Terminal:
         """Exit code, and everything that was on the screen."""
         while self._read():
             pass
+        os.close(self._keyboard)
         return self._playing.wait(timeout=300), self._seen.replace("\r\n", "\n")
 
     def _read(self) -> bool:
-        if not select.select([self._keyboard], [], [], 60)[0]:
-            return False
         try:
             more = os.read(self._keyboard, 100_000)
         except OSError:  # the other side is closed
@@ -155,28 +137,24 @@ def test_the_expert_plays_with_its_reflections_and_bars() -> None:
     )
 
 
-def test_a_person_plays_through_a_pipe() -> None:
+def test_a_person_plays_through_a_pipe_with_or_without_hints() -> None:
     done = play("number_line", "size=4", "--task", "0-to-3", typed="add\n0\nwhat\nadd one\n")
     assert (done.code, done.err) == (0, "")
     assert done.out.count("Reach the target by adding") == 1
     assert "Number 1, target 3.\n0. add one\n1. subtract one\nAction:\n" in done.out
-    assert "'what' is no label or action here" in done.out
+    assert "'what'" in done.out
     assert "Reflection" not in done.out
     assert "\x1b" not in done.out
     assert done.out.endswith("Outcome: success after 3 steps, return +0.9\n")
+    hinted = play("number_line", "--task", "0-to-2", "--hints", typed="0\nsub\n0\n0\n")
+    assert hinted.code == 0, hinted.err
+    assert "Reflection: The target is higher.\n" in hinted.out
+    assert "Reflection: Mistake. The target is higher.\n" in hinted.out
 
 
-def test_hints_show_a_person_what_the_expert_thinks() -> None:
-    done = play("number_line", "--task", "0-to-2", "--hints", typed="0\nsub\n0\n0\n")
-    assert done.code == 0, done.err
-    assert "Reflection: The target is higher.\n" in done.out
-    assert "Reflection: Mistake. The target is higher.\n" in done.out
-
-
-def test_what_is_lost_is_told() -> None:
-    for task, outcome in (("3-to-0", "out of time after 4 steps, return -0.2"), ("2-to-1", "success after 1 step")):
-        done = play("number_line", "size=4", "--task", task, typed="sub\nadd\nsub\nadd\n")
-        assert f"Outcome: {outcome}" in done.out
+def test_what_is_lost_is_shown() -> None:
+    done = play("number_line", "size=4", "--task", "3-to-0", typed="sub\nadd\nsub\nadd\n")
+    assert "Outcome: out of time after 4 steps, return -0.2" in done.out
     taxi = play("dangerous_taxi", "--seed", "1", typed="drop\n")
     assert "  Reward: -0.5, an illegal action\n" in taxi.out
     assert "Outcome: failure after 1 step, return -0.5\n" in taxi.out
@@ -198,21 +176,18 @@ def test_each_step_waits_for_enter_and_q_leaves(typed: str, steps: int, code: in
 
 def test_a_pace_is_kept() -> None:
     began = time.monotonic()
-    assert play("number_line", "--expert", "--task", "0-to-3", "--watch", "0.2").code == 0
-    assert time.monotonic() - began >= 0.6
+    assert play("number_line", "--expert", "--task", "0-to-2", "--watch", "0.1").code == 0
+    assert time.monotonic() - began >= 0.2
 
 
-@pytest.mark.parametrize("player", ["--expert", "--random", "--hints"])
+@pytest.mark.parametrize("player", ["--expert", "--hints"])
 def test_nothing_that_an_environment_says_is_obeyed(player: str) -> None:
     done = play("hostile_to_terminals", "wise=true", player, typed="1\n0\n")
     assert done.code == 0, done.err
     assert f"0. {SHOWN}" in done.out
-    if player != "--hints":
-        assert f"  {SHOWN}" in done.out
-        assert f"  Task {SHOWN}" in done.out
     if player == "--expert":
-        assert f"Reflection: Next: {SHOWN}" in done.out
-        assert f"Action: {SHOWN}" in done.out
+        for line in (f"  {SHOWN}", f"  Task {SHOWN}", f"Reflection: Next: {SHOWN}", f"Action: {SHOWN}"):
+            assert line in done.out
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.out + done.err)
 
 
@@ -231,8 +206,8 @@ def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monke
     assert [sample.reflection for sample in samples] == [
         *("Two to go up.", "Good. The target is higher.", "The target is higher.", "Good. The target is higher.")
     ]
-    starts = {f"Number {t.options['start']}, target {t.options['target']}." for t in [*NumberLine(8).tasks("test")]}
-    starts |= {f"Number {t.options['start']}, target {t.options['target']}." for t in NumberLine(8).tasks("validation")}
+    held_out = [*NumberLine(8).tasks("test"), *NumberLine(8).tasks("validation")]
+    starts = {f"Number {task.options['start']}, target {task.options['target']}." for task in held_out}
     usable = [sample for sample in samples if sample.observation.text not in starts]
     assert "Two to go up." in {sample.reflection for sample in usable}
 
@@ -267,60 +242,32 @@ def test_only_success_is_saved_and_without_an_expert_a_person_reflects(tmp_path:
     assert not new.exists()
 
 
-def test_saved_episodes_survive_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", ["", "quit\n"], ids=["the input ends", "quit"])
+def test_a_person_leaves_and_what_is_saved_stays(keys: str, tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
-    arguments = ("play", "number_line", "--expert", "--episodes", "99", "--watch", "0.05", "--save", str(path))
-    playing = WarmProcess(tmp_path / "log", command_line, *arguments)
-    while not playing.log.exists() or playing.said.count("\nSaved: ") < 3:
-        assert playing.poll() is None
-        time.sleep(0.01)
-    playing.send_signal(signal.SIGKILL)
-    assert playing.wait() == -signal.SIGKILL
-    _, samples = read_samples(path)
-    assert len({sample.seed for sample in samples}) >= 3
+    done = play("number_line", "--task", "3-to-2", "--save", path, "--episodes", "2", typed=f"\nsub\n{keys}")
+    assert done.code == 130
+    assert re.fullmatch(rf"\nstopped: .* Saved in {re.escape(str(path))}: 1 episode\.\n", done.err)
+    assert len(read_samples(path)[1]) == 1
 
 
-def test_in_a_terminal_there_are_colours_and_what_fits_its_width() -> None:
-    with Terminal("number_line", "--expert", "--task", "0-to-3", "--step", columns=30) as terminal:
-        assert "\x1b[1mEpisode 1 of 1" in terminal.until("0-to-3")
-        terminal.type("\n")
-        seen = terminal.until("Reward: -0.05")
-        assert "\x1b[32m" in seen
-        assert "100%  ███████  0. add one" in seen
-        terminal.type("q\n")
-        code, seen = terminal.end()
-    assert code == 130
-    assert seen.endswith("stopped: q was typed; this episode is not finished.\n")
-
-
-def test_no_color_is_obeyed_in_a_terminal() -> None:
-    with Terminal("number_line", "--expert", "--task", "0-to-1", NO_COLOR="1") as terminal:
-        code, seen = terminal.end()
-    assert code == 0
-    assert "0. add one" in seen
-    assert not re.search(r"\x1b\[3\dm", seen)
-
-
-@pytest.mark.parametrize("keys", ["\x03", "\x04", "quit\n"], ids=["Ctrl-C", "Ctrl-D", "quit"])
-def test_a_person_leaves_a_terminal_and_what_is_saved_stays(keys: str, tmp_path: Path) -> None:
+def test_in_a_terminal_there_are_colours_what_fits_its_width_and_ctrl_c(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
-    arguments = ("number_line", "--task", "3-to-2", "--save", str(path), "--episodes", "2")
-    with Terminal(*arguments) as terminal:
-        terminal.until("Enter for: The target is lower.")
-        terminal.type("\n")
-        terminal.until("Action:")
-        terminal.type("sub\n")
-        terminal.until("Enter for: The target is lower.")
-        terminal.type(keys)
-        code, seen = terminal.end()
+    options = ("--expert", "--step", "--episodes", "2", "--save", str(path))
+    terminal = Terminal("number_line", "--task", "3-to-2", *options)
+    assert "\x1b[1mEpisode 1 of 2" in terminal.until("3-to-2")
+    terminal.type("\n")
+    seen = terminal.until("Episode 2 of 2")
+    assert "\x1b[32m" in seen
+    assert "100%  ███████  1. subtract" in seen
+    terminal.type("\x03")
+    code, seen = terminal.end()
     assert code == 130
-    assert re.search(
-        rf"\nstopped: .*this episode is not finished\. Saved in {re.escape(str(path))}: 1 episode\.\n$", seen
-    )
+    assert seen.endswith("1 episode.\n")
     assert "Traceback" not in seen
     assert len(read_samples(path)[1]) == 1
 
 
-@pytest.mark.parametrize("option", [["--split", "test"], ["--expert"], ["--hints"]])
-def test_what_an_environment_lacks_is_refused(option: list[str]) -> None:
-    assert "hostile_to_terminals" in refused("play", "hostile_to_terminals", *option)
+def test_what_an_environment_lacks_is_refused() -> None:
+    for option in ("--split test", "--expert", "--hints"):
+        assert "hostile_to_terminals" in refused("play", "hostile_to_terminals", *option.split())

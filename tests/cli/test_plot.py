@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import reflectrl, refused
+from run_folders import iteration
 
-from reflectrl.cli.app import app
 from reflectrl.config import dump_recipe, load_recipe
-from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import write_jsonl
 
 
 @pytest.fixture
@@ -18,40 +17,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "lr=1e-3"
     folder.mkdir()
     (folder / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano")))
-    row = {"stage": "main", "episode_return": 0.5, "length": 4.0, "entropy": 0.5}
-    rows = [{**row, "iteration": n, "success": n / 10, "env_steps": 9 * n + 9} for n in range(4)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(folder / "metrics.jsonl", [iteration(number) for number in range(4)])
     return folder
 
 
 def plot(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["plot", *arguments])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
+    done = reflectrl("plot", *arguments, "--out", "x.svg")
+    assert (done.code, done.out, done.err) == (0, "plot: x.svg\n", "")
+    return Path("x.svg").read_text()
 
 
-def test_a_run_becomes_a_file(run: Path) -> None:
-    assert plot(run.name, "--out", "x.svg") == "plot: x.svg\n"
-    assert ">lr=1e-3<" in Path("x.svg").read_text()  # a folder that is there is taken at its word
-
-
-def test_a_label_goes_before_a_run(run: Path) -> None:
-    plot(f"our arm={run.name}", "--out", "x.svg", "--what", "return", "--x", "env_steps", "--smooth", "1")
-    text = Path("x.svg").read_text()
+def test_runs_become_lines_with_labels_of_their_own_or_of_a_figure(run: Path) -> None:
+    assert ">lr=1e-3<" in plot(run.name)  # a folder that is there is taken at its word
+    text = plot(f"our arm={run.name}", "--what", "return", "--x", "env_steps", "--smooth", "1")
     assert ">our arm<" in text
     assert ">Return<" in text
     assert "raw-0" not in text  # nothing was smoothed
-
-
-def test_a_figure_of_the_paper_names_the_lines_itself(run: Path) -> None:
-    plot(run.name, "--out", "x.svg", "--figure", "4")
-    assert ">Reflect-RL (w/o CL)<" in Path("x.svg").read_text()
-    with pytest.raises(InvalidInput, match="'mine'"):
-        plot(f"mine={run.name}", "--out", "x.svg", "--figure", "4")
-
-
-def test_a_folder_that_is_not_there_is_one_sentence(run: Path) -> None:
-    with pytest.raises(InvalidInput, match="lr=1e-3x"):
-        plot(f"label={run.name}x", "--out", "x.svg")
+    assert ">Reflect-RL (w/o CL)<" in plot(run.name, "--figure", "4")
+    assert "'mine'" in refused("plot", f"mine={run.name}", "--out", "x.svg", "--figure", "4")
+    assert "lr=1e-3x" in refused("plot", f"label={run.name}x", "--out", "x.svg")

@@ -25,19 +25,11 @@ def lines(program: str) -> list[str]:
     return [line for line in found if re.match(rf"(\S*/)?{program}\s", line)]
 
 
-def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
-    first = [shlex.split(line, comments=True) for line in lines("make")[:2]]
-    assert first == [["make", "demo"], ["make", "test"]]
-
-
-def test_every_make_target_of_the_readme_exists() -> None:
+def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist() -> None:
+    given = [shlex.split(line, comments=True)[1:] for line in lines("make")]
+    assert given[:2] == [["demo"], ["test"]]
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = {word for line in lines("make") for word in shlex.split(line, comments=True)[1:] if "=" not in word}
-    assert named
-    assert named <= targets
-
-
-def test_the_readme_shows_commands() -> None:
+    assert {word for words in given for word in words if "=" not in word} <= targets
     assert lines("reflectrl")
 
 
