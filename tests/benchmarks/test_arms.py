@@ -19,14 +19,11 @@ def test_a_table_replaces_what_stands_between_its_own_marks(tmp_path):
     publish(tmp_path / "README.md", "a", "new\n")
     publish(tmp_path / "README.md", "a more", "newer\n")
     assert (tmp_path / "README.md").read_text() == PAGE.replace("older", "newer").replace("old", "new")
-
-
-@pytest.mark.parametrize("text", ["nothing\n", "<!-- a -->\nopen\n", "<!-- end -->\n"])
-def test_a_page_without_marks_is_refused_and_left_alone(tmp_path, text):
-    (tmp_path / "README.md").write_text(text)
-    with pytest.raises(InvalidInput, match=r"<!-- a -->"):
-        publish(tmp_path / "README.md", "a", "new\n")
-    assert (tmp_path / "README.md").read_text() == text
+    for text in ("nothing\n", "<!-- a -->\nopen\n", "<!-- end -->\n"):
+        (tmp_path / "README.md").write_text(text)
+        with pytest.raises(InvalidInput, match=r"<!-- a -->"):
+            publish(tmp_path / "README.md", "a", "new\n")
+        assert (tmp_path / "README.md").read_text() == text
 
 
 def test_a_table_names_the_commit_that_made_it():
@@ -34,24 +31,16 @@ def test_a_table_names_the_commit_that_made_it():
     assert f" at commit {head.strip()}" in made_by("python benchmarks/some.py")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "overrides", "words"),
-    [
-        (
-            "dangerous_taxi/nano_paper_objective",
-            ["rlft.terms.ppo={epsilon: 0.1}", "rlft.num_iterations=3"],
-            "PPO with clip range 0.1 and 3 updates an iteration, no baseline, no discount, no entropy bonus",
-        ),
-        (
-            "number_line/nano_reinforce",
-            ["rlft.baseline=batch", "rlft.gamma=0.5", "rlft.normalize_advantages=true"],
-            "REINFORCE, the batch's mean as the baseline, discount 0.5, advantages divided by their deviation, "
-            "no entropy bonus",
-        ),
-    ],
-)
-def test_an_objective_is_named_with_all_its_terms(recipe, overrides, words):
-    assert objective(load_recipe(recipe, overrides)) == words
+def test_an_objective_is_named_with_all_its_terms():
+    ppo = load_recipe("dangerous_taxi/nano_paper_objective", ["rlft.terms.ppo={epsilon: 0.1}", "rlft.num_iterations=3"])
+    assert objective(ppo) == (
+        "PPO with clip range 0.1 and 3 updates an iteration, no baseline, no discount, no entropy bonus"
+    )
+    changes = ["rlft.baseline=batch", "rlft.gamma=0.5", "rlft.normalize_advantages=true"]
+    assert objective(load_recipe("number_line/nano_reinforce", changes)) == (
+        "REINFORCE, the batch's mean as the baseline, discount 0.5, advantages divided by their deviation, "
+        "no entropy bonus"
+    )
 
 
 @pytest.mark.parametrize("env", ["dangerous_taxi", "auto_explore", "alfworld"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,13 +9,9 @@ from pathlib import Path
 
 import auto_explore
 import pytest
+from arm_runs import cells, write_run
 from arms import Arm
-from auto_explore import (
-    ARMS,
-    REFLECT,
-    company,
-    packages,
-)
+from auto_explore import ARMS, REFLECT, company, packages
 from records import chose, turn_of
 
 from reflectrl.config import dump_recipe, load_recipe
@@ -26,7 +21,7 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.record import Header, write_trajectories
-from reflectrl.rollout.results import summarise, write_results
+from reflectrl.rollout.results import summarise
 
 ROWS = (
     ("random", "none"),
@@ -44,47 +39,22 @@ def episode(depth: int, actions: Sequence[str], *, success: bool) -> Trajectory:
     return Trajectory(Task(f"d{depth}/shop/a#1"), 0, turns, success, not success, success)
 
 
-PLAYED = (
-    episode(1, ["cat README.md", "cd people", "cat README.md", "id README.md"], success=True),
-    episode(1, ["id README.md"], success=False),
-    episode(5, ["cd people"], success=False),
-)
-
-
-def write_run(arm: Arm, seed: int, dataset: Path, played: Sequence[Trajectory]) -> None:
-    """An evaluated run, in which everybody played the same."""
-    run = arm.folder(seed)
-    run.mkdir(parents=True)
-    header = Header("auto_explore", {}, PromptFormat())
-    for policy, reflections in ROWS:
-        write_trajectories(run / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, played)
-    modes = ("sampled", "greedy")
-    write_results(run / "eval.jsonl", [summarise(*row, mode, "test", played) for row in ROWS for mode in modes])
-    took = {"sft": 60, "rlft": 90 + 60 * seed}
-    ledger = {stage: {"done": True, "inputs": {}, "cpu_seconds": seconds} for stage, seconds in took.items()}
-    (run / "stages.json").write_text(json.dumps(ledger))
-    (run / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_steps": 1234}\n')
-    (run / "recipe.yaml").write_text(dump_recipe(load_recipe("auto_explore/nano")))
-    shutil.copytree(dataset, run / "dataset")
-
-
-def cells(text: str) -> dict[str, list[str]]:
-    """The lines of a table but its heads, by their first cell."""
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {first: rest for first, *rest in lines if "success %" not in rest}
-
-
 def test_the_company_s_tables_hold_every_arm_and_the_walkers_on_the_same_tasks(dataset, tmp_path):
     tested = (episode(0, ["id f4.md"], success=True), episode(2, ["cd people"], success=False))
+    header, modes = Header("auto_explore", {}, PromptFormat()), ("sampled", "greedy")
+    rows = [summarise(*row, mode, "test", tested) for row in ROWS for mode in modes]
     for arm in ARMS:
-        write_run(replace(arm, runs=tmp_path), 0, dataset, tested)
+        run = write_run(replace(arm, runs=tmp_path).folder(0), "auto_explore/nano", rows)
+        shutil.copytree(dataset, run / "dataset")
+        for policy, reflections in ROWS:
+            write_trajectories(run / "trajectories" / f"eval-{policy}-{reflections}-sampled.jsonl", header, tested)
     text, more = company([0], tmp_path)
-    rows = cells(text)
-    assert len(rows) == 14
+    table = cells(text)
+    assert len(table) == 14
     # of the two test questions, the walker answers the shelf's in 5 steps and the shop's in 11
-    assert rows["breadth first, as many steps"] == ["100", "100", "100", "100", "-", "8.0", "4.0", "-", "-"]
-    assert rows["names that stand in the question"][:2] == ["0", "0"]  # the questions name no file
-    assert rows["**Reflect-RL**"][-2:] == ["2.5", "1,234"]
+    assert table["breadth first, as many steps"] == ["100", "100", "100", "100", "-", "8.0", "4.0", "-", "-"]
+    assert table["names that stand in the question"][:2] == ["0", "0"]  # the questions name no file
+    assert table["**Reflect-RL**"][-2:] == ["2.5", "1,234"]
     assert more.count("### Depth") == 2
 
 

@@ -6,15 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine_prompts import NANO, nano, set_up
+from engine_prompts import nano, set_up
 from engine_sides import asks, iteration, plain_reflector, policy, reflector, tree_update
-from plain import (
-    PlainPolicy,
-    PlainReflector,
-    bucketed_update,
-    padded_update,
-    plain_update,
-)
+from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, plain_update
 
 from reflectrl.config.rlft import PPOTerm, Term, Terms
 from reflectrl.engine.head import add_choice_head
@@ -26,7 +20,7 @@ from reflectrl.rollout import rollout
 PPO = Terms(ppo=PPOTerm(epsilon=0.2), entropy=Term(coef=0.05))
 
 
-@pytest.fixture(scope="module", params=NANO)
+@pytest.fixture(scope="module", params=["dangerous_taxi/nano", "alfworld/nano"])  # short menus and long ones
 def played(request):
     """A scene, its steps, and a model that is far from uniform."""
     short = ["env.options.horizon=8", *(["env.options.count=8"] if request.param.startswith("alfworld") else [])]
@@ -41,14 +35,6 @@ def played(request):
         yield scene, episodes, reader
 
 
-def policy_views_of(episodes):
-    return [step.policy for episode in episodes for step in episode]
-
-
-def draws(views):
-    return [(number + 0.5) / len(views) for number in range(len(views))]
-
-
 def gradients(reader, update, *arguments, **options):
     """Loss and gradients of an update that leaves the weights alone."""
     optimizer = torch.optim.SGD(reader.model.parameters(), lr=0.0)
@@ -58,8 +44,9 @@ def gradients(reader, update, *arguments, **options):
 
 def test_all_updates_have_the_same_gradients(played):
     _, episodes, reader = played
-    views = policy_views_of(episodes)
-    old = iter(LMPolicy(reader.model, reader.encoder).act(views, draws(views)))
+    views = [step.policy for episode in episodes for step in episode]
+    draws = [(number + 0.5) / len(views) for number in range(len(views))]
+    old = iter(LMPolicy(reader.model, reader.encoder).act(views, draws))
     each = [
         [replace(step.sample, decision=replace(step.sample.decision, logprob=next(old).logprob)) for step in episode]
         for episode in episodes
@@ -87,25 +74,16 @@ def test_all_updates_have_the_same_gradients(played):
 
 def test_plain_players_play_the_episodes_that_players_of_the_library_play(played):
     scene, _, reader = played
-    episodes = scene.episodes(3)
-    spoken = {"max_new_tokens": 6, "temperature": 1.0}
-    eos = [reader.tokenizer.eos_token_id]
-    envs = scene.envs(2)
-    found = rollout(
-        envs[:1],
-        episodes,
-        policy=PlainPolicy(reader.model, reader.encoder, reader.label_ids),
-        seats=reflecting(PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, **spoken)),
-        layout=scene.layout,
-    )
-    wanted = rollout(
-        envs,
-        episodes,
-        policy=LMPolicy(reader.model, reader.encoder),
-        seats=reflecting(
-            LMReflector(reader.model, reader.tokenizer, max_length=reader.model.config.n_positions, **spoken)
-        ),
-        layout=scene.layout,
+    spoken, eos = {"max_new_tokens": 6, "temperature": 1.0}, [reader.tokenizer.eos_token_id]
+    plain = PlainPolicy(reader.model, reader.encoder, reader.label_ids)
+    plain_speaker = PlainReflector(reader.model, reader.tokenizer, reader.encoder, ends=eos, **spoken)
+    speaker = LMReflector(reader.model, reader.tokenizer, max_length=reader.model.config.n_positions, **spoken)
+    found, wanted = (
+        rollout(envs, scene.episodes(3), policy=player, seats=reflecting(said_by), layout=scene.layout)
+        for envs, player, said_by in (
+            (scene.envs(1), plain, plain_speaker),
+            (scene.envs(2), LMPolicy(reader.model, reader.encoder), speaker),
+        )
     )
     assert [whole.actions for whole in found] == [whole.actions for whole in wanted]
     assert [[turn.reflection for turn in whole.turns] for whole in found] == [

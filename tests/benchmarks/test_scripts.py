@@ -31,9 +31,9 @@ def test_every_script_tells_its_options(name, monkeypatch, capsys):
 
 
 def test_faults_and_a_kill_lose_nothing_and_double_nothing():
-    found = measure(calls=120, share=0.3, kills=1, seed=1, in_flight=8)
+    found = measure(calls=60, share=0.3, kills=1, seed=1, in_flight=8)
     assert (found.rejected, found.lost, found.doubled, found.wrong) == (0, 0, 0, 0)
-    assert (found.calls, found.kills) == (120, 1)
+    assert (found.calls, found.kills) == (60, 1)
     assert found.requests == found.calls + found.faults + found.bad_replies + found.asked_again
 
 
@@ -75,4 +75,5 @@ def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
 def test_products_and_the_memory_that_is_held_at_the_peak_are_counted():
     left, right = torch.ones(3, 5), torch.ones(5, 7)
     assert flops(lambda: left @ right) == 2 * 3 * 5 * 7
-    assert 28 * MEGABYTE < memory_growth(lambda: torch.ones(32 * MEGABYTE // 4)) < 48 * MEGABYTE
+    # more than 32 MB, which malloc always asks the system for
+    assert 60 * MEGABYTE < memory_growth(lambda: torch.ones(64 * MEGABYTE // 4)) < 80 * MEGABYTE

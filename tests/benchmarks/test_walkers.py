@@ -31,62 +31,27 @@ def walk(dataset):
 
 def test_upper_folders_are_read_first_and_every_command_takes_a_step(walk):
     search, commands = walk("people/leave/athens.md")
-    assert commands == [
-        "cat README.md",
-        "cd people",
-        "cat pay.md",
-        "cd ..",
-        "cd stock",
-        "cat 'green beans.md'",
-        "cd ..",
-        "cd people",
-        "cd leave",
-        "cat athens.md",
-        "id athens.md",
-    ]
+    assert commands[:6] == ["cat README.md", "cd people", "cat pay.md", "cd ..", "cd stock", "cat 'green beans.md'"]
+    assert commands[6:] == ["cd ..", "cd people", "cd leave", "cat athens.md", "id athens.md"]
     assert search == Search(success=True, steps=11, files_opened=4)
-
-
-@pytest.mark.parametrize(("horizon", "found"), [(11, True), (10, False)])
-def test_the_horizon_ends_a_search_in_the_midst(walk, horizon, found):
-    search, _ = walk("people/leave/athens.md", horizon=horizon)
-    assert search == Search(found, horizon, 4)
+    for horizon, found in ((11, True), (10, False)):
+        assert walk("people/leave/athens.md", horizon=horizon)[0] == Search(found, horizon, 4)
 
 
 def test_a_large_folder_is_read_by_its_ranges(walk):
     search, commands = walk("f4.md", page=2)
-    assert commands == [
-        "ls f1.md..f2.md",
-        "cat f1.md",
-        "cat f2.md",
-        "ls",
-        "ls f3.md..f5.md",
-        "ls f3.md..f3.md",
-        "cat f3.md",
-        "ls",
-        "ls f3.md..f5.md",
-        "ls f4.md..f5.md",
-        "cat f4.md",
-        "id f4.md",
-    ]
+    assert commands[:5] == ["ls f1.md..f2.md", "cat f1.md", "cat f2.md", "ls", "ls f3.md..f5.md"]
+    assert commands[5:9] == ["ls f3.md..f3.md", "cat f3.md", "ls", "ls f3.md..f5.md"]
+    assert commands[9:] == ["ls f4.md..f5.md", "cat f4.md", "id f4.md"]
     assert search.success
 
 
-def test_the_score_is_okapi_s():
-    """By hand: equal lengths of four words, so that one occurrence weighs idf / (1 + 1.2)."""
-    texts = {"x1": "beans tea milk", "x2": "roast roast roast", "x3": "water water water"}
-    idf = 0.9808  # ln(1 + 2.5 / 1.5), of a word in one of three files
-    scores = {file: BM25(texts)._score(file, frozenset({"beans", "roast"})) for file in texts}
-    assert scores == pytest.approx({"x1": idf / 2.2, "x2": idf * 3 / 4.2, "x3": 0.0}, abs=1e-4)
-
-
-def test_words_of_the_path_rank_short_files_first_and_equal_ones_by_path():
+def test_okapi_s_score_counts_words_of_the_path_too_and_ranks_equal_files_by_path():
     texts = {"b": "tea", "a": "tea", "long": "tea and many more words than that", "people/sick_notes.md": "milk"}
     assert BM25(texts).ranking("tea") == ["a", "b", "long", "people/sick_notes.md"]
     assert BM25(texts).ranking("sick notes")[0] == "people/sick_notes.md"
-
-
-# ---- without reading -------------------------------------------------------------------------------------------------
+    equally_long = {"x1": "beans tea milk", "x2": "roast roast roast", "x3": "water water water"}
+    assert BM25(equally_long).ranking("beans and roast") == ["x2", "x1", "x3"]  # 3 / 4.2 against 1 / 2.2
 
 
 def test_the_file_that_ranks_first_is_walked_to_and_named(dataset):
