@@ -10,29 +10,6 @@ from reflectrl.prompts import Menu, Prompt, PromptFormat
 
 MENU = Menu(("0", "1"), ("go", "wait"))
 PROMPT = Prompt("Rules.\n", ("Past: go\n", "Past: wait\n", "Past: go\n"), f"State.\n{MENU.text}Action:\n", MENU)
-
-
-def test_the_text_is_head_history_tail():
-    assert PROMPT.text == "Rules.\nPast: go\nPast: wait\nPast: go\nState.\n0. go\n1. wait\nAction:\n"
-
-
-def test_a_prompt_that_fits_stays_as_it_is():
-    assert PROMPT.fit(len, len(PROMPT.text)) is PROMPT
-
-
-@pytest.mark.parametrize("lines", [0, 1, 2])
-def test_a_long_prompt_loses_its_oldest_history_first_and_as_little_as_possible(lines):
-    kept = PROMPT.history[len(PROMPT.history) - lines :]
-    limit = len("Rules.\n" + "".join(kept) + PROMPT.tail)
-    fitted = PROMPT.fit(len, limit)
-    assert (fitted.head, fitted.history, fitted.tail, fitted.menu) == (PROMPT.head, kept, PROMPT.tail, MENU)
-
-
-def test_the_count_of_the_caller_decides():
-    words = PROMPT.fit(lambda text: len(text.split()), len(PROMPT.text.split()) - 1)
-    assert words.history == PROMPT.history[1:]
-
-
 LONG = policy_prompt_of(
     PromptFormat("Rules.", history=2),
     Observation("The path so far: " + "north, " * 20 + "here.", MENU.actions, task="Find it."),
@@ -47,16 +24,28 @@ def fitted(limit):
     return LONG.fit(len, limit).text
 
 
+def test_a_prompt_loses_its_oldest_history_first_and_no_more_than_the_callers_count_demands():
+    assert PROMPT.text == "Rules.\nPast: go\nPast: wait\nPast: go\nState.\n0. go\n1. wait\nAction:\n"
+    assert PROMPT.fit(len, len(PROMPT.text)) is PROMPT
+    for lines in range(3):
+        kept = PROMPT.history[3 - lines :]
+        limit = len("Rules.\n" + "".join(kept) + PROMPT.tail)
+        assert PROMPT.fit(len, limit) == replace(PROMPT, history=kept)
+    words = PROMPT.fit(lambda text: len(text.split()), len(PROMPT.text.split()) - 1)
+    assert words.history == PROMPT.history[1:]
+
+
 def test_without_history_the_middle_of_the_state_goes_and_a_mark_says_so():
     bare = len(replace(LONG, history=()).text)
     assert "[...]" not in fitted(bare)
-    for limit in range(bare - 1, bare - 100, -1):
+    for limit in range(bare - 1, bare - 100, -7):
         text = fitted(limit)
         assert limit - 1 <= len(text) <= limit
         assert "Past:" not in text
         begin, end = text.split("[...]")
         assert LONG.text.startswith(begin.replace("Find it.\n", "Find it.\nPast: go\nPast: wait\n"))
         assert LONG.text.endswith(end)
+        assert replace(LONG).fit(len, limit).text == text  # decided by the prompt alone
     assert fitted(bare - 142).startswith("Rules.\nFind it.\nThe path[...], here.\nReflection: Good. The path is very")
 
 
@@ -67,24 +56,16 @@ def test_then_the_end_of_the_reflection_then_the_ends_of_actions():
     assert steps[-1] == LONG.shortest.text == SHORTEST
 
 
-def test_a_prompt_that_fits_nowhere_is_refused_with_the_numbers():
-    with pytest.raises(InvalidInput) as caught:
-        LONG.fit(len, len(SHORTEST) - 1)
-    assert str(caught.value).startswith(
-        f"a prompt with a menu of 2 actions has {len(SHORTEST)} tokens without anything that may be cut, but the model "
-        f"takes {len(SHORTEST) - 1};"
-    )
-
-
-def test_a_text_without_parts_is_never_cut():
-    with pytest.raises(InvalidInput, match="a prompt has 12 tokens without anything that may be cut"):
-        Prompt("", ("Past: go\n",), "A long state").fit(len, 5)
-
-
-@pytest.mark.parametrize("limit", range(len(SHORTEST), 250, 7))
-def test_what_is_cut_is_decided_by_the_prompt_alone(limit):
-    again = replace(LONG)
-    assert again.fit(len, limit).text == fitted(limit)
+@pytest.mark.parametrize(
+    ("prompt", "limit", "facts"),
+    [
+        (LONG, len(SHORTEST) - 1, f"2 actions.* {len(SHORTEST)} tokens.*takes {len(SHORTEST) - 1};"),
+        (Prompt("", ("Past: go\n",), "A long state"), 5, "12 tokens"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_without_all_that_may_be_cut_is_refused(prompt, limit, facts):
+    with pytest.raises(InvalidInput, match=facts):
+        prompt.fit(len, limit)
 
 
 def test_equal_prompts_are_one_cache_key():

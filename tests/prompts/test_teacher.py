@@ -1,98 +1,78 @@
+"""Teachers' chats, and the checks that keep hidden knowledge out of their reflections."""
+
 from __future__ import annotations
 
 import pytest
 
 from reflectrl.core import Hints, Observation
-from reflectrl.core.chat import BadReply
+from reflectrl.core.chat import BadReply, Messages
 from reflectrl.prompts import Menu, PromptFormat, TeacherPrompts
+from reflectrl.prompts.chat import read_label
+from reflectrl.prompts.discretion import claims, leaks
 from reflectrl.prompts.teacher import read_discreet, read_honest
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.views import State, View, view
 
-HERE = Observation("A hall.", ("go east", "go west"))
-MENU = Menu(("0", "1"), HERE.actions)
-LAYOUT = PromptFormat(history=1)
-
-
-def seen(observation, past=()):
-    return view("reflector", LAYOUT, State(observation, tuple(past)))
-
-
+HALL = Observation("A hall.", ("go east", "go west"), task="Find the door.")
 PROMPTS = TeacherPrompts("Find the exit.")
-SHOWN = f"Past: none\n{HERE.text}\nReflection:"
-HINTS = Hints("go east", "Good. The exit is near.", "The best next action is: go east. The exit is near.")
+SHOWN = "Past: none\nA hall.\nReflection:"
 
 
-def said(chat: list[dict[str, str]], role: str) -> str:
+def seen(*past: str) -> View:
+    return view("reflector", PromptFormat(history=1), State(HALL, past))
+
+
+def said(chat: Messages, role: str) -> str:
     return "\n".join(message["content"] for message in chat if message["role"] == role)
 
 
-def test_a_reflection_is_asked_without_the_menu() -> None:
-    chat = PROMPTS.reflect(seen(HERE, ("go north", "go south")))
-    assert [message["role"] for message in chat] == ["system", "user"]
-    assert said(chat, "system").endswith("Find the exit.")
-    assert said(chat, "user").startswith("Past: go south\nA hall.\n")
-    assert "50 words" in said(chat, "user")
-    assert "go east" not in said(chat, "user")
+# ---- chats -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_teacher_sees_as_much_of_the_past_as_the_players() -> None:
-    assert "go north" not in said(PROMPTS.reflect(seen(HERE, ("go north", "go south"))), "user")
-
-
-def test_the_teacher_reads_the_task_before_the_past() -> None:
-    asked = Observation("A hall.", ("go",), task="Find the door.")
-    chat = TeacherPrompts("").reflect(seen(asked, ["go"]))
-    assert chat[1]["content"].startswith("Find the door.\nPast: go\nA hall.\n")
-
-
-def test_the_choice_is_a_second_turn_of_the_same_chat() -> None:
-    first = PROMPTS.reflect(seen(HERE, ()))
-    chat = PROMPTS.choose(first, "East looks bright.", MENU)
+def test_a_reflection_is_asked_in_view_of_what_the_players_see_and_then_a_choice_from_the_menu() -> None:
+    first = PROMPTS.reflect(seen("go north", "go south"))
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert said(first, "system").endswith("Find the exit.")
+    assert said(first, "user").startswith("Find the door.\nPast: go south\nA hall.\n")
+    assert not any(hidden in said(first, "user") for hidden in ("go east", "go north"))
+    chat = PROMPTS.choose(first, "East looks bright.", Menu(("0", "1"), HALL.actions))
     assert chat[:2] == first
     assert chat[2] == {"role": "assistant", "content": "East looks bright."}
     assert chat[3]["content"].startswith("0. go east\n1. go west\n")
 
 
 def test_a_spoiler_comes_with_the_order_to_keep_it() -> None:
-    plain, told = PROMPTS.reflect(seen(HERE, ())), PROMPTS.reflect(seen(HERE, ()), spoiler="The key is in the vase.")
-    assert "private" not in said(plain, "system")
-    assert "never quote the note" in said(told, "system")
-    assert "Private note: The key is in the vase." in said(told, "user")
+    plain, spoiled = PROMPTS.reflect(seen()), PROMPTS.reflect(seen(), spoiler="The key is in the vase.")
+    assert "note" not in said(plain, "system")
+    assert "never quote the note" in said(spoiled, "system")
+    assert "Private note: The key is in the vase." in said(spoiled, "user")
 
 
 def test_only_a_known_mistake_is_called_one() -> None:
-    asked = {
-        known: said(PROMPTS.reflect(seen(HERE, ("go west",)), mistaken=known), "user") for known in (True, None, False)
-    }
-    assert "The last action was a mistake. " in asked[True]
-    assert "The last action may have been a mistake. " in asked[None]
-    assert all("recover" in asked[known] for known in (True, None))
+    asked = {known: said(PROMPTS.reflect(seen("go west"), mistaken=known), "user") for known in (True, None, False)}
+    assert "was a mistake" in asked[True]
+    assert "may have been a mistake" in asked[None]
     assert "mistake" not in asked[False]
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "The best next action is: go east. The exit is near.",
-        "The best next action is go east!",
-        "I see: the BEST  next\naction is: go east, so be it.",
-        "The private note says so.",
-    ],
-)
-def test_a_reply_that_repeats_the_spoiler_is_refused(reply: str) -> None:
-    with pytest.raises(BadReply, match="repeats the private note"):
-        read_discreet(reply, HINTS, HERE.actions, SHOWN)
+LABELS = Menu(("0", "1", "2", "3"), ("cat 'a b.md'", "turn left.", "use (lamp)", "turn left"))
 
 
-@pytest.mark.parametrize("reply", ["The exit is near.", "I should go east."])
-def test_what_is_public_may_be_said(reply: str) -> None:
-    assert read_discreet(reply, HINTS, HERE.actions, SHOWN) == reply
+@pytest.mark.parametrize("around", ["{}", "`{}`", "**{}**.", '"{}"\n', "({})", " [{}] "])
+def test_a_label_or_a_whole_line_is_read_whatever_signs_its_action_ends_with(around: str) -> None:
+    for place, line in enumerate(LABELS.text.splitlines()):
+        assert read_label(around.format(line), LABELS) == place
+        assert read_label(around.format(LABELS.labels[place]), LABELS) == place
 
 
-def test_a_spoiler_that_is_only_an_action_may_be_planned() -> None:
-    assert read_discreet("I go east.", Hints("go east", None, "go east"), HERE.actions, SHOWN) == "I go east."
+@pytest.mark.parametrize("reply", ["", "...", "4", "-1", "turn left", "1. turn right.", "0 or 1", "0\n1", "I choose 1"])
+def test_anything_else_is_no_label(reply: str) -> None:
+    with pytest.raises(BadReply, match="0, 1, 2, 3"):
+        read_label(reply, LABELS)
 
 
+# ---- discretion ------------------------------------------------------------------------------------------------------
+
+HINTS = Hints("go east", "Good. The exit is near.", "The best next action is: go east. The exit is near.")
 FILE = Hints(
     "cd serving",
     "The file is further down.",
@@ -102,30 +82,78 @@ FILE = Hints(
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("hints", "reply"),
     [
-        "I know the answer is /serving/wire.py.",
-        "The best next action is cd serving.",
-        "The optimal move is cd serving, as I was told in the note.",
-        "According to the hidden information I should move south.",
-        "5 actions are left at best.",
-        "It must be in serving.",
-        "Look for WIRE.",
+        (HINTS, "The best next action is: go east. The exit is near."),
+        (HINTS, "I see: the BEST  next\naction is: go east, so be it."),
+        (HINTS, "The private note says so."),
+        (FILE, "I know the answer is /serving/wire.py."),
+        (FILE, "The optimal move is cd serving, as I was told in the note."),
+        (FILE, "According to the hidden information I should move south."),
+        (FILE, "It must be in serving."),
+        (FILE, "Look for WIRE."),
     ],
 )
-def test_neither_a_hidden_word_nor_a_claim_to_know_more_gets_through(reply: str) -> None:
-    with pytest.raises(BadReply, match=r"repeats the private note|Do not say '.+', which is more than the player"):
-        read_discreet(reply, FILE, ("cd serving", "cd docs"), SHOWN)
+def test_neither_the_spoiler_nor_a_secret_nor_a_claim_to_know_more_gets_through(hints: Hints, reply: str) -> None:
+    with pytest.raises(BadReply):
+        read_discreet(reply, hints, HALL.actions, SHOWN)
 
 
-@pytest.mark.parametrize("reply", ["It must be in serving.", "Look for WIRE."])
-def test_a_word_that_is_shown_is_not_hidden(reply: str) -> None:
-    shown = "Here: serving/ wire.py"
-    assert read_discreet(reply, FILE, ("cd serving", "cd docs"), shown) == reply
+@pytest.mark.parametrize(
+    ("hints", "reply", "shown"),
+    [
+        (HINTS, "The exit is near.", SHOWN),  # public
+        (HINTS, "I should go east.", SHOWN),
+        (Hints("go east", None, "go east"), "I go east.", SHOWN),  # the spoiler is only an action
+        (FILE, "It must be in serving.", "Here: serving/ wire.py"),  # shown
+        (FILE, "Look for WIRE.", "Here: serving/ wire.py"),
+    ],
+)
+def test_words_that_are_public_shown_or_an_action_may_be_said(hints: Hints, reply: str, shown: str) -> None:
+    assert read_discreet(reply, hints, HALL.actions, shown) == reply
 
 
 def test_a_teacher_without_a_note_is_not_to_claim_knowledge_either() -> None:
-    assert "never call an action optimal or the best" in said(PROMPTS.reflect(seen(HERE, ())), "system")
     assert read_honest("I should\ngo east.", SHOWN) == "I should go east."
-    with pytest.raises(BadReply, match="Do not say 'best move', which is more"):
+    with pytest.raises(BadReply, match="'best move'"):
         read_honest("East is the best move.", SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("reflection", "found"),
+    [
+        ("The optimal, even OPTIMALLY chosen way was suboptimal.", ["optimal", "optimally", "suboptimal"]),
+        ("East is the best next\nmove; the best\u00a0action.", ["best next move", "best action"]),
+        ("Three steps at best. 5 actions are left.", ["at best", "5 actions are left"]),
+        ("I know the right answer", ["i know the right answer"]),
+        ("We already know the solution", ["we already know the solution"]),
+        ("the hidden information, some private facts", ["hidden information", "private facts"]),
+        ("As your note said. A spoiler!", ["your note", "spoiler"]),
+        ("I was told to go east", ["was told"]),
+        ("according to the oracle", ["according to the oracle"]),
+        ("I am optimistic. The bestseller is in the notebook.", []),
+        ("Note that the taxi is two steps left of the passenger.", []),
+        ("I know the passenger waits in the north; the best I can do is to go there.", []),
+        ("The answer may be in the docs folder.", []),
+    ],
+)
+def test_claims_to_know_more_than_a_player_are_found(reflection: str, found: list[str]) -> None:
+    assert list(claims(reflection, "A hall.")) == found
+    assert claims(reflection, reflection) == ()  # the state itself may say so
+
+
+@pytest.mark.parametrize(
+    ("secret", "reflection", "shown", "leaked"),
+    [
+        ("wire", "Wire is further down.", "Folder: /", True),
+        ("wire", "Wire is further down.", "Question: what goes over the WIRE?", False),
+        ("wire", "The wireless set is further down.", "Folder: /", False),
+        ("rl_finetune", "rl finetune is here", "Folder: /", True),
+        ("rl_finetune", "finetune is here", "Folder: /", False),
+        ("tomato 1", "tomato 1 is in fridge 1", "tomato 12, tomato 3", True),
+        ("tomato 1", "tomato 1 is in fridge 1", "> open fridge 1\nyou see a tomato 1.", False),
+        ("!", "Good!", "", False),
+    ],
+)
+def test_secrets_are_compared_word_by_word(secret: str, reflection: str, shown: str, leaked: bool) -> None:
+    assert leaks(reflection, shown, [secret]) == ((secret,) if leaked else ())

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,25 +64,23 @@ class Server:
         return self.ready.rpartition(" ")[2].strip()
 
 
-@contextlib.contextmanager
-def served(run: Path, log: Path, *options: str) -> Iterator[Server]:
-    arguments = ("serve", str(run), "--port", "0", "--api-key-env", "SERVE_KEY", *options)
+@pytest.fixture(scope="module")
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that all tests ask; after them it ends by SIGINT and has written nothing about any request."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    arguments = ("serve", str(run), "--port", "0", "--api-key-env", "SERVE_KEY", "--max-body", "4000")
     process = WarmProcess(log, command_line, *arguments, env={"SERVE_KEY": KEY})
     try:
         while "\n" not in (said := log.read_text() if log.exists() else ""):
             assert process.poll() is None, said
             time.sleep(0.02)
         yield Server(process, said)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+        assert process.said == said
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-@pytest.fixture(scope="module")
-def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with served(run, tmp_path_factory.mktemp("server") / "log", "--max-body", "4000") as server:
-        yield server
+            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +125,7 @@ def refusal(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["message"]
 
 
-def play(ask: Callable[[dict[str, Any]], dict[str, Any]], task_number: int, seed: int) -> list[dict[str, Any]]:
+async def play(client: httpx2.AsyncClient, task_number: int, seed: int) -> list[dict[str, Any]]:
     """The replies to the states of one episode."""
     env = NumberLine(size=8)
     env.reset(seed=seed, options={"task": env.tasks("test")[task_number]})
@@ -137,7 +135,7 @@ def play(ask: Callable[[dict[str, Any]], dict[str, Any]], task_number: int, seed
     while not over:
         seen = env.observation
         state = {"observation": seen.text, "actions": list(seen.actions), "task": seen.task, "history": history}
-        replies.append(ask({**state, "seed": seed}))
+        replies.append((await client.post("/act", json={**state, "seed": seed})).raise_for_status().json())
         history.append(replies[-1]["action"])
         _, _, terminated, truncated, _ = env.step(history[-1])
         over = terminated or truncated
@@ -164,23 +162,18 @@ def assert_same(replies: Sequence[dict[str, Any]], played: Trajectory) -> None:
 # ---- both players ----------------------------------------------------------------------------------------------------
 
 
-def test_an_episode_over_http_is_the_episode_of_a_rollout(run: Path, client: httpx2.Client) -> None:
-    replies = play(lambda state: client.post("/act", json=state).raise_for_status().json(), 0, seed=0)
-    assert_same(replies, play_here(run, 0, 0, greedy=True))
+@pytest.mark.parametrize("greedy", [True, False])
+def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path, greedy: bool) -> None:
+    async def ask() -> tuple[dict[int, list[dict[str, Any]]], set[int]]:
+        async with in_process(load_served_agent(run, greedy=greedy)) as client:
+            played = {seed: await play(client, 1, seed) for seed in (3, 4)}
+            return played, {(await client.post("/act", json=STATE)).json()["index"] for _ in range(40)}
 
-
-def test_a_drawn_episode_is_that_of_a_rollout_with_the_same_seed(run: Path) -> None:
-    drawing = load_served_agent(run, greedy=False)
-
-    def ask(state: dict[str, Any]) -> dict[str, Any]:
-        reply: dict[str, Any] = request(drawing, "/act", json=state).json()
-        return reply
-
-    drawn = {seed: play(ask, 1, seed) for seed in (3, 4)}
-    for seed, replies in drawn.items():
-        assert_same(replies, play_here(run, 1, seed, greedy=False))
-    assert len({tuple(reply["action"] for reply in replies) for replies in drawn.values()}) == 2
-    assert {ask(STATE)["index"] for _ in range(40)} == {0, 1}  # without a seed, each draws anew
+    played, chosen = asyncio.run(ask())
+    for seed, replies in played.items():
+        assert_same(replies, play_here(run, 1, seed, greedy=greedy))
+    paths = {tuple(reply["action"] for reply in replies) for replies in played.values()}
+    assert (len(paths), len(chosen)) == ((1, 1) if greedy else (2, 2))  # without a seed, each request draws
 
 
 def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> None:
@@ -194,10 +187,10 @@ def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> No
     assert own[0]["probabilities"] == pytest.approx(own[1]["probabilities"], abs=1e-5)
 
 
-def test_thirty_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> None:
-    states = [{**STATE, "observation": f"Number {n % 8}, target {(n * 5 + 1) % 8}."} for n in range(30)]
+def test_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> None:
+    states = [{**STATE, "observation": f"Number {n % 8}, target {(n * 5 + 1) % 8}."} for n in range(16)]
     alone = [client.post("/act", json=state).json() for state in states]
-    with ThreadPoolExecutor(30) as crowd:
+    with ThreadPoolExecutor(16) as crowd:
         together = list(crowd.map(lambda state: client.post("/act", json=state).json(), states))
     for one, other in zip(alone, together, strict=True):
         assert (one["reflection"], one["action"]) == (other["reflection"], other["action"])
@@ -276,28 +269,23 @@ CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2
         ({"n": 2}, 400, "n above 1"),
         ({"temperature": 0.5}, 400, "temperature=0.5"),
         ({"model": "gpt-4o"}, 404, "'gpt-4o'"),
-        ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
         ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
         ({"messages": [{"content": "x"}]}, 400, "'messages.0.role'"),
         ({"messages": [{"role": "user", "content": "1 2 " * 300}]}, 400, "tokens"),
         ({"max_tokens": 0}, 400, "'max_tokens'"),
         ({"tools": []}, 400, "'tools'"),
         ({"messages": ["x"]}, 400, "'messages.0' should be an object."),
-        *(
-            ({"messages": [{"role": "user", "content": content}]}, 400, f"'messages.0.content{fact}.")
-            for content, fact in (
-                (5, "' should be a valid string or should be a valid list"),
-                ([5], ".0' should be an object"),
-                ([{"type": "text"}], ".0.text' is missing"),
-                ([{"type": "text", "text": 5}], ".0.text' should be a valid string"),
-                ([{"type": "text", "text": "x", "a[b]": 5}], ".0.a[b]' is unknown"),
-            )
+        ({"messages": [{"role": "user", "content": 5}]}, 400, "should be a valid string or should be a valid list"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            400,
+            "'messages.0.content.0.text' is missing",
         ),
+        ({"messages": [{"role": "user", "content": [{"type": "t", "text": "", "a[b]": 5}]}]}, 400, "content.0.a[b]'"),
     ],
 )
-def test_a_chat_that_cannot_be_had_is_refused(
-    change: dict[str, Any], status: int, fact: str, client: httpx2.Client
-) -> None:
+def test_an_invalid_chat_is_refused(change: dict[str, Any], status: int, fact: str, client: httpx2.Client) -> None:
     found = refusal(client.post("/v1/chat/completions", json={**CHAT, **change}))
     assert found[0] == status
     assert fact in found[1]
@@ -321,16 +309,12 @@ def test_a_chat_that_cannot_be_had_is_refused(
         ({"x" * 100: 1}, f"'{'x' * 60}'"),
     ],
 )
-def test_a_state_that_cannot_be_played_is_refused(change: dict[str, Any], fact: str, client: httpx2.Client) -> None:
+def test_an_invalid_state_is_refused(change: dict[str, Any], fact: str, client: httpx2.Client) -> None:
     found = refusal(client.post("/act", json={**STATE, **change}))
     assert found[0] == 422
     assert fact in found[1]
-
-
-def test_a_state_with_a_long_text_is_played_as_in_an_episode(client: httpx2.Client) -> None:
-    done = client.post("/act", json={**STATE, "observation": "1 2 " * 300})
-    assert done.status_code == 200
-    assert done.json()["action"] in STATE["actions"]
+    long = client.post("/act", json={**STATE, "observation": "1 2 " * 300}).raise_for_status()
+    assert long.json()["action"] in STATE["actions"]  # a long text is cut, as in an episode
 
 
 BODIES = (
@@ -344,14 +328,11 @@ BODIES = (
 )
 
 
-def test_a_body_that_is_no_request_is_refused(client: httpx2.Client) -> None:
+def test_a_body_a_path_or_a_method_that_is_no_request_is_refused(client: httpx2.Client) -> None:
     for body in BODIES:
         status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
         assert status in (400, 422), body
         assert "Traceback" not in sentence
-
-
-def test_a_form_an_unknown_path_and_a_large_body_are_refused(client: httpx2.Client) -> None:
     form = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
     assert refusal(form)[0] == 422
     assert refusal(client.get("/nothing"))[0] == 404
@@ -413,21 +394,21 @@ def test_a_name_that_a_web_page_led_here_is_refused(
     assert request(service, "/act", **named).status_code == 421
 
 
-@pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", f"Basic {KEY}", KEY])
-def test_without_the_key_nothing_is_told(given: str, server: Server) -> None:
-    headers = {"authorization": given} if given else {}
-    with httpx2.Client(base_url=server.url, timeout=300, trust_env=False, headers=headers) as stranger:
-        for answer in (stranger.get("/health"), stranger.post("/act", json=STATE), stranger.get("/openapi.json")):
-            status, sentence = refusal(answer)
-            assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
-            assert KEY not in sentence
+def test_without_the_key_nothing_is_answered(server: Server) -> None:
+    for given in ("", "Bearer", f"Bearer {KEY}x", f"Basic {KEY}", KEY):
+        headers = {"authorization": given} if given else {}
+        with httpx2.Client(base_url=server.url, timeout=300, trust_env=False, headers=headers) as client:
+            for answer in (client.get("/health"), client.post("/act", json=STATE), client.get("/openapi.json")):
+                status, sentence = refusal(answer)
+                assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
+                assert KEY not in sentence
 
 
 # ---- time, and what breaks -------------------------------------------------------------------------------------------
 
 
 class SlowPolicy:
-    """Acts when it is told to; remembers how many it played together."""
+    """Acts when ``go`` is set; remembers how many it played together."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -435,7 +416,7 @@ class SlowPolicy:
         self.batches: list[int] = []
         self.error: Exception | None = None
 
-    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
         self.busy.set()
         self.go.wait(10)
         self.batches.append(len(views))
@@ -443,10 +424,7 @@ class SlowPolicy:
             raise self.error
         if any("long" in view.prompt.text for view in views):
             raise InvalidInput("one of them is too long.")
-        return [
-            chose(int(draw > 2), view.menu.actions[0], 0.0, 0.0, (1.0, 0.0))
-            for view, draw in zip(views, draws, strict=True)
-        ]
+        return [chose(0, view.menu.actions[0], 0.0, 0.0, (1.0, 0.0)) for view in views]
 
 
 def slow(service: ServedAgent, policy: SlowPolicy) -> ServedAgent:
@@ -454,24 +432,33 @@ def slow(service: ServedAgent, policy: SlowPolicy) -> ServedAgent:
     return replace(service, agent=replace(service.agent, policy=policy, seats=()), reflector=None)
 
 
-def test_who_comes_when_too_many_wait_is_told_to_come_again(service: ServedAgent) -> None:
+async def wait_for(client: httpx2.AsyncClient, waiting: int) -> None:
+    while (await client.get("/health")).json()["waiting"] < waiting:
+        await asyncio.sleep(0.01)
+
+
+def test_requests_that_wait_are_played_together_and_one_too_many_is_refused(service: ServedAgent) -> None:
+    policy = SlowPolicy()
+
     async def crowd() -> list[httpx2.Response]:
-        policy = SlowPolicy()
-        async with in_process(slow(service, policy), Bounds(max_waiting=3)) as client:
-            waiting = [asyncio.create_task(client.post("/act", json=STATE)) for _ in range(3)]
-            while (await client.get("/health")).json()["waiting"] < 3:
-                await asyncio.sleep(0.01)
+        async with in_process(slow(service, policy), Bounds(max_waiting=9)) as client:
+            states = [{**STATE, "observation": "long" if number == 3 else "short"} for number in range(9)]
+            asked = [asyncio.create_task(client.post("/act", json=states[0]))]
+            await asyncio.to_thread(policy.busy.wait)
+            asked += [asyncio.create_task(client.post("/act", json=state)) for state in states[1:]]
+            await wait_for(client, 9)
             late = await client.post("/act", json=STATE)
             policy.go.set()
-            return [late, *await asyncio.gather(*waiting), await client.post("/act", json=STATE)]
+            return [late, *await asyncio.gather(*asked), await client.post("/act", json=STATE)]
 
-    late, *answered = asyncio.run(crowd())
-    assert refusal(late)[0] == 503
-    assert late.headers["retry-after"] == "1"
-    assert [answer.status_code for answer in answered] == [200] * 4
+    late, *answers = asyncio.run(crowd())
+    assert (refusal(late)[0], late.headers["retry-after"]) == (503, "1")
+    assert [answer.status_code for answer in answers] == [200] * 3 + [422] + [200] * 6
+    assert refusal(answers[3])[1] == "one of them is too long."
+    assert policy.batches[:2] == [1, 8]
 
 
-def test_what_takes_too_long_is_told_so_and_what_nobody_waits_for_is_not_played(service: ServedAgent) -> None:
+def test_a_request_that_takes_too_long_is_refused_and_not_played_later(service: ServedAgent) -> None:
     policy = SlowPolicy()
 
     async def impatient() -> list[httpx2.Response]:
@@ -488,31 +475,11 @@ def test_what_takes_too_long_is_told_so_and_what_nobody_waits_for_is_not_played(
     assert policy.batches == [1, 1]  # of the five, only the one that was under way when its time was over
 
 
-def test_what_waits_is_played_together_and_nobody_suffers_for_another(service: ServedAgent) -> None:
-    policy = SlowPolicy()
-
-    async def crowd() -> list[httpx2.Response]:
-        async with in_process(slow(service, policy)) as client:
-            states = [{**STATE, "observation": "long" if number == 3 else "short"} for number in range(9)]
-            asked = [asyncio.create_task(client.post("/act", json=states[0]))]
-            await asyncio.to_thread(policy.busy.wait)
-            asked += [asyncio.create_task(client.post("/act", json=state)) for state in states[1:]]
-            while (await client.get("/health")).json()["waiting"] < 9:
-                await asyncio.sleep(0.01)
-            policy.go.set()
-            return list(await asyncio.gather(*asked))
-
-    answers = asyncio.run(crowd())
-    assert [answer.status_code for answer in answers] == [200] * 3 + [422] + [200] * 5
-    assert refusal(answers[3])[1] == "one of them is too long."
-    assert policy.batches[:2] == [1, 8]
-
-
 @pytest.mark.parametrize(
     ("error", "status", "fact"),
     [(WorkFailed("the endpoint is gone."), 502, "the endpoint is gone."), (KeyError("private"), 500, "log")],
 )
-def test_what_breaks_is_a_sentence_and_the_next_request_is_answered(
+def test_a_failure_is_a_sentence_and_the_next_request_is_answered(
     error: Exception, status: int, fact: str, service: ServedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = SlowPolicy()
@@ -537,7 +504,7 @@ def test_what_breaks_is_a_sentence_and_the_next_request_is_answered(
     assert models.json()["data"] == []
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(service: ServedAgent) -> None:
+def test_a_body_that_does_not_arrive_is_refused(service: ServedAgent) -> None:
     async def never() -> AsyncIterator[bytes]:
         yield b'{"observation":'
         await asyncio.sleep(30)
@@ -588,15 +555,36 @@ def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) 
     assert load_served_agent(run, "policy-sft").who == "small (policy after SFT)"
 
 
-def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.dumps(STATE)
+    head = f"POST /act HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     said: list[str] = []
+    answers: list[bytes] = []
+
+    def ask() -> None:
+        with socket.create_connection(("127.0.0.1", int(said[0].rpartition(":")[2])), timeout=300) as line:
+            line.sendall(f"{head}\r\n\r\n{body[:5]}".encode())
+            time.sleep(0.2)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            time.sleep(0.2)
+            line.sendall(body[5:].encode())
+            answers.append(b"".join(iter(lambda: line.recv(65536), b"")))
+
+    client = threading.Thread(target=ask)
 
     def ready(line: str) -> None:
         said.append(line)
-        signal.raise_signal(signal.SIGTERM)
+        client.start()
 
     serve(run, host="0.0.0.0", port=0, ready=ready)
+    client.join()
+    assert answers[0].startswith(b"HTTP/1.1 200 ")
     assert "http://0.0.0.0:" in said[0]
     warning = capsys.readouterr().err
     assert "0.0.0.0" in warning
@@ -604,27 +592,7 @@ def test_an_address_that_others_reach_without_a_key_is_warned_of(run: Path, caps
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-# ---- the end ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_signal_ends_it_once_what_is_under_way_is_answered(run: Path, tmp_path: Path) -> None:
-    body = json.dumps(STATE)
-    head = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
-    with served(run, tmp_path / "log") as server:
-        host, port = server.url.removeprefix("http://").rsplit(":", 1)
-        with socket.create_connection((host, int(port)), timeout=300) as line:
-            line.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body[:5]}".encode())
-            time.sleep(0.2)
-            server.process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
-            line.sendall(body[5:].encode())
-            answer = b"".join(iter(lambda: line.recv(65536), b""))
-        assert server.process.wait() == 0
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert server.process.said == server.ready
-
-
-def test_an_answer_s_body_does_not_wait_until_the_client_has_confirmed_its_headers() -> None:
+def test_the_body_of_an_answer_does_not_wait_until_the_client_has_confirmed_its_headers() -> None:
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()
         with connection:
