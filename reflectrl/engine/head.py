@@ -1,8 +1,8 @@
 """The head of a language model, asked for no more than what is needed: where sequences end, and the rows of labels.
 
 Everything else, before and after the output matrix (a transform, a scale, a cap), is computed by the model's own
-``forward``, so no architecture is known by name here. Whether an architecture puts up with it is tried on a few tokens;
-one that does not computes the logits of its whole vocabulary at every position.
+``forward``, so no architecture is known by name here. A few tokens show whether an architecture allows it; one that
+does not computes the logits of its whole vocabulary at every position.
 
 The masked action head sits inside ``forward`` because only calls through the outermost wrapper (DDP, FSDP, PEFT) keep
 gradients synchronised; calling the unwrapped module would train each rank on its own, silently.
@@ -38,7 +38,7 @@ _BARRED = 1e4
 
 
 def next_logits(model: PreTrainedModel, inputs: Inputs) -> Tensor:
-    """(N, V) logits of what follows each of N sequences, as the model's own ``forward`` gives them."""
+    """Return (N, V) logits of the token after each of N sequences, as the model's own ``forward`` gives them."""
     if not hasattr(model, "_narrow_head"):
         try_head(model)
     return _read(model, model, inputs.last, None, input_ids=inputs.input_ids, **inputs.extra)[0]
@@ -49,8 +49,7 @@ def _read(
 ) -> tuple[Tensor, Tensor | None]:
     """Logits at the positions ``last`` of all rows (N, V), or of ``choice_ids`` (N, A) in float32, and (N, D) states.
 
-    The states are those that the output matrix takes, or, where the whole head has to be asked, those that the trunk
-    ends in, if the model gives them.
+    The states are those that the output matrix takes, or, for a head that is computed whole, the trunk's last, if any.
     """
     kwargs["use_cache"] = "past_key_values" in kwargs
     if model._narrow_head:
@@ -68,7 +67,7 @@ def _read(
 
 @contextmanager
 def _narrowed(head: nn.Module, last: Tensor, choice_ids: Tensor | None, states: list[Tensor]) -> Iterator[None]:
-    """Have ``head`` compute nothing but the positions ``last`` and the rows ``choice_ids``; notes what it was given."""
+    """Have ``head`` compute nothing but the positions ``last`` and the rows ``choice_ids``; note its input."""
     whole, own = head.forward, vars(head).get("forward")
 
     def forward(hidden: Tensor) -> Tensor:
@@ -97,7 +96,7 @@ def _choice_logits(head: nn.Module, whole: Callable[[Tensor], Tensor], hidden: T
 
 @contextmanager
 def trying(model: PreTrainedModel) -> Iterator[None]:
-    """Read with ``model`` as at play, and leave it and all random numbers as they were."""
+    """Read with ``model`` without dropout or gradients, and leave it and all random numbers as they were."""
     was_training = model.training
     model.eval()
     try:
@@ -119,7 +118,7 @@ def try_head(model: PreTrainedModel) -> int | None:
     The choice logits of a few short rows are compared with the logits of the model's own ``forward``.
 
     Returns:
-        How wide the states are that come with choice logits, if there are any.
+        The width of the states that come with choice logits, if there are any.
 
     Raises:
         InvalidInput: a model that does not read token ids alone, or not from left to right.
@@ -173,20 +172,14 @@ def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
 
 
 def off(logits: Tensor, own: Tensor) -> float:
-    """How much (N, V) logits are off, relative to the norm of what they should be, in the worst of N rows."""
+    """Return the error of (N, V) logits relative to the norm of ``own``, in the worst of N rows."""
     barred = own.abs() >= _BARRED
     error, size = ((values.masked_fill(barred, 0)).norm(dim=-1) for values in (logits - own, own))
     return float((error / size.clamp_min(torch.finfo(size.dtype).tiny)).max())
 
 
-def check_choice_head(model: nn.Module) -> None:
-    """Refuse heads whose label rows cannot be read.
-
-    Raises:
-        InvalidInput: LoRA on the lm_head, or a quantised lm_head.
-
-    """
-    head = model.get_output_embeddings()  # type: ignore[operator]
+def _check_head(head: Any) -> None:
+    """Refuse an output matrix whose label rows cannot be read."""
     if hasattr(head, "lora_A"):
         raise InvalidInput(
             "the lm_head of the policy carries a LoRA adapter; the label rows would ignore it: leave lm_head out of "
@@ -201,7 +194,7 @@ def check_choice_head(model: nn.Module) -> None:
 
 
 def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None:
-    """Teach ``model.forward`` two more arguments; call it before DDP wraps the model.
+    """Give ``model.forward`` two more arguments; call it before DDP wraps the model.
 
     ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
     rows ``choice_ids`` of the lm_head at the positions ``last``, counted through all rows, and (N,) values in units of
@@ -213,13 +206,20 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
             trunk; it is left out of what ``save_pretrained`` writes.
 
     Raises:
-        InvalidInput: see ``check_choice_head`` and ``try_head``.
+        InvalidInput: LoRA on the lm_head, a quantised lm_head, or a model that ``try_head`` refuses.
 
     """
-    check_choice_head(model)
+    _check_head(model.get_output_embeddings())
     width = try_head(model)
     if value_head:
-        _add_value_head(model, width)
+        if width is None:
+            raise InvalidInput(
+                f"{type(model).__name__} gives no hidden states, which a value head reads; set rlft.baseline to batch."
+            )
+        model.value_head = nn.Linear(width, 1, device=model.device)
+        nn.init.zeros_(model.value_head.weight)
+        nn.init.zeros_(model.value_head.bias)
+        model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
     bound = model.forward
     # unbound, because there may be copies of this model; behind accelerate's hooks there is no method to unbind
     original = getattr(bound, "__func__", lambda _, *args, **kwargs: bound(*args, **kwargs))
@@ -236,14 +236,3 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
         return logits, self.value_head(states.float()).squeeze(-1)
 
     model.forward = types.MethodType(forward, model)
-
-
-def _add_value_head(model: PreTrainedModel, width: int | None) -> None:
-    if width is None:
-        raise InvalidInput(
-            f"{type(model).__name__} gives no hidden states, which a value head reads; set rlft.baseline to batch."
-        )
-    model.value_head = nn.Linear(width, 1, device=model.device)
-    nn.init.zeros_(model.value_head.weight)
-    nn.init.zeros_(model.value_head.bias)
-    model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}

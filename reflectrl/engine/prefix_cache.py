@@ -1,8 +1,8 @@
 """``PrefixCache``: key-value states of the sequences read last, whose beginnings are not read again.
 
 One slot holds one sequence. A new sequence goes to the slot that shares the longest beginning with it, and copies from
-another slot where that one shares more. What all of them begin with and no slot holds, such as the instructions, is
-read once. The states are valid for as long as the model's weights are: ``clear`` the cache when these change.
+another slot where that one shares more. A beginning that all of them share and no slot holds, such as the instructions,
+is read once. The states are valid for as long as the model's weights are: ``clear`` the cache when these change.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from transformers.cache_utils import CacheLayerMixin
 
 from reflectrl.engine.sequences import Inputs, Tokens, additive
 
-_BLOCK = 64
-"""Room for sequences grows by so many tokens."""
-_WORTH = 16
-"""From so many tokens on, states are copied from another slot, or a shared beginning is read by itself."""
+_BLOCK_TOKENS = 64
+"""Room for sequences grows by this many."""
+_WORTH_TOKENS = 16
+"""Minimum length that is copied from another slot, or that is read by itself because all sequences share it."""
 
 
 class _Layer(CacheLayerMixin):
@@ -36,7 +36,7 @@ class _Layer(CacheLayerMixin):
         self._kept: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Have room for as many slots and tokens as there are, keeping what is known."""
+        """Make room for as many slots and tokens as there are, keeping all states."""
         for number, states in enumerate((key_states, value_states)):
             self._grow(number, states)
         self.is_initialized = True
@@ -50,7 +50,7 @@ class _Layer(CacheLayerMixin):
             self._kept[number : number + 1] = [new]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new states into their places; returns all states of the sequences at work."""
+        """Write the new states into their places; return all states of the sequences at work."""
         self.lazy_initialization(key_states, value_states)
         owner = self._owner
         for kept, states in zip(self._kept, (key_states, value_states), strict=True):
@@ -66,15 +66,15 @@ class _Layer(CacheLayerMixin):
             self._kept[number][targets, :length] = self._kept[number][sources, :length]
 
     def get_seq_length(self) -> int:
-        """Tokens before those of this pass: the model must take positions from ``position_ids`` alone."""
+        """Return 0: the model must take positions from ``position_ids`` alone."""
         return 0
 
     def get_max_length(self) -> int:
-        """No limit."""
+        """Return -1: there is no limit."""
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Not asked for, because the mask is given."""
+        """Return sizes that no one reads, because the mask is given."""
         return query_length, 0
 
 
@@ -93,7 +93,7 @@ class PrefixCache:
         self.given = 0
         """Tokens of the sequences given so far."""
         self.computed = 0
-        """Tokens that the model had to read for them; the others' states were there."""
+        """Tokens that the model had to read for them; the states of the others were kept."""
         self._device = device
         self._dtype = dtype
         self.clear()
@@ -107,21 +107,21 @@ class PrefixCache:
         self.at_work = slice(0, 0)
         """The B slots of the present pass."""
         self.width = 0
-        """Tokens of each that the present pass can attend to."""
+        """Number of tokens of each that the present pass can attend to."""
         self.places = torch.empty(0, dtype=torch.long)
-        """(B T,) where its tokens go: ``slot * room + place``."""
+        """(B T,) places of its tokens: ``slot * room + place``."""
 
     @property
     def count(self) -> int:
-        """PrefixCache there are."""
+        """Number of slots."""
         return len(self._held)
 
     def read(self, rows: Sequence[Tokens], first: int = 0) -> Iterator[tuple[list[int], Inputs]]:
         """Read different sequences into slots ``first`` and following; those before are left alone.
 
         Yields:
-            What the model must read before the next is asked for, and the indices in ``rows`` of the sequences that
-            end there, in the order of their slots. No indices: a beginning that all of them share.
+            The indices in ``rows`` of the sequences that end in a forward pass, in the order of their slots (none for a
+            beginning that all of them share), and its input, which the model must read before the next is asked for.
 
         """
         if not rows:
@@ -130,7 +130,7 @@ class PrefixCache:
         self.given += sum(map(len, rows))
         shared = self._shared(rows)
         stem = _common_beginning(rows)
-        if len(rows) > 1 and len(stem) >= shared.max() + _WORTH:
+        if len(rows) > 1 and len(stem) >= shared.max() + _WORTH_TOKENS:
             yield [], self._pass(first, [0], [stem])
             shared = self._shared(rows)
         owners = [first + owner for owner in _owners(shared[:, first:])]
@@ -155,23 +155,23 @@ class PrefixCache:
         return sorted(slots, key=lambda slot: placed[slot])
 
     def _shared(self, rows: Sequence[Tokens]) -> NDArray[np.int64]:
-        """(rows, slots) how many tokens each sequence and each slot begin with in common."""
+        """(rows, slots) lengths of the beginnings that each sequence shares with each slot."""
         width = max(map(len, rows))
         given = np.array([row + (-1,) * (width - len(row) + 1) for row in rows])
         held = np.array([row[:width] + (-2,) * (width - len(row[:width]) + 1) for row in self._held])
         return (given[:, None] != held[None]).argmax(-1)
 
     def _copied(self, shared: NDArray[np.int64], owners: Sequence[int]) -> list[int]:
-        """Copy beginnings from slots that hold more of them; returns how much of each sequence its own slot knows."""
+        """Copy beginnings from slots that hold more of them; return how much of each sequence its own slot holds."""
         donors = shared.argmax(1).tolist()
         own = [int(shared[row, owner]) for row, owner in enumerate(owners)]
         most = [int(shared[row, donor]) for row, donor in enumerate(donors)]
-        copied = [row for row in range(len(owners)) if most[row] >= own[row] + _WORTH]
+        copied = [row for row in range(len(owners)) if most[row] >= own[row] + _WORTH_TOKENS]
         self._move([owners[row] for row in copied], [donors[row] for row in copied])
         return [most[row] if row in copied else own[row] for row in range(len(owners))]
 
     def _arranged(self, groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
-        """Bring groups of slots to ``first`` and following, moving as few as can be; returns where each slot went."""
+        """Bring groups of slots to ``first`` and following with the fewest moves; return the place of each slot."""
         target: dict[int, int] = {}
         wanted = {slot for group in groups for slot in group}
         for group in [*groups, [slot for slot in range(first, self.count) if slot not in wanted]]:
@@ -196,13 +196,13 @@ class PrefixCache:
             self._held[target] = tokens
 
     def _pass(self, first: int, starts: Sequence[int], rows: Sequence[Tokens]) -> Inputs:
-        """Sequences for slots ``first`` and following, of which the states before ``starts`` are there."""
+        """Input of the tokens from ``starts`` on of sequences for slots ``first`` and following."""
         news = [row[start:] for row, start in zip(rows, starts, strict=True)]
         widest, longest = max(map(len, news)), max(map(len, rows))
         self.at_work = slice(first, first + len(rows))
         self.width = -(-longest // 8) * 8
-        self.room = max(self.room, -(-self.width // _BLOCK) * _BLOCK)
-        # a row is padded with its last token, which goes behind it, or, where there is no room, to its own place again
+        self.room = max(self.room, -(-self.width // _BLOCK_TOKENS) * _BLOCK_TOKENS)
+        # a row is padded with its last token, which goes behind it, or, without room, to its own place again
         after = torch.tensor(starts, device=self._device)[:, None] + torch.arange(widest, device=self._device)
         places = after.clamp_max(longest - 1)
         slots = torch.arange(first, first + len(rows), device=self._device)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from reflectrl.engine.head import known_tokens, next_logits, off, trying
@@ -32,7 +31,7 @@ _ROUNDED_LONG = 3
 
 
 def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> PrefixCache | None:
-    """A cache for ``model``, or a warning that says why ``role`` computes everything without reuse; see ``refusal``."""
+    """Return a cache for ``model``, or warn why ``role`` computes everything without reuse; see ``refusal``."""
     reason = refusal(model, max_length, tree_tokens)
     if reason is not None:
         _log.warning(
@@ -46,7 +45,7 @@ def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_to
 
 
 def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> str | None:
-    """Why ``model`` can be given neither prefix trees nor slots, as the end of a sentence; ``None`` if it can.
+    """Return why ``model`` can be given neither prefix trees nor slots, as the end of a sentence; ``None`` if it can.
 
     Both need a mask of one's own, positions of one's own, and attention to all of the tokens. Sequences are read alone,
     as a tree and through slots, and what they end in is compared: first a few short ones, then some of ``max_length``
@@ -71,9 +70,9 @@ def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> st
 def _difference(model: PreTrainedModel, max_length: int, tree_tokens: int) -> str | None:
     tokens = known_tokens(model, 1000)
     short = [tuple(tokens[number] for number in row) for row in _SHORT]
-    with _precisions(model) as precisions:
-        alone = _alone(model, short)
-    coarse = bool(precisions - {torch.float32, torch.float64}) or getattr(model, "is_quantized", False)
+    alone = _alone(model, short)
+    autocast = getattr(model, "autocast_dtype", model.dtype)
+    coarse = getattr(model, "is_quantized", False) or autocast not in (torch.float32, torch.float64)
     worst = _worst(model, short, short, alone)
     if not worst < (max(_COARSE, _ROUNDED * _careless(model, short, alone[:, 1])) if coarse else _EXACT):
         return "its architecture reads them wrongly"
@@ -90,10 +89,7 @@ def _difference(model: PreTrainedModel, max_length: int, tree_tokens: int) -> st
 
 
 def _long(tokens: Tokens, length: int, total: int) -> list[Tokens]:
-    """Sequences of up to ``length`` tokens, in lexicographic order, whose tree has about ``total``.
-
-    They share a quarter of ``length`` and go on for different numbers of tokens, and with different ones.
-    """
+    """Sequences of up to ``length`` tokens, in lexicographic order, that share a quarter; their tree has ``total``."""
     rng = random.Random(0)
     shared = length // 4
     stem = tuple(rng.choices(tokens[: len(tokens) // 2], k=shared))
@@ -107,7 +103,7 @@ def _long(tokens: Tokens, length: int, total: int) -> list[Tokens]:
 
 
 def _worst(model: PreTrainedModel, tree: Sequence[Tokens], rows: Sequence[Tokens], alone: Tensor) -> float:
-    """How much ``rows`` are off in the tree of more sequences, and through slots, from (N, 2, V) logits."""
+    """Error of ``rows`` in the tree of more sequences, and through slots, against (N, 2, V) logits of each alone."""
     inputs = read(tree, [range(len(tree))], model.device, model.dtype)
     in_tree = next_logits(model, replace(inputs, last=inputs.last[[tree.index(row) for row in rows]]))
     before, after = _through_slots(model, rows)
@@ -123,41 +119,24 @@ def _alone(model: PreTrainedModel, rows: Sequence[Tokens]) -> Tensor:
 
 def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
     """(N, V) logits before and after the last tokens of rows: read in three parts, each of different lengths."""
-    slots = PrefixCache(model.device, model.dtype)
+    cache = PrefixCache(model.device, model.dtype)
     begun = [row[: len(row) * (2 + number % 3) // 6] for number, row in enumerate(rows)]
-    for _, inputs in slots.read(begun):
+    for _, inputs in cache.read(begun):
         next_logits(model, inputs)
     order: list[int] = []
     before = []
-    for indices, inputs in slots.read([row[:-1] for row in rows]):
+    for indices, inputs in cache.read([row[:-1] for row in rows]):
         logits = next_logits(model, inputs)
         if indices:
             order += indices
             before.append(logits)
-    after = next_logits(model, slots.extend([rows[index][-1] for index in order]))
+    after = next_logits(model, cache.extend([rows[index][-1] for index in order]))
     back = torch.tensor(order, device=model.device).argsort()
     return torch.cat(before)[back], after[back]
 
 
 def _careless(model: PreTrainedModel, rows: Sequence[Tokens], alone: Tensor) -> float:
-    """How much rows in a tree are off without its mask or without its positions, whichever is less."""
+    """Error of rows in a tree without its mask or without its positions, whichever is less."""
     inputs = read(rows, [range(len(rows))], model.device, model.dtype)
     without = (replace(inputs, extra={name: inputs.extra[name]}) for name in ("position_ids", "attention_mask"))
     return min(off(next_logits(model, each), alone) for each in without)
-
-
-@contextmanager
-def _precisions(model: nn.Module) -> Iterator[set[torch.dtype]]:
-    """Types of the numbers that the layers compute meanwhile, which under autocast are not those of the weights."""
-    found: set[torch.dtype] = set()
-
-    def note(_module: nn.Module, _given: object, output: object) -> None:
-        if isinstance(output, Tensor) and output.is_floating_point():
-            found.add(output.dtype)
-
-    hooks = [module.register_forward_hook(note) for module in model.modules()]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()

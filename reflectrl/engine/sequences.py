@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 Tokens = tuple[int, ...]
-_LARGEST = 512
-"""Distinct sequences in a tree, at most: what is gained by more is little, and looking for it takes time."""
+_MAX_SEQUENCES = 512
+"""Distinct sequences in a tree, at most: more gain little, and the search for the best division takes time."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Inputs:
     last: Tensor
     """(N,) where each of N sequences ends: ``row * T + column`` of its last token."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Where B rows are not what the model takes rows for: ``position_ids`` (B, T), an additive float ``attention_mask``
-    (B, 1, T, L), and perhaps ``past_key_values``."""
+    """Empty for ordinary rows; else ``position_ids`` (B, T), an additive float ``attention_mask`` (B, 1, T, L), and
+    perhaps ``past_key_values``."""
 
 
 def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
@@ -48,7 +48,7 @@ def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
 
 @dataclass(frozen=True)
 class Tree:
-    """Sequences in lexicographic order, each continuing what it shares with the one before."""
+    """Sequences in lexicographic order, each continuing the beginning that it shares with the one before."""
 
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
@@ -81,7 +81,7 @@ def make_tree(rows: Sequence[Tokens]) -> Tree:
 
 
 def _common(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
+    """Length of the beginning that both share."""
     stop = min(len(one), len(other))
     if one[:stop] == other[:stop]:
         return stop
@@ -112,7 +112,7 @@ def packed(trees: Sequence[Tree], device: torch.device, dtype: torch.dtype) -> I
 
 
 def attention_break_even_tokens(model: PreTrainedModel) -> float:
-    """How many tokens must attend to each other until that costs as much as all the rest of a layer.
+    """Number of tokens whose attention to each other costs as much as all the rest of a layer.
 
     At width d in GPT-2's layers the rest is 24 d² operations a token, thrice with the backward pass; attention is 4 d a
     pair of tokens, and 3.5 times that with the backward pass.
@@ -151,9 +151,11 @@ def split(rows: Sequence[Tokens], *, tokens: int, square: float | None) -> Itera
     for index, row in enumerate(rows):
         same.setdefault(row, []).append(index)
     distinct = sorted(same)
-    sizes = _Sizes(distinct)
-    bounds = range(len(distinct) + 1) if square is None else _cheapest(sizes, tokens, square)
-    groups = sorted((sizes.tree(start, stop), start, stop) for start, stop in pairwise(bounds))
+    # the tree of sequences start to last has begin[start] + new[last] tokens: new ones over the sequence before, summed
+    new = np.cumsum([0, *(len(row) - _common(before, row) for before, row in pairwise(distinct))])
+    begin = np.array([len(row) for row in distinct]) - new
+    bounds = range(len(distinct) + 1) if square is None else _cheapest(begin, new, tokens, square)
+    groups = sorted((int(begin[start] + new[stop - 1]), start, stop) for start, stop in pairwise(bounds))
     part: list[list[int]] = []
     for size, start, stop in groups:
         if part and size * (len(part) + 1) > tokens:
@@ -163,33 +165,14 @@ def split(rows: Sequence[Tokens], *, tokens: int, square: float | None) -> Itera
     yield part
 
 
-class _Sizes:
-    """How many tokens the tree of some distinct sequences, in lexicographic order, has."""
-
-    def __init__(self, rows: Sequence[Tokens]) -> None:
-        self.lengths = np.array([len(row) for row in rows])
-        new = [len(row) - _common(before, row) for before, row in pairwise(rows)]
-        self.new = np.cumsum([0, *new])
-        """New tokens of a sequence over the one before it, summed up."""
-
-    def trees(self, start: int, last: int) -> NDArray[np.int64]:
-        """Sizes of the trees that end with sequence ``last`` and begin with ``start``, the next, and so on."""
-        sizes: NDArray[np.int64] = self.lengths[start : last + 1] + self.new[last] - self.new[start : last + 1]
-        return sizes
-
-    def tree(self, start: int, stop: int) -> int:
-        """Size of the tree of sequences ``start`` to ``stop``, the latter excluded."""
-        return int(self.trees(start, stop - 1)[0])
-
-
-def _cheapest(sizes: _Sizes, tokens: int, square: float) -> list[int]:
-    """Where to cut the sequences into trees so that the sum of their costs is least, by dynamic programming."""
-    count = len(sizes.lengths)
+def _cheapest(begin: NDArray[np.int64], new: NDArray[np.int64], tokens: int, square: float) -> list[int]:
+    """Cuts between N sequences into trees whose sum of costs is least, by dynamic programming; see ``split``."""
+    count = len(new)
     cost = np.zeros(count + 1)
     first = np.zeros(count + 1, dtype=np.int64)
     for last in range(count):
-        start = max(0, last + 1 - _LARGEST)
-        size = sizes.trees(start, last)
+        start = max(0, last + 1 - _MAX_SEQUENCES)
+        size = begin[start : last + 1] + new[last]
         total = cost[start : last + 1] + size * (square + size)
         total[:-1][size[:-1] > tokens] = np.inf
         best = int(total.argmin())

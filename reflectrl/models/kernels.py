@@ -1,4 +1,4 @@
-"""How a model computes: in bfloat16 by autocast, compiled by ``torch.compile``. Neither changes what it computes."""
+"""Faster computation of the same function: in bfloat16 by autocast, compiled by ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -41,3 +41,5 @@ def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
         return done
 
     trunk.forward = types.MethodType(forward, trunk)
+    if section.autocast:
+        model.autocast_dtype = torch.bfloat16

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
-from reflectrl.engine.decode import Decoder, Sampler
+from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
@@ -18,7 +18,7 @@ from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
 
 
-class Chosen(LogitsProcessor):
+class _SamplerProcessor(LogitsProcessor):
     """Leaves ``generate`` no choice but the sampler's."""
 
     def __init__(self, sampler: Sampler) -> None:
@@ -52,9 +52,9 @@ class LMReflector(CachedPlayer):
     ) -> None:
         """Reflect with ``model``, at most ``batch_size`` prompts side by side.
 
-        A reflection ends with the tokenizer's end-of-text token, or with one of ``ends``.
-        With ``prefix_cache`` of this model, what prompts share with those of the last call is not read again; without,
-        all is left to ``transformers``' ``generate``.
+        A reflection ends with the tokenizer's end-of-text token, or with one of ``ends``. With ``prefix_cache`` of this
+        model, beginnings that prompts share with those of the last call are not read again; without, ``transformers``'
+        ``generate`` does everything.
         """
         super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
@@ -83,26 +83,27 @@ class LMReflector(CachedPlayer):
         self._model.eval()
         if self._prefix_cache is not None:
             base = self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model
-            decoder = Decoder(base, self._prefix_cache, self._ends, self._max_new_tokens)
-            said = decoder.write(rows, Sampler(draws, self._temperature))
+            sampler = Sampler(draws, self._temperature)
+            said = write(base, self._prefix_cache, rows, sampler, ends=self._ends, limit=self._max_new_tokens)
         else:
             said = []
             for start in range(0, len(rows), self._batch_size):
                 stop = start + self._batch_size
                 said += self._generate(rows[start:stop], Sampler(draws[start:stop], self._temperature))
         self._model.train(was_training)
-        return [self._utterance(ids) for ids in said]
+        texts = (self._tokenizer.decode(ids, skip_special_tokens=True) for ids in said)
+        return [Utterance(" ".join(text.split()), len(ids)) for text, ids in zip(texts, said, strict=True)]
 
     @torch.no_grad()
     def _generate(self, rows: Sequence[Tokens], sampler: Sampler) -> list[list[int]]:
-        """As ``Decoder.write``, by transformers alone."""
+        """Do as ``write``, by transformers alone."""
         width = max(len(row) for row in rows)
         pad = self._tokenizer.pad_token_id
         device = self._model.device
         written = self._model.generate(
             input_ids=torch.tensor([[pad] * (width - len(row)) + [*row] for row in rows], device=device),
             attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device),
-            logits_processor=LogitsProcessorList([Chosen(sampler)]),
+            logits_processor=LogitsProcessorList([_SamplerProcessor(sampler)]),
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             num_beams=1,
@@ -113,6 +114,3 @@ class LMReflector(CachedPlayer):
         )[:, width:].tolist()
         stops = [next((at for at, token in enumerate(ids) if token in self._ends), len(ids)) for ids in written]
         return [ids[:stop] for ids, stop in zip(written, stops, strict=True)]
-
-    def _utterance(self, ids: Sequence[int]) -> Utterance:
-        return Utterance(" ".join(self._tokenizer.decode(ids, skip_special_tokens=True).split()), len(ids))

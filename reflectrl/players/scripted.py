@@ -14,13 +14,12 @@ class RandomPolicy:
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         """Return one uniformly drawn action a view."""
-        return [self._decide(view.menu.actions, draw) for view, draw in zip(views, draws, strict=True)]
-
-    @staticmethod
-    def _decide(actions: Sequence[str], draw: float) -> Decision:
-        n = len(actions)
-        index = int(draw * n)
-        return Decision(actions[index], -math.log(n), math.log(n), Choice(index, (1 / n,) * n))
+        decisions = []
+        for view, draw in zip(views, draws, strict=True):
+            count = len(view.menu.actions)
+            choice = Choice(int(draw * count), (1 / count,) * count)
+            decisions.append(Decision(view.menu.actions[choice.index], -math.log(count), math.log(count), choice))
+        return decisions
 
 
 class GivenActions:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import draws, encoder, language_model, prefix_cache, reflector_prompt
 
-from reflectrl.engine.decode import Decoder, Sampler
+from reflectrl.engine.decode import Sampler, write
 
 ROWS = [encoder().tokens(reflector_prompt(number, past=number % 4)) for number in range(8)]
 LENGTH = 12
@@ -21,7 +21,7 @@ def talker():
 
 
 def written(model, rows=ROWS, *, held=None, ends=(), sampler=GREEDY, limit=LENGTH):
-    return Decoder(model, held or prefix_cache(), ends, limit).write(rows, sampler)
+    return write(model, held or prefix_cache(), rows, sampler, ends=ends, limit=limit)
 
 
 def generated(model, row, limit=LENGTH):
