@@ -24,11 +24,11 @@ if TYPE_CHECKING:  # imported where there is an adapter: with all that it can qu
 
 
 def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
-    """Return the arguments with which ``from_pretrained`` quantises the base."""
+    """Return the ``quantization_config`` of ``from_pretrained``."""
     if section.quantization == "none":
         return None
     if section.quantization == "8bit":
-        # one line a layer and call to say that its kernel computes in float16
+        # which has one line a layer and call about its kernel computing in float16
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         # the default threshold picks outlier columns by what else is in the batch: a prompt's probabilities would
         # differ between sampling and the update
@@ -39,12 +39,7 @@ def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
 
 
 def prepare_quantized(model: PreTrainedModel) -> None:
-    """Make the 4-bit layers of ``model`` compute the same way on every processor.
-
-    Raises:
-        InvalidInput: a layer that cannot be computed on this machine.
-
-    """
+    """Make the 4-bit layers of ``model`` compute the same way on every processor; raises as ``check_4bit`` does."""
     if not getattr(model, "is_loaded_in_4bit", False):
         return
     from bitsandbytes.nn import Linear4bit
@@ -59,14 +54,14 @@ def prepare_quantized(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_4bit(base: str, layers: Mapping[str, nn.Linear]) -> None:
-    """Compute one row with a layer of each shape, as playing will: only the layer itself knows whether it can.
+    """Compute one row with a layer of each shape, because only the layer itself knows whether it can.
 
     Raises:
-        InvalidInput: it cannot, and why.
+        InvalidInput: a layer that cannot be computed in 4 bits on this machine.
 
     """
-    of_shape = {(layer.out_features, layer.in_features): (name, layer) for name, layer in layers.items()}
-    for name, layer in of_shape.values():
+    by_shape = {(layer.out_features, layer.in_features): (name, layer) for name, layer in layers.items()}
+    for name, layer in by_shape.values():
         training = layer.training
         try:
             layer.eval()(torch.zeros(1, layer.in_features, device=layer.weight.device))
@@ -79,7 +74,7 @@ def check_4bit(base: str, layers: Mapping[str, nn.Linear]) -> None:
 
 
 def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]) -> PeftModel:
-    """Wrap ``model`` with fresh LoRA adapters; the embeddings of ``token_ids`` (added labels) are trained as well.
+    """Wrap ``model`` with new LoRA adapters; the embeddings of ``token_ids`` (added labels) are trained as well.
 
     Raises:
         InvalidInput: unknown target modules, or an adapter on the lm_head.
@@ -117,7 +112,7 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
 def _token_indices(
     model: PreTrainedModel, names: dict[nn.Module, str], token_ids: Sequence[int]
 ) -> dict[str, list[int]] | None:
-    """The rows to train of the embedding, and of the lm_head where it is a matrix of its own."""
+    """Rows to train of the embedding, and of the lm_head where it is a matrix of its own."""
     if not token_ids:
         return None
     layers = [model.get_input_embeddings()]

@@ -1,7 +1,4 @@
-"""``builtin/nano``: a small GPT-2 made from a configuration, so that everything runs without a download.
-
-It is written once as an ordinary model folder; from then on no other code knows that it is special.
-"""
+"""``builtin/nano``: a small GPT-2, written once as an ordinary model folder, so that everything runs offline."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from reflectrl.models.tokenizer import train_tokenizer
 def make_base(
     section: ModelSection, folder: Path, *, corpus: Sequence[str], labels: Sequence[str], seed: int
 ) -> ModelSection:
-    """The section with a base that can be loaded: ``builtin/nano`` is written to ``folder``, other names stay.
+    """Return ``section`` with a base that can be loaded: ``builtin/nano`` is written to ``folder``, other names stay.
 
     Args:
         section: the recipe's model.
-        folder: where the built-in model goes; the same inputs write the same bytes.
+        folder: folder of the built-in model; the same inputs write the same bytes.
         corpus: texts that the tokenizer is trained on: the run's SFT rows, of both players.
         labels: menu labels, each of which becomes one token.
-        seed: of the initial weights.
+        seed: seed of the initial weights.
 
     """
     if section.name != BUILTIN:

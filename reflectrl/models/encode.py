@@ -25,9 +25,9 @@ class PromptBatch:
     """N prompts with menus, for one forward pass."""
 
     inputs: Inputs
-    """Which ends in N prompts; what they share may be computed once."""
+    """Input that ends in N prompts; beginnings that they share may be computed once."""
     menu_size: Tensor
-    """(N,) how many of the labels the prompt's menu uses."""
+    """(N,) numbers of actions on the prompts' menus."""
     choice_ids: Tensor
     """(A,) token ids of the labels, A the largest menu of the batch."""
 
@@ -43,7 +43,7 @@ class PromptEncoder:
         self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
 
     def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
-        """Token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
+        """Return the token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
 
         Raises:
             InvalidInput: the prompt does not fit even without history.
@@ -57,7 +57,7 @@ class PromptEncoder:
         return self._encode(prompt.fit(lambda text: len(self._encode(text, labels)), limit).text, labels)
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
-        """Prompts with menus as padded rows, equal ones once.
+        """Return prompts with menus as padded rows, equal ones once.
 
         Raises:
             InvalidInput: a prompt without a menu, or a menu larger than the labels there are.
@@ -66,13 +66,13 @@ class PromptEncoder:
         return self.with_menus(prompts, padded(self.rows(prompts), device))
 
     def rows(self, prompts: Sequence[Prompt]) -> list[Tokens]:
-        """Token ids of prompts with menus; raises as ``batch`` does, and as ``tokens`` if all menus are right."""
+        """Return the token ids of prompts, once all their menus are known to be valid; raises as ``batch`` does."""
         for prompt in prompts:
             self._menu_size(prompt)
         return [self.tokens(prompt) for prompt in prompts]
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
-        """``inputs``, which end in ``prompts``, with their menus; raises as ``batch`` does."""
+        """Return ``inputs``, which end in ``prompts``, with the menus of these; raises as ``batch`` does."""
         sizes, device = [self._menu_size(prompt) for prompt in prompts], inputs.last.device
         choice_ids = torch.tensor(self._label_ids[: max(sizes)], device=device)
         return PromptBatch(inputs, torch.tensor(sizes, device=device), choice_ids)
@@ -89,11 +89,10 @@ class PromptEncoder:
         return size
 
     def _encode(self, text: str, labels: tuple[str, ...]) -> Tokens:
-        ids = self._tokens.get((text, labels))
-        if ids is None:
-            ids = tuple(self._plain.prompt(text, labels))
-            if len(ids) > self.max_length:
-                return ids  # refused, or shortened: not worth keeping, and of any length
+        if (text, labels) in self._tokens:
+            return self._tokens[text, labels]
+        ids = tuple(self._plain.prompt(text, labels))
+        if len(ids) <= self.max_length:  # others are refused or shortened, and of any length
             if len(self._tokens) >= self._cache_size:
                 self._tokens.pop(next(iter(self._tokens)))
             self._tokens[text, labels] = ids

@@ -1,7 +1,4 @@
-"""Loading and saving models: a name or folder and a recipe section in, model and tokenizer out.
-
-Folders are what the ecosystem reads: ``AutoModelForCausalLM`` or ``AutoPeftModelForCausalLM`` loads each of them.
-"""
+"""Loading and saving models, in folders that ``AutoModelForCausalLM`` or ``AutoPeftModelForCausalLM`` loads too."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import in_one_move
+from reflectrl.core.text import shortened
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
 from reflectrl.models.kernels import adopt_kernels
@@ -55,12 +53,12 @@ class LanguageModel:
 
 
 def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> LanguageModel:
-    """A player before any training: the base of ``section``, with fresh LoRA adapters when the section has them.
+    """Return a player before any training: the base of ``section``, with new LoRA adapters if the section has them.
 
     Args:
         section: the recipe's model; ``builtin/nano`` must have gone through ``make_base``.
         labels: all menu labels; those of the kind "added" are added to the tokenizer.
-        seed: of new adapters and new embeddings.
+        seed: seed of new adapters and new embeddings.
 
     Raises:
         InvalidInput: the model cannot be loaded or does not fit the section, as a sentence.
@@ -78,12 +76,12 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
 
 
 def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> LanguageModel:
-    """A player that ``save_model`` wrote; an adapter comes back as the same adapter, ready to go on when trainable.
+    """Return a player that ``save_model`` wrote.
 
     Args:
-        folder: where it was saved.
-        section: the recipe's model: names the base of an adapter, and how it is loaded.
-        trainable: False freezes every weight.
+        folder: folder it was saved to.
+        section: the recipe's model, with the base of an adapter and the ways to load it.
+        trainable: False freezes every weight; True lets an adapter be trained further.
 
     Raises:
         InvalidInput: no such folder, or one that does not hold such a player.
@@ -100,7 +98,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
 
 
 def save_model(lm: LanguageModel, folder: Path) -> None:
-    """Write adapter or weights (safetensors) and tokenizer to ``folder``; a kill never leaves half a model there."""
+    """Write adapter or weights (safetensors) and tokenizer to ``folder``, all or nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(folder) as fresh, no_progress_bars():
         if lm.adapted:
@@ -130,7 +128,7 @@ def _load_player(folder: Path, section: ModelSection, trainable: bool) -> Langua
 
 
 def _base_of(folder: Path, section: ModelSection) -> str:
-    """Name of the base under an adapter; a built-in base is found again when the whole run folder was moved."""
+    """Return the base under an adapter; a built-in base is found also after the whole run folder was moved."""
     if section.name != BUILTIN:
         return section.name
     from peft import PeftConfig
@@ -142,7 +140,7 @@ def _base_of(folder: Path, section: ModelSection) -> str:
 
 
 def _warn_of_code(name: str, section: ModelSection) -> None:
-    """Before any of it runs: tokenizers may come with code too."""
+    """Warn before any code of the model runs; tokenizers may come with code too."""
     if section.trust_remote_code:
         _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
 
@@ -173,7 +171,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
             dtype=getattr(torch, section.dtype),
             attn_implementation=section.attn_implementation,
             quantization_config=quantization_config(section),
-            device_map={"": _device()} if torch.cuda.is_available() else None,
+            device_map={"": f"cuda:{os.environ.get('LOCAL_RANK', '0')}"} if torch.cuda.is_available() else None,
             trust_remote_code=section.trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
@@ -193,7 +191,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
 
 
 def _check_folder(name: str) -> None:
-    """Refuse what ``from_pretrained`` would report in words that do not help."""
+    """Refuse a folder for which the message of ``from_pretrained`` would not help."""
     folder = Path(name)
     if name == BUILTIN:
         raise InvalidInput(f"{BUILTIN!r} has no weights before reflectrl.models.builtin.make_base has written them.")
@@ -213,7 +211,7 @@ def _check_folder(name: str) -> None:
 
 
 def _check_layers(folder: Path) -> None:
-    """All layers are made before the first weight is missed, so a wrong number of them could take for ever."""
+    """Refuse more layers than weights: all layers are made, however many, before the first weight is missed."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = 0
     for path in folder.glob("*.safetensors"):
@@ -228,13 +226,9 @@ def _check_layers(folder: Path) -> None:
                 )
 
 
-def _device() -> str:
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-
-
 @contextmanager
 def _loading(name: str, what: str) -> Iterator[None]:
-    """Turn the many ways in which loading fails into one sentence."""
+    """Turn all failures of loading into one sentence."""
     try:
         with no_progress_bars():
             yield
@@ -261,15 +255,15 @@ def _loading(name: str, what: str) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of ``error``, with the reason that follows a colon; never pages of it."""
+    """Return the first line of ``error``, with the reason that follows a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return f"{said[:400]}..." if len(said) > 400 else said.rstrip(".")
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return shortened(line.rstrip("."), 400)
 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars for files that are on this disk; downloads still show theirs."""
+    """Hide the bars that transformers draws for local files; downloads still show theirs."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

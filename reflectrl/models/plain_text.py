@@ -1,4 +1,4 @@
-"""``PlainText``: the one place where prompts and completions become tokens, in training as at play."""
+"""``PlainText``: prompts and completions as tokens, in training as at play."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ class PlainText:
         self._around = list(tokenizer("")["input_ids"])
 
     def prompt(self, text: str, labels: Sequence[str] = ()) -> list[int]:
-        """Token ids of a prompt, with what the tokenizer puts before each text.
-
-        Args:
-            text: the prompt.
-            labels: those of the menu with which it ends.
-
-        """
+        """Return the token ids of a prompt that ends in a menu with ``labels``, with those that open every text."""
         if not are_added(labels):
             return self._plain(text)
         lines = text.split("\n")[-len(labels) - 2 : -2]  # the last two: the cue, and nothing
@@ -42,7 +36,7 @@ class PlainText:
         return self._plain(text[:start]) + self._menu(text[start:], lines, labels)
 
     def completion(self, text: str) -> list[int]:
-        """Token ids of what goes on after a prompt."""
+        """Return the token ids of a text that follows a prompt."""
         return self._plain(text, add_special_tokens=False)
 
     def _menu(self, text: str, lines: Sequence[str], labels: Sequence[str]) -> list[int]:

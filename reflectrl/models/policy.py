@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from reflectrl.core import Choice, Decision
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Inputs, Tokens, attention_break_even_tokens, padded, read, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
-from reflectrl.players import Policy
 from reflectrl.prompts.views import MenuView
 
 
@@ -44,22 +43,6 @@ class Part:
     """Positions in ``rows`` of the prompts that are computed as one prefix tree."""
 
 
-class TrainablePolicy(Policy, Protocol):
-    """Policy that a trainer can improve: it scores decisions with the function that it acts with."""
-
-    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
-        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens each."""
-        ...
-
-    def score(self, part: Part, model: Any = None) -> Scores:
-        """Score decisions with gradient, through ``model`` if given: the own one, wrapped for several processes."""
-        ...
-
-    def forget(self) -> None:
-        """Drop everything computed with older weights."""
-        ...
-
-
 class LMPolicy:
     """Acts with a causal language model that has a choice head (``add_choice_head``)."""
 
@@ -74,8 +57,8 @@ class LMPolicy:
     ) -> None:
         """Act with ``model``, at most ``batch_size`` prompts a forward pass.
 
-        With ``prefix_cache`` of this model, what prompts share with those of the last call is not read again
-        (``forget`` it whenever the weights have changed), and prompts to score are computed as prefix trees.
+        With ``prefix_cache`` of this model, beginnings that prompts share with those of the last call are not read
+        again (``forget`` them whenever the weights have changed), and prompts to score are computed as prefix trees.
         """
         self._model = model
         self._encoder = encoder
@@ -105,7 +88,7 @@ class LMPolicy:
         self._model.eval()
         decisions: dict[int, Decision] = {}
         for indices, inputs in self._passes(self._encoder.rows(prompts)):
-            if not indices:  # only to be read: what the next ones share
+            if not indices:  # a beginning that the next ones share
                 token = inputs.input_ids[0, :1]
                 self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
                 continue
@@ -150,7 +133,7 @@ class LMPolicy:
         return Scores(distribution.log_prob(chosen), distribution.entropy(), values)
 
     def _passes(self, rows: Sequence[Tokens]) -> Iterator[tuple[Sequence[int], Inputs]]:
-        """Forward passes, and which prompts end in each."""
+        """Yield forward passes, and the indices of the prompts that end in each."""
         if self._prefix_cache is None:
             for start in range(0, len(rows), self._batch_size):
                 part = rows[start : start + self._batch_size]
@@ -169,16 +152,12 @@ class LMPolicy:
     def _decide(self, views: Sequence[MenuView], batch: PromptBatch, draws: Sequence[float]) -> Iterator[Decision]:
         distribution, values = action_distribution(self._model, batch)
         probs = distribution.probs.cpu().double()
-        if self._greedy:
-            index = probs.argmax(-1)
-        else:
-            cumulative = probs.cumsum(-1)
-            # in double precision a draw below 1 stays below the total, so the last action is never stepped past
-            point = torch.tensor(draws, dtype=torch.double) * cumulative[:, -1]
-            index = (cumulative <= point[:, None]).sum(-1)
+        cumulative = probs.cumsum(-1)
+        # in double precision a draw below 1 stays below the total, so the last action is never stepped past
+        point = torch.tensor(draws, dtype=torch.double) * cumulative[:, -1]
+        index = probs.argmax(-1) if self._greedy else (cumulative <= point[:, None]).sum(-1)
         logprobs = distribution.log_prob(index.to(distribution.logits.device)).tolist()
         columns = (index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), values.tolist())
         for view, choice, logprob, entropy, row, value in zip(views, *columns, strict=True):
             actions = view.menu.actions
-            output = Choice(choice, tuple(row[: len(actions)]))
-            yield Decision(actions[choice], logprob, entropy, output, value)
+            yield Decision(actions[choice], logprob, entropy, Choice(choice, tuple(row[: len(actions)])), value)

@@ -1,4 +1,4 @@
-"""Tokenizers: the one trained for ``builtin/nano``, and the question whether menu labels are single tokens."""
+"""Tokenizers: the one trained for ``builtin/nano``, and checks that menu labels are single tokens."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ PIECES = {
 def train_tokenizer(
     corpus: Iterable[str], labels: Sequence[str], *, pieces: str, vocabulary: int, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of at most ``vocabulary`` tokens for ``corpus``; every label is one token.
+    """Return a byte-level BPE tokenizer of at most ``vocabulary`` tokens for ``corpus``; every label is one token.
 
-    ``pieces`` is a key of ``PIECES``. Any text survives ``decode(encode(text))``. The same corpus gives the same
-    tokenizer.
+    ``pieces`` is a key of ``PIECES``. Any text survives ``decode(encode(text))``; equal corpora give equal tokenizers.
     """
     long_labels = [label for label in labels if len(label) > 1]
     tokenizer = Tokenizer(models.BPE())
@@ -63,7 +62,7 @@ def train_tokenizer(
 
 
 def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:
-    """Add labels of the kind "added" that ``tokenizer`` lacks; the ids of all of them, empty for other kinds."""
+    """Add missing labels of the kind "added" to ``tokenizer``; return the ids of all of them, none for other kinds."""
     if not are_added(labels):
         return []
     tokenizer.add_tokens([AddedToken(label, normalized=False, special=True) for label in labels], special_tokens=True)
@@ -76,7 +75,7 @@ def are_added(labels: Sequence[str]) -> bool:
 
 
 def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:
-    """The token id of each label as it follows the action cue.
+    """Return the token id of each label as it follows the action cue.
 
     Raises:
         InvalidInput: a label is not exactly one known token there, or two labels are the same token.

@@ -25,17 +25,17 @@ class ExpertPolicy(ReadsHints):
             InvalidInput: the environment has no expert.
 
         """
-        return [self._decide(view) for view in views]
-
-    @staticmethod
-    def _decide(view: MenuView) -> Decision:
-        action = _hints(view).action
-        if action is None:
-            raise InvalidInput("the expert was asked to play an environment that has none; write its expert() method.")
-        actions = view.menu.actions
-        index = actions.index(action)
-        certain = tuple(float(i == index) for i in range(len(actions)))
-        return Decision(action, 0.0, 0.0, Choice(index, certain))
+        decisions = []
+        for view in views:
+            action = _hints(view).action
+            if action is None:
+                raise InvalidInput(
+                    "the expert was asked to play an environment that has none; write its expert() method."
+                )
+            index = view.menu.actions.index(action)
+            certain = tuple(float(i == index) for i in range(len(view.menu.actions)))
+            decisions.append(Decision(action, 0.0, 0.0, Choice(index, certain)))
+        return decisions
 
 
 class ExpertReflector(ReadsHints):

@@ -1,7 +1,7 @@
 """``PromptFormat``: the one layout of the prompts that local players are trained on and play with.
 
-What is stable over an episode comes first (instructions, task, history), what changes comes last (state, reflection,
-menu), and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
+Parts that are stable over an episode come first (instructions, task, history), those that change last (state,
+reflection, menu), and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
 """
 
 from __future__ import annotations
@@ -63,20 +63,13 @@ class PromptFormat(PromptLayout):
             )
         tail = REFLECTION_CUE if menu is None else f"{menu.text}{ACTION_CUE}"
         lines = "".join(f"{CUES[role]}{self.completion(words)}\n" for role, words in said.items())
-        state = f"{observation.text}\n"
-        return Prompt(self._head(observation), self._history(past), tail, menu, state=state, said=lines)
+        head = "".join(f"{part}\n" for part in (self.instructions, observation.task) if part)
+        shown = past[-self.history :] or ("none",)
+        history = tuple(f"Past: {action}\n" for action in shown) if self.history else ()
+        return Prompt(head, history, tail, menu, state=f"{observation.text}\n", said=lines)
 
     @staticmethod
     def completion(words: str) -> str:
         """Return a player's words as they follow its cue, on one line; the empty text without words."""
         line = " ".join(words.split())
         return f" {line}" if line else ""
-
-    def _head(self, observation: Observation) -> str:
-        return "".join(f"{part}\n" for part in (self.instructions, observation.task) if part)
-
-    def _history(self, past: Sequence[str]) -> tuple[str, ...]:
-        if self.history == 0:
-            return ()
-        shown = past[-self.history :]
-        return tuple(f"Past: {action}\n" for action in shown) or ("Past: none\n",)

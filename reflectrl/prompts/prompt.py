@@ -78,10 +78,12 @@ class Prompt:
         """Return the prompt without history, and with so many characters of the other parts."""
         menu, tail = self.menu, self.tail
         if menu is not None and tail.startswith(menu.text):
-            actions = tuple(_end_cut(each, action) for each in menu.actions)
+            actions = tuple(_shortened(each, action) for each in menu.actions)
             tail = replace(menu, actions=actions).text + tail.removeprefix(menu.text)
-        lines = "".join(_words_cut(line, said) for line in self.said.splitlines(keepends=True))
-        return replace(self, history=(), state=_middle_cut(self.state, state), said=lines, tail=tail)
+        parts = [line.partition(" ") for line in self.said.splitlines(keepends=True)]
+        lines = "".join(cue + space + _shortened(words, said) for cue, space, words in parts)
+        text = _shortened(self.state, (state + 1) // 2, state // 2)
+        return replace(self, history=(), state=text, said=lines, tail=tail)
 
 
 def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int], limit: int) -> Prompt:
@@ -96,21 +98,8 @@ def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int
     return cut(kept)
 
 
-def _middle_cut(text: str, kept: int) -> str:
-    """Return ``kept`` characters of a text, half of them from its end; a final newline stays."""
-    return _with_mark(text, (kept + 1) // 2, kept // 2)
-
-
-def _words_cut(line: str, kept: int) -> str:
-    cue, space, words = line.partition(" ")
-    return cue + space + _end_cut(words, kept)
-
-
-def _end_cut(text: str, kept: int) -> str:
-    return _with_mark(text, kept, 0)
-
-
-def _with_mark(text: str, first: int, last: int) -> str:
+def _shortened(text: str, first: int, last: int = 0) -> str:
+    """Return the beginning and the end of a text with a mark between them; a final newline stays."""
     body = text.removesuffix("\n")
     if len(body) <= first + last + len(CUT):
         return text

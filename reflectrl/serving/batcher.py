@@ -100,13 +100,12 @@ class Batcher:
                     self._queue.put(None)
                     break
                 jobs.append(job)
-            self._answer([(asked, answer) for asked, answer in jobs if answer.set_running_or_notify_cancel()])
+            if jobs := [(asked, answer) for asked, answer in jobs if answer.set_running_or_notify_cancel()]:
+                self._answer(jobs)
 
     def _answer(self, jobs: Sequence[tuple[Question, Future[Answer]]]) -> None:
-        if not jobs:
-            return
         try:
-            answers = play(self._agent, [question for question, _ in jobs])
+            answers = _answers(self._agent, [question for question, _ in jobs])
         except InvalidInput as error:
             if len(jobs) > 1:  # perhaps only one of them is invalid: the others get their answers
                 half = len(jobs) // 2
@@ -122,22 +121,12 @@ class Batcher:
                 promised.set_result(found)
 
 
-def play(agent: Agent, questions: Sequence[Question]) -> list[Answer]:
-    """Answer requests of different clients side by side: a turn in every state, words for every chat.
-
-    Raises:
-        InvalidInput: a prompt is too long for its model, or a chat with an agent without a reflector.
-        WorkFailed: a chat endpoint failed.
-
-    """
+def _answers(agent: Agent, questions: Sequence[Question]) -> list[Answer]:
+    """Play a turn in every state, and say words about every chat, side by side."""
     moves = iter(agent.play([question for question in questions if isinstance(question, State)]))
-    words = iter(_words(agent, [question for question in questions if isinstance(question, Chat)]))
+    chats = [question for question in questions if isinstance(question, Chat)]
+    said: list[Utterance] = []
+    if chats and agent.reflector is not None:  # without one, the server refuses chats
+        said = agent.reflector.say([chat.view for chat in chats], [chat.draw for chat in chats])
+    words = iter(said)
     return [next(moves) if isinstance(question, State) else next(words) for question in questions]
-
-
-def _words(agent: Agent, chats: Sequence[Chat]) -> list[Utterance]:
-    if not chats:
-        return []
-    if agent.reflector is None:
-        raise InvalidInput(f"{agent.who} has no reflector to chat with; ask for an action instead.")
-    return agent.reflector.say([chat.view for chat in chats], [chat.draw for chat in chats])

@@ -142,10 +142,7 @@ class Gate:
         try:
             await self._app(scope, replay, watched)
         except Exception as error:  # noqa: BLE001 - a bug: its place goes to stderr, its message may hold private data
-            tell_user(f"error: a request failed with {type(error).__name__}\n{_frames(error)}")
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            tell_user(f"error: a request failed with {type(error).__name__}\n{frames}")
             if not begun:
                 await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)
-
-
-def _frames(error: BaseException) -> str:
-    return "".join(traceback.format_tb(error.__traceback__))

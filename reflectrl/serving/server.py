@@ -11,8 +11,6 @@ import math
 import secrets
 import signal
 import socket
-import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,16 +29,14 @@ from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import View
 from reflectrl.serving.batcher import Batcher, Busy, Chat
 from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
-from reflectrl.serving.service import MeasuredText, ServedAgent, load_served_agent
+from reflectrl.serving.service import ServedAgent, load_served_agent
 from reflectrl.serving.wire import (
     MAX_NAME_CHARS,
     REFLECTOR,
     ActReply,
     ActRequest,
-    ChatChoice,
     ChatReply,
     ChatRequest,
-    ChatUsage,
     ErrorReply,
     describe_mistakes,
 )
@@ -248,24 +244,11 @@ class Handlers:
             raise Refused(400, "messages has no text of a user; expected the reflector's prompt in the last one.")
         view = View(Prompt(prompt, (), ""), Observation(prompt, ()), (), {})
         words = await self._players.ask(Chat(view, draw(_seed(chat.seed), 0, "reflector")), self._timeout_s)
-        return _completion(reflector.measure(prompt, words.text, limit))
+        return reflector.completion(prompt, words.text, limit)
 
 
 def _seed(given: int | None) -> int:
     return secrets.randbelow(2**31) if given is None else given
-
-
-def _completion(reflection: MeasuredText) -> ChatReply:
-    usage = None
-    if reflection.prompt_tokens is not None and reflection.tokens is not None:
-        usage = ChatUsage(
-            prompt_tokens=reflection.prompt_tokens,
-            completion_tokens=reflection.tokens,
-            total_tokens=reflection.prompt_tokens + reflection.tokens,
-        )
-    message = {"role": "assistant", "content": reflection.text}
-    choice = ChatChoice(message=message, finish_reason="length" if reflection.cut else "stop")
-    return ChatReply(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), choices=[choice], usage=usage)
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +17,7 @@ from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import last_policy, read_recipe
 from reflectrl.players import reflecting
-
-
-@dataclass(frozen=True)
-class MeasuredText:
-    """A reflection, truncated to the requested number of tokens."""
-
-    text: str
-    cut: bool
-    """True if the limit truncated the text."""
-    prompt_tokens: int | None
-    """``None`` for a chat endpoint, whose tokenizer is unknown."""
-    tokens: int | None
+from reflectrl.serving.wire import ChatChoice, ChatReply, ChatUsage
 
 
 @dataclass(frozen=True)
@@ -39,17 +30,21 @@ class ReflectorInfo:
     tokenizer: Any | None
     """``None`` for a chat endpoint."""
 
-    def measure(self, prompt: str, text: str, limit: int | None) -> MeasuredText:
-        """Count the tokens of ``prompt`` and ``text``, and truncate the text after ``limit`` tokens."""
-        if self.tokenizer is None:
-            return MeasuredText(text, cut=False, prompt_tokens=None, tokens=None)
-        max_tokens = min(limit or self.max_tokens, self.max_tokens)
-        plain = PlainText(self.tokenizer)
-        tokens = plain.prompt(f" {text}" if text else "")
-        if len(tokens) > max_tokens:
-            text = self.tokenizer.decode(tokens[:max_tokens], skip_special_tokens=True).strip()
-        given = len(plain.prompt(prompt))
-        return MeasuredText(text, len(tokens) >= max_tokens, given, min(len(tokens), max_tokens))
+    def completion(self, prompt: str, text: str, limit: int | None) -> ChatReply:
+        """Return ``text`` as a chat completion of ``prompt``, truncated after ``limit`` tokens."""
+        reason, usage = "stop", None
+        if self.tokenizer is not None:
+            max_tokens = min(limit or self.max_tokens, self.max_tokens)
+            plain = PlainText(self.tokenizer)
+            tokens = plain.prompt(f" {text}" if text else "")
+            if len(tokens) > max_tokens:
+                text = self.tokenizer.decode(tokens[:max_tokens], skip_special_tokens=True).strip()
+            if len(tokens) >= max_tokens:
+                reason = "length"
+            given, written = len(plain.prompt(prompt)), min(len(tokens), max_tokens)
+            usage = ChatUsage(prompt_tokens=given, completion_tokens=written, total_tokens=given + written)
+        choice = ChatChoice(message={"role": "assistant", "content": text}, finish_reason=reason)
+        return ChatReply(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), choices=[choice], usage=usage)
 
 
 @dataclass(frozen=True)
