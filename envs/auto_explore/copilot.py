@@ -20,7 +20,8 @@ from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.extras import Ask, OpenTask, Work
 from reflectrl.core.text import visible
 from reflectrl.envs.auto_explore.commands import HELP, has_body
-from reflectrl.envs.auto_explore.libraries import Library, folder_library
+from reflectrl.envs.auto_explore.dataset import Dataset
+from reflectrl.envs.auto_explore.libraries import Library
 from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
 from reflectrl.envs.auto_explore.sources import fetch
 from reflectrl.envs.auto_explore.writeback import diff, write_back
@@ -105,7 +106,8 @@ class RepositoryCopilot:
             raise InvalidInput("the question is empty; say what the file that you look for should tell.")
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
             _, repository = fetch(source, Path(folder))
-            library, name = folder_library(repository), repository.resolve().name
+            name = repository.resolve().name
+            library = Library(Dataset({}, {name: repository}))
             settings = {**options, "dataset": library}
             env = self.environment(**settings)
             if not any(path.is_file() for path in library.sandbox(name).root.rglob("*")):

@@ -61,15 +61,6 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Filtered:
-    """Numbers of questions and files that were left out of a dataset, by reason."""
-
-    questions: Mapping[str, int] = field(default_factory=dict)
-    files: Mapping[str, int] = field(default_factory=dict)
-    """A hidden or unreadable folder counts once."""
-
-
-@dataclass(frozen=True)
 class Dataset:
     """Questions, and the repositories they are about."""
 
@@ -77,8 +68,9 @@ class Dataset:
     """Rows by split: train, validation, test, and perhaps ``BY_CONTENT``."""
     repositories: Mapping[str, Path]
     """Folder of each repository, by name."""
-    filtered: Filtered = field(default=Filtered(), compare=False)
-    """Known where the questions were written, not where they are read from a file."""
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict, compare=False)
+    """Numbers of ``"questions"`` and ``"files"`` (a hidden or unreadable folder counts once) that were left out, by
+    reason; empty for a dataset that was read from a folder."""
 
 
 def ask_about(
@@ -114,11 +106,11 @@ def ask_about(
         rejected.update(faults)
         skipped.update(files.skipped)
         skipped.update({"nothing to ask": sum(not written for written in pairs.values())})
-    filtered = Filtered(dict(sorted(rejected.items())), dict(sorted((+skipped).items())))
+    left_out = {"questions": dict(sorted(rejected.items())), "files": dict(sorted((+skipped).items()))}
     splits = split_questions(questions, seed)
     if by_content is not None and (further := _by_content(contents, splits["test"], by_content, per_file, seed)):
         splits = {**splits, BY_CONTENT: further}
-    return Dataset(splits, dict(repositories), filtered)
+    return Dataset(splits, dict(repositories), left_out)
 
 
 def _by_content(

@@ -93,8 +93,7 @@ class Draft:
             by_content=write_content_questions,
         )
         write_dataset(folder, dataset)
-        left_out = {"questions": dataset.filtered.questions, "files": dataset.filtered.files}
-        return {kind: counts for kind, counts in left_out.items() if counts}
+        return {kind: counts for kind, counts in dataset.left_out.items() if counts}
 
     def _read(self, path: str, reply: str) -> Sequence[Pair]:
         return read_questions(reply, path, self.per_file)

@@ -90,8 +90,3 @@ def _open(dataset: str) -> Library:
         {name: path}, write_questions, per_file=QUESTIONS_PER_FILE, seed=0, by_content=write_content_questions
     )
     return Library(dataset_of_source, scratch)
-
-
-def folder_library(repository: Path) -> Library:
-    """A library of one repository, named as its folder is, without tasks: for questions that come from elsewhere."""
-    return Library(Dataset({split: () for split in SPLITS}, {repository.resolve().name: repository}))

@@ -38,26 +38,12 @@ CONTENT_OF_TEXT = ("{} Which document says so?", "{} Where is this written?")
 CONTENT_OF_CODE = ("{} Which code is it?", "{} Where can I find it?")
 CONTENT_OF_TABLE = ("{} Which table says so?", "{} Where can I look it up?")
 MAX_PHRASE_CHARS, MAX_ANSWER_CHARS, MAX_TEXT_CHARS = 120, 300, 2000
-GENERIC = frozenset(
-    (
-        "api reference",
-        "basic usage",
-        "breaking changes",
-        "bug fixes",
-        "change log",
-        "further reading",
-        "getting started",
-        "installation instructions",
-        "known issues",
-        "new features",
-        "next steps",
-        "quick start",
-        "release notes",
-        "table of contents",
-    )
+_GENERIC = re.compile(
+    "api reference|basic usage|breaking changes|bug fixes|change log|further reading|getting started|installation "
+    "instructions|known issues|new features|next steps|quick start|release notes|table of contents",
+    re.IGNORECASE,
 )
 """Headings of two content words that say nothing; those of one word are never asked about."""
-
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEGAL_FILE = re.compile(r"(un)?licen[cs]e|copying|copyright", re.IGNORECASE)
 _LEGAL = re.compile(
@@ -165,7 +151,7 @@ def _phrase(said: str) -> str | None:
     if len(phrase) > MAX_PHRASE_CHARS:
         phrase = phrase[: max(0, *(phrase.rfind(mark, 0, MAX_PHRASE_CHARS) for mark in (", ", "; ", ": ", " (")))]
     telling = [word for word in content_words(phrase) if not re.match(r"v?\d", word)]
-    if len(telling) < 2 or phrase.lower() in GENERIC or re.search(r"[{};=]", phrase):
+    if len(telling) < 2 or _GENERIC.fullmatch(phrase) or re.search(r"[{};=]", phrase):
         return None
     return phrase[0].upper() + phrase[1:]
 

@@ -11,14 +11,11 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from reflectrl.envs.auto_explore.tree import FOLDER, opened
 
-MAX_LEVELS = 40
-"""Nested folders that are removed where they lie."""
 PREFIX = "reflectrl-scratch-"
 """Prefix of the folders that are removed when no process holds their lock; nothing else is removed."""
 
@@ -72,42 +69,21 @@ def _close(folder: Path, lock: int, maker: int) -> None:
 
 
 def _empty(top: int) -> None:
-    """Remove what is in a folder, however deep it has become."""
+    """Remove what is in a folder, however deep: each folder in it is moved to the top before it is emptied."""
     left = [int(name[1:]) for name in os.listdir(top) if name[1:].isdecimal()]  # by a removal that was killed
     numbers = itertools.count(max(left, default=0) + 1)
-    pending = _clear(top, top, numbers, MAX_LEVELS)
+    pending = ["."]
     while pending:
-        with suppress(FileNotFoundError):
-            pending += _remove(pending.pop(), top, top, numbers, MAX_LEVELS)
-
-
-def _clear(folder: int, top: int, numbers: Iterator[int], levels: int) -> list[str]:
-    """Remove the files and folders of a folder."""
-    with os.scandir(folder) as found:
-        items = list(found)
-    moved: list[str] = []
-    for item in items:
-        if item.is_dir(follow_symlinks=False):
-            moved += _remove(item.name, folder, top, numbers, levels)
-        else:
-            os.unlink(item.name, dir_fd=folder)
-    return moved
-
-
-def _remove(name: str, parent: int, top: int, numbers: Iterator[int], levels: int) -> list[str]:
-    """Remove a folder; those that lie ``levels`` below it are moved to the top, and their names there returned.
-
-    Each level takes an open file, and to move each folder up would take minutes where there are thousands.
-    """
-    with suppress(OSError):  # it is not empty
-        os.rmdir(name, dir_fd=parent)
-        return []
-    os.chmod(name, 0o700, dir_fd=parent)
-    if levels == 0:
-        higher = f".{next(numbers)}"
-        os.rename(name, higher, src_dir_fd=parent, dst_dir_fd=top)
-        return [higher]
-    with opened(name, parent) as folder:
-        moved = _clear(folder, top, numbers, levels - 1)
-    os.rmdir(name, dir_fd=parent)
-    return moved
+        name = pending.pop()
+        with suppress(FileNotFoundError), opened(name, top) as folder:
+            with os.scandir(folder) as found:
+                items = list(found)
+            for item in items:
+                if not item.is_dir(follow_symlinks=False):
+                    os.unlink(item.name, dir_fd=folder)
+                    continue
+                os.chmod(item.name, 0o700, dir_fd=folder)
+                pending.append(item.name if name == "." else f".{next(numbers)}")
+                os.rename(item.name, pending[-1], src_dir_fd=folder, dst_dir_fd=top)
+            if name != ".":
+                os.rmdir(name, dir_fd=top)

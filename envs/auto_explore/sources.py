@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from reflectrl.core import InvalidInput, WorkFailed, nearest
+from reflectrl.envs.auto_explore.company import write_company
+from reflectrl.envs.auto_explore.company.plan import SIZES
 
 FORMS = (
     "a folder; git+URL, https://HOST/PATH.git or git@HOST:PATH; pypi:NAME or pypi:NAME==VERSION; "
     "company:nano or company:full, with :SEED if wanted"
 )
-COMPANY_SIZES = ("nano", "full")
 TIMEOUT_S = 600.0
 
 _PACKAGE = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?")
@@ -85,14 +86,11 @@ def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: 
 
 def _company(source: str, rest: str, folder: Path, taken: Collection[str]) -> tuple[str, Path]:
     size, _, seed = rest.partition(":")
-    if size not in COMPANY_SIZES:
-        raise InvalidInput(f"source {source!r} has size {size!r}; {nearest(size, COMPANY_SIZES)}")
+    if size not in SIZES:
+        raise InvalidInput(f"source {source!r} has size {size!r}; {nearest(size, SIZES)}")
     if ":" in rest and not re.fullmatch(r"[0-9]{1,9}", seed):
         raise InvalidInput(f"source {source!r} has seed {seed!r}; expected a whole number, as in company:{size}:1.")
-    from reflectrl.envs.auto_explore.company import write_company
-
     name = _unused(f"company-{size}", taken, folder)
-    folder.mkdir(parents=True, exist_ok=True)
     write_company(folder / name, size, int(seed or 0))
     return name, folder / name
 

@@ -110,7 +110,7 @@ def test_each_aspect_of_a_file_is_a_question_that_no_other_file_answers(nano):
             check_questions(path, text, folder, path.stem)
     dataset = ask_about({"company": nano}, write_questions, per_file=9, seed=0)
     # the eight files of software/ as a whole: paths below it hold the same words
-    assert dataset.filtered.questions == {"ambiguous": 8}
+    assert dataset.left_out["questions"] == {"ambiguous": 8}
     asked = Counter(question.file for split in dataset.questions.values() for question in split if question.depth)
     assert Counter(asked.values()) == {3: 192, 4: 48}
 

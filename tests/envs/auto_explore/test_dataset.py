@@ -64,7 +64,7 @@ def test_each_readable_file_is_asked_about_in_an_order_of_the_seed(dataset: Data
     assert len({row.id for row in rows}) == 60
     assert all(row.answer.startswith(f"{row.file}: line") for row in rows)
     assert dataset.repositories == {"shop": repository}
-    assert dataset.filtered.questions == {"surplus": 30}
+    assert dataset.left_out["questions"] == {"surplus": 30}
     assert other.questions["test"] != dataset.questions["test"]
     assert {(row.file, row.question) for row in rows} != {(row.file, row.question) for row in of_other}
 
@@ -74,8 +74,8 @@ def test_what_was_left_out_is_counted(repository: Path) -> None:
     (repository / "odd.txt").write_text("\n\n")
     (repository / "mute.txt").write_text("word")
     filtered = ask_about({"shop": repository}, lambda f, t: ask(f, t) if len(t) > 5 else [], per_file=9, seed=0)
-    assert filtered.filtered.questions == {"ambiguous": 1, "duplicate": 1}
-    assert filtered.filtered.files == {"empty": 1, "nothing to ask": 1}
+    assert filtered.left_out["questions"] == {"ambiguous": 1, "duplicate": 1}
+    assert filtered.left_out["files"] == {"empty": 1, "nothing to ask": 1}
 
 
 def test_only_visible_text_files_are_asked_about_but_others_may_make_a_question_ambiguous(tmp_path: Path) -> None:
