@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import csv
 import re
 from collections import Counter
 from pathlib import PurePosixPath
@@ -113,19 +111,6 @@ def test_each_aspect_of_a_file_is_a_question_that_no_other_file_answers(nano):
     assert dataset.left_out["questions"] == {"ambiguous": 8}
     asked = Counter(question.file for split in dataset.questions.values() for question in split if question.depth)
     assert Counter(asked.values()) == {3: 192, 4: 48}
-
-
-def test_python_files_parse_and_tables_have_a_number_an_aspect_and_month(nano):
-    for path in nano.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        assert len(functions) == 3
-        assert all(map(ast.get_docstring, (tree, *functions)))
-    for path in nano.glob("*/**/*.csv"):
-        header, *rows = csv.reader(path.read_text().splitlines())
-        assert header[0] == "month"
-        assert len({row[0] for row in rows}) == len(rows) == 12
-        assert all(len(row) == 4 and min(map(float, row[1:])) > 0 for row in rows)
 
 
 def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_million_tokens():

@@ -147,7 +147,13 @@ def test_a_dataset_is_read_as_written(repository: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["data"]
 
 
-def test_a_dataset_that_could_not_be_read_is_not_written(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_could_not_be_read_or_has_no_new_folder_is_not_written(
+    dataset: Dataset, repository: Path, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, repository / "runs" / "data"):
+        with pytest.raises(InvalidInput, match=str(folder)):
+            write_dataset(folder, dataset)
+    assert not (repository / "runs").exists()
     (repository / dataset.questions["test"][0].file).unlink()
     with pytest.raises(InvalidInput, match="'shop'"):
         write_dataset(tmp_path / "data", dataset)
@@ -166,16 +172,6 @@ def test_a_row_is_one_object_of_json_with_the_shortest_way_to_its_file(dataset: 
     first = dataset.questions["test"][0]
     names = ("repository", "question", "answer", "file", "number", "depth")
     assert row == {"commands": list(first.commands), **{name: getattr(first, name) for name in names}}
-
-
-def test_a_dataset_goes_to_a_new_folder_outside_of_its_repositories(
-    dataset: Dataset, repository: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "data").mkdir()
-    for folder in (tmp_path / "data", repository / "runs" / "data"):
-        with pytest.raises(InvalidInput, match=str(folder)):
-            write_dataset(folder, dataset)
-    assert not (repository / "runs").exists()
 
 
 def test_what_makes_no_dataset_is_refused(repository: Path, tmp_path: Path) -> None:

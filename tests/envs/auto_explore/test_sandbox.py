@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox
 from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
-from reflectrl.envs.auto_explore.tree import MAX_LINKS, Tree, visible
+from reflectrl.envs.auto_explore.tree import MAX_LINKS, Tree
 
 pytestmark = pytest.mark.usefixtures("copies")
 
@@ -217,12 +217,10 @@ def test_what_is_missing_is_a_sentence_and_a_copy_that_is_missing_an_error(sandb
     sandbox.run("cd people/leave")
     shutil.rmtree(sandbox.root / "people")
     assert "people/leave" in sandbox.run("ls").output
-    assert not sandbox.run("cd /").failed
     shutil.rmtree(sandbox.root.parent)
-    for command in ("ls", "cat README.md", "cd people", "echo x > y", "cd /"):
+    for command in ("cd /", "ls", "cat README.md", "cd people", "echo x > y"):
         with pytest.raises(WorkFailed):
             sandbox.run(command)
-    sandbox.close()
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -469,11 +467,6 @@ def test_forty_links_are_followed_and_no_more(tree):
     assert tree.named(PurePosixPath(f"link{MAX_LINKS - 1}")).name == f"link{MAX_LINKS - 1}"
     with pytest.raises(InvalidInput, match=f"link{MAX_LINKS}"):
         tree.named(PurePosixPath(f"link{MAX_LINKS}"))
-
-
-def test_hidden_and_unprintable_names_are_invisible():
-    assert not any(map(visible, [".env", "..", ".", "a\nb", "a\x1bb", "a\x00b", "\udcff", "a\u202eb"]))
-    assert all(map(visible, ["a b", "'quoted'", "naïve.txt", "日本語", "-rf", "~", "*"]))
 
 
 def test_nothing_stays_open(tree):
