@@ -65,12 +65,6 @@ def test_the_menu_holds_what_the_mask_of_gymnasium_allows_and_no_control_charact
     bare.close()
 
 
-def test_the_base_ends_an_episode_that_gymnasium_would_have_let_go_on(make):
-    env = make("FrozenLake-v1", **LAKE, horizon=3)
-    env.reset(options={"task": env.tasks("train")[0]})
-    assert [env.step("left")[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
-
-
 def test_a_subclass_may_describe_the_state():
     class Described(GymnasiumGame):
         def describe(self, observation):

@@ -63,13 +63,10 @@ def game(tmp_path_factory):
     import textworld
 
     options = textworld.GameOptions()
-    options.seeds = 3
-    options.nb_rooms = 3
+    options.seeds = options.nb_rooms = options.quest_length = 3
     options.nb_objects = 4
-    options.quest_length = 3
     options.path = str(tmp_path_factory.mktemp("made") / "house.z8")
-    path, _ = textworld.make(options)
-    return path
+    return textworld.make(options)[0]
 
 
 @pytest.fixture
@@ -176,39 +173,27 @@ def test_a_world_in_pddl_is_played_and_won_by_its_planner(world, begun):
     assert sys.argv is arguments
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_worlds_in_pddl_use_the_engines_of_those_that_are_over(world, closed):
-    def libraries_after_an_episode():
-        env = TextWorldGame(str(world))
-        env.reset(options={"task": env.tasks("train")[0]})
-        if closed:
-            env.close()
-        del env
-        gc.collect()
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        return {line.split(maxsplit=5)[5] for line in maps if "libdownward" in line}
-
-    # the engine's parser remembers the last world, so one that was only dropped goes when the next one comes
-    _, second, third = (libraries_after_an_episode() for _ in range(3))
-    assert third == second
-
-
-def test_nothing_is_left_open_written_or_printed(game, folder, world, tmp_path, monkeypatch, capfd):
+def test_nothing_is_left_open_loaded_written_or_printed(game, folder, world, tmp_path, monkeypatch, capfd):
     (tmp_path / "here").mkdir()
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    files = sorted(tmp_path.rglob("*"))
-    handles = []
-    for _ in range(2):
+    files, left = sorted(tmp_path.rglob("*")), []
+    for _ in range(3):
         for games in (game, str(folder), str(world)):
             env = TextWorldGame(games)
             for task in env.tasks("train")[:2]:
                 env.reset(options={"task": task})
                 win(env)
-            env.close()
-        handles.append(sorted(Path("/proc/self/fd").iterdir()))
-    assert handles[0] == handles[1]
+            if games == game:
+                env.close()
+            del env  # one that is not closed is put away all the same
+            gc.collect()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        libraries = {line.split(maxsplit=5)[5] for line in maps if "libdownward" in line}
+        left.append((sorted(Path("/proc/self/fd").iterdir()), libraries))
+    # the engine's parser remembers the last world, so one that was only dropped goes when the next one comes
+    assert left[1] == left[2]
     assert sorted(tmp_path.rglob("*")) == files
     assert capfd.readouterr() == ("", "")
 
@@ -216,10 +201,9 @@ def test_nothing_is_left_open_written_or_printed(game, folder, world, tmp_path, 
 def test_a_path_after_the_name_is_the_whole_environment_in_commands_and_recipes(folder, game, tmp_path):
     env = make_env(f"textworld:{game}", horizon=9)
     assert (type(env), env.name, env.horizon) == (TextWorldGame, "textworld", 9)
-    for path, counts in ((folder, ("7 train", "2 validation", "1 test")), (game, ("1 train", "0 validation"))):
-        done = reflectrl("check-env", f"textworld:{path}", "horizon=2")
-        assert done.code == 0, done.err
-        assert all(count in done.out for count in counts)
+    done = reflectrl("check-env", f"textworld:{game}", "horizon=2")
+    assert (done.code, done.err) == (0, "")
+    assert "1 train, 0 validation" in done.out
     whole = load_recipe("number_line/nano").model_dump()
     whole["env"] = {"name": f"textworld:{folder}", "options": {"horizon": 9}}
     (tmp_path / "games.yaml").write_text(yaml.safe_dump(whole))
@@ -243,45 +227,34 @@ def test_what_is_no_game_is_refused(tmp_path, game, begun):
         begun(game).reset(options={"task": Task("other.z8", {"game": "other.z8"})})
 
 
-DAMAGE = {
-    "torn": lambda story: story[:20_000],
-    "torn in its header": lambda story: story[:10],
-    "changed": lambda story: story[:5_000] + bytes([story[5_000] ^ 1]) + story[5_001:],
-    "of another version": lambda story: b"\x05" + story[1:],
+GAME = {
+    "a torn story": lambda path: path.write_bytes(path.read_bytes()[:20_000]),
+    "a torn header": lambda path: path.write_bytes(path.read_bytes()[:10]),
+    "a changed story": lambda path: path.write_bytes(path.read_bytes().replace(b"e", b"E")),
+    "another version": lambda path: path.write_bytes(b"\x05" + path.read_bytes()[1:]),
+    "no description": lambda path: path.with_suffix(".json").unlink(),
+    "no whole description": lambda path: path.with_suffix(".json").write_text("{}"),
+}
+WORLD = {
+    "an undeclared goal": {"pddl_problem": PROBLEM.replace("(rung attic)", "(seen attic)")},
+    "no way to the goal": {"pddl_problem": PROBLEM.replace("(door kitchen attic)", "")},
+    "a torn problem": {"pddl_problem": PROBLEM[:-20]},
+    "no grammar": {"grammar": GRAMMAR.replace("action", "acton")},
+    "no answer": {"grammar": GRAMMAR.replace("ring.feedback", "sing.feedback", 1)},
 }
 
 
-@pytest.mark.parametrize("damage", [*DAMAGE, "{", "{}", "no description"])
-def test_a_damaged_game_is_refused_and_does_not_end_the_process(game, tmp_path, begun, damage):
-    for suffix in (".z8", ".json"):
-        shutil.copyfile(game.replace(".z8", suffix), tmp_path / f"odd{suffix}")
-    if damage in DAMAGE:
-        (tmp_path / "odd.z8").write_bytes(DAMAGE[damage](Path(game).read_bytes()))
-    elif damage == "no description":
-        (tmp_path / "odd.json").unlink()
+@pytest.mark.parametrize("damage", [*GAME, *WORLD])
+def test_a_damaged_game_is_refused_and_does_not_end_the_process(game, world, tmp_path, begun, damage):
+    path = world
+    if damage in GAME:
+        path = Path(shutil.copyfile(game, tmp_path / "odd.z8"))
+        shutil.copyfile(Path(game).with_suffix(".json"), tmp_path / "odd.json")
+        GAME[damage](path)
     else:
-        (tmp_path / "odd.json").write_text(damage)
-    with pytest.raises(InvalidInput, match=r"odd\.z8"):
-        begun(str(tmp_path / "odd.z8"))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"pddl_problem": PROBLEM.replace("(rung attic)", "(seen attic)")},
-        {"pddl_problem": PROBLEM[:-20]},
-        {"pddl_problem": PROBLEM.replace("(door kitchen attic)", "")},
-        {"grammar": GRAMMAR.replace("action", "acton")},
-        {"grammar": GRAMMAR.replace("ring.feedback", "sing.feedback", 1)},
-        "{}",
-        "{",
-    ],
-    ids=["undeclared goal", "torn", "no way to the goal", "no grammar", "no answer", "no parts", "no JSON"],
-)
-def test_a_damaged_world_is_refused(world, begun, changes):
-    world.write_text(changes if isinstance(changes, str) else json.dumps({**json.loads(world.read_text()), **changes}))
-    with pytest.raises(InvalidInput, match=r"house\.tw-pddl"):
-        win(begun(str(world)))
+        world.write_text(json.dumps({**json.loads(world.read_text()), **WORLD[damage]}))
+    with pytest.raises(InvalidInput, match=path.name):
+        win(begun(str(path)))
 
 
 def test_a_world_that_cannot_be_won_has_no_expert(world, begun):
