@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_line import reflectrl
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -24,7 +29,7 @@ class Block:
     title: str
     text: str
     shown: str | None
-    """What the page says it prints; ``None`` where it says nothing."""
+    """Output on the page; ``None`` where it shows none."""
 
 
 def blocks() -> Iterator[Block]:
@@ -39,52 +44,68 @@ def blocks() -> Iterator[Block]:
 BLOCKS = list(blocks())
 
 
-def command(line: str) -> list[str]:
-    """A line of a bash block as a program's arguments; pip asks no index and installs beside, not into, this Python."""
-    program, *words = shlex.split(line, comments=True)
-    if program == "pip":
-        install, editable, folder = words
-        assert (install, editable, folder[:2]) == ("install", "-e", "./")  # else pip would take it for a name
-        return [sys.executable, "-m", "pip", "install", *OFFLINE, folder]
-    if program == "pytest":
-        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words]
-    if program == "python":
-        return [sys.executable, *words]
-    assert program == "reflectrl", f"{program} is no command of this page"
-    return [sys.executable, "-m", "reflectrl", *words]
-
-
 def run(words: list[str], folder: Path) -> str:
-    # what an editable install does: the metadata that pip wrote, the code where it is edited
+    """Run a program of Python's that has to succeed; returns its output."""
+    # an editable install does the same: the metadata that pip wrote, the code where it is edited
     path = os.pathsep.join(str(folder / part) for part in ("lift/src", "site"))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def matches(output: str, shown: str) -> bool:
-    """Equal, but ``...`` stands for anything."""
+    """Compare an output with the page, where ``...`` stands for anything."""
     pattern = re.escape(shown.strip()).replace(re.escape("..."), ".*")
     return re.fullmatch(pattern, output.strip(), re.DOTALL) is not None
 
 
 class Reader:
-    """Somebody who does what the page says, in an empty folder."""
+    """A reader who follows the page in an empty folder. The library's own commands and Python run in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: set[str] = set()
 
     def do(self, block: Block) -> str:
-        """What it prints. A file's first block begins it anew, the others go on with it."""
+        """Follow a block, and return its output. A file's first block begins the file, the others go on with it."""
         if block.title:
             self.write(block)
             return ""
         if block.language == "python":
-            return run([sys.executable, "-c", block.text], self.folder)
+            self.forget()
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out), warnings.catch_warnings(action="ignore"):
+                exec(compile(block.text, "tutorial.md", "exec"), {"__name__": "tutorial"})
+            return out.getvalue()
         assert block.language == "bash", f"{block.language} is not run"
-        return "".join(run(command(line), self.folder) for line in block.text.splitlines() if line.strip())
+        return "".join(self.command(line) for line in block.text.splitlines() if line.strip())
+
+    def command(self, line: str) -> str:
+        """Run a line of a bash block; pip asks no index and installs beside, not into, this Python."""
+        program, *words = shlex.split(line, comments=True)
+        if program == "pip":
+            install, editable, folder = words
+            assert (install, editable, folder[:2]) == ("install", "-e", "./")  # else pip would take it for a name
+            return run(["pip", "install", *OFFLINE, folder], self.folder)
+        if program == "pytest":
+            return run(["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words], self.folder)
+        assert program == "reflectrl", f"{program} is no command of this page"
+        self.forget()
+        done = reflectrl(*words)
+        assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
+        return done.out
+
+    def forget(self) -> None:
+        """Make this process import the game again, as a new one would."""
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lift"]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
 
     def write(self, block: Block) -> None:
         path = self.folder / block.title
@@ -95,11 +116,6 @@ class Reader:
             compile(path.read_text(encoding="utf-8"), path, "exec")
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    return Reader(tmp_path_factory.mktemp("tutorial"))
-
-
 def test_there_is_something_to_run() -> None:
     assert {block.language for block in BLOCKS} == {"python", "bash", "yaml"}
     assert len(BLOCKS) > 12
@@ -107,28 +123,24 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.slow
-def test_every_block_runs_in_order_and_prints_what_the_page_says(reader: Reader) -> None:
+def test_every_block_runs_in_order_and_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that changes twice in a second would stay as it was
+    for part in ("site", "lift/src"):
+        monkeypatch.syspath_prepend(tmp_path / part)
+    reader = Reader(tmp_path)
     for block in BLOCKS:
         printed = reader.do(block)
         if block.shown is not None:
             assert matches(printed, block.shown), f"{block.text}\nprints\n{printed}\nand not\n{block.shown}"
-
-
-@pytest.mark.slow
-def test_the_game_is_clean_when_it_is_finished(reader: Reader) -> None:
-    game = reader.folder / "lift" / "src" / "lift" / "env.py"
+    (recipe,) = [block for block in BLOCKS if block.title.endswith(".yaml")]
+    assert "iterations: 40" in reader.command(f"reflectrl recipes show {recipe.title}")
+    game = str(tmp_path / "lift" / "src" / "lift" / "env.py")
     for wish in (["check"], ["format", "--check"]):
-        run(
-            [sys.executable, "-m", "ruff", *wish, "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(game)],
-            ROOT,
-        )
-
-
-@pytest.mark.slow
-def test_the_whole_recipe_of_the_page_is_one_that_can_be_run(reader: Reader) -> None:
-    (shown,) = [block for block in BLOCKS if block.title.endswith(".yaml")]
-    told = run(command(f"reflectrl recipes show {shown.title}"), reader.folder)
-    assert "iterations: 40" in told
+        run(["ruff", *wish, "--no-cache", "--config", str(ROOT / "pyproject.toml"), game], ROOT)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,22 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from command_line import reflectrl, refused
 from hub_server import TOKEN, HubServer
+from huggingface_hub import constants
+from peft import AutoPeftModelForCausalLM
 from records import policy_prompt_of
 from run_folders import forget_digests
-from trained_runs import TrainedRuns
+from trained_runs import TrainedRuns, play_stages, small_recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import read_agent_file
-from reflectrl.core import InvalidInput, Observation, WorkFailed
+from reflectrl.core import InvalidInput, Observation, ReflectRLError, WorkFailed
+from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.sharing.export import export_run
+from reflectrl.sharing.hub import push
 from reflectrl.sharing.scrub import Scrubber
 
 ADAPTED = ("model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05")
@@ -45,16 +48,16 @@ def adapted(trained_run: TrainedRuns) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
     """A copy of a run, to be changed."""
-    return shutil.copytree(trained, tmp_path / "run")
+    return forget_digests(shutil.copytree(trained, tmp_path / "run"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def chances(policy: Path, prompt: str, labels: Sequence[str]) -> list[float]:
-    """As somebody would compute them who has transformers only."""
-    tokenizer, model = AutoTokenizer.from_pretrained(policy), AutoModelForCausalLM.from_pretrained(policy).eval()
+def chances(policy: Path, prompt: str, labels: Sequence[str], kind: Any = AutoModelForCausalLM) -> list[float]:
+    """Probabilities of the labels, computed with transformers only."""
+    tokenizer, model = AutoTokenizer.from_pretrained(policy), kind.from_pretrained(policy).eval()
     ids = [tokenizer(prompt + label)["input_ids"][-1] for label in labels]
     with torch.no_grad():
         logits = model(input_ids=tokenizer(prompt, return_tensors="pt")["input_ids"]).logits[0, -1]
@@ -86,7 +89,7 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     assert not list(folder.rglob("adapter*"))
 
 
-def test_the_folder_holds_what_others_need_and_no_pickle(trained, tmp_path):
+def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(trained, tmp_path, capsys):
     folder = export_run(trained, tmp_path / "out")
     names = {path.name for path in folder.iterdir()}
     assert names == {"policy", "reflector", "agent.json", "recipe.yaml", "README.md", "example.py", "example.json"}
@@ -96,46 +99,6 @@ def test_the_folder_holds_what_others_need_and_no_pickle(trained, tmp_path):
     assert agent is not None
     assert (agent.env, agent.options, agent.max_actions) == ("number_line", {"size": 8}, 2)
     assert agent.prompt == load_agent(trained).layout
-
-
-def rebased(run: Path, name: str) -> Path:
-    """Say of a run that its base was another one."""
-    path = forget_digests(run) / "recipe.yaml"
-    path.write_text(path.read_text().replace("name: builtin/nano", f"name: {name}"))
-    return run
-
-
-def test_an_adapter_on_a_base_of_the_hub_is_copied_and_names_it(adapted, tmp_path):
-    run = rebased(shutil.copytree(adapted, tmp_path / "run"), "owner/never-downloaded")
-    said: list[str] = []
-    folder = export_run(run, tmp_path / "out", tell=said.append)
-    assert said == []
-    adapter = json.loads((folder / "policy" / "adapter_config.json").read_text())
-    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("owner/never-downloaded", None)
-    assert adapter["target_modules"] == sorted(adapter["target_modules"])
-    assert "from peft import AutoPeftModelForCausalLM" in (folder / "example.py").read_text()
-    assert len((folder / "example.py").read_text().splitlines()) <= 15
-    (run / "reflector" / "adapter_config.json").write_text("[]")
-    with pytest.raises(InvalidInput, match=r"adapter_config\.json"):
-        export_run(run, tmp_path / "again")
-
-
-def test_an_adapter_on_a_base_in_a_local_folder_is_merged_while_that_is_there(adapted, tmp_path):
-    base = shutil.copytree(adapted / "base", tmp_path / "models" / "my base")
-    run = rebased(shutil.copytree(adapted, tmp_path / "run"), str(base))
-    said: list[str] = []
-    folder = export_run(run, tmp_path / "out", tell=said.append)
-    assert "my base" in said[0]
-    assert not [name for name, content in contents(folder).items() if str(tmp_path).encode() in content]
-    assert "name: my base" in (folder / "recipe.yaml").read_text()
-    shutil.rmtree(base)
-    with pytest.raises(InvalidInput, match="my base"):
-        export_run(run, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-
-
-def test_the_example_is_short_and_plays_without_this_library(trained, tmp_path, capsys):
-    folder = export_run(trained, tmp_path / "out")
     program = (folder / "example.py").read_text()
     assert len(program.splitlines()) <= 15
     assert "reflectrl" not in program
@@ -148,6 +111,69 @@ def test_the_example_is_short_and_plays_without_this_library(trained, tmp_path, 
     assert json.dumps(re.search(r"Number .*", state["prompt"])[0]) in own
 
 
+def on_local_base(run: Path, base: Path) -> Path:
+    """Make the recipe of a run name a folder as the base."""
+    path = forget_digests(run) / "recipe.yaml"
+    path.write_text(path.read_text().replace("name: builtin/nano", f"name: {base}"))
+    return run
+
+
+def test_an_adapter_on_a_base_in_a_local_folder_is_merged_while_that_is_there(adapted, tmp_path):
+    base = shutil.copytree(adapted / "base", tmp_path / "models" / "my base")
+    run = on_local_base(shutil.copytree(adapted, tmp_path / "run"), base)
+    said: list[str] = []
+    folder = export_run(run, tmp_path / "out", tell=said.append)
+    assert "my base" in said[0]
+    assert not [name for name, content in contents(folder).items() if str(tmp_path).encode() in content]
+    assert "name: my base" in (folder / "recipe.yaml").read_text()
+    shutil.rmtree(base)
+    with pytest.raises(InvalidInput, match="my base"):
+        export_run(run, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers for an old name
+def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(trained, tmp_path, monkeypatch, capsys):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    cached = tmp_path / "hub" / "models--owner--tiny"
+    shutil.copytree(trained / "base", cached / "snapshots" / commit)
+    (cached / "snapshots" / commit / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    run = tmp_path / "run"
+    play_stages(small_recipe("model.name=owner/tiny", *ADAPTED, "players.reflector.player=none"), run, *STAGES[:3])
+    folder = export_run(run, tmp_path / "adapter")
+    merged = export_run(run, tmp_path / "merged", merge=True)
+    agent = load_agent(run)
+    move = agent.act(STATE)
+    prompt = policy_prompt_of(agent.layout, STATE, (), None, move.menu).text
+    for found in (
+        chances(folder / "policy", prompt, move.menu.labels, AutoPeftModelForCausalLM),
+        chances(merged / "policy", prompt, move.menu.labels),
+        *(load_agent(each).act(STATE).decision.choice.probabilities for each in (folder, merged)),
+    ):
+        assert found == pytest.approx(move.decision.choice.probabilities, abs=1e-5)
+    assert len((folder / "example.py").read_text().splitlines()) <= 15
+    runpy.run_path(str(folder / "example.py"))
+    assert capsys.readouterr().out in ("add one\n", "subtract one\n")
+    adapter = json.loads((folder / "policy" / "adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("owner/tiny", commit)
+    assert adapter["target_modules"] == sorted(adapter["target_modules"])
+    assert not (folder / "policy" / "README.md").exists()
+    assert not list(merged.rglob("adapter*"))
+    for each, relation, library in ((folder, "adapter", "peft"), (merged, "finetune", "transformers")):
+        card = (each / "README.md").read_text()
+        shown = yaml.safe_load(card.split("---\n")[1])
+        assert (shown["library_name"], shown["base_model"], shown["license"]) == (library, "owner/tiny", "apache-2.0")
+        assert shown["base_model_relation"] == relation
+        assert commit in card
+        assert not [name for name, content in contents(each).items() if str(tmp_path).encode() in content]
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))  # a base that is not in the cache
+    again = export_run(run, tmp_path / "adapter")
+    assert json.loads((again / "policy" / "adapter_config.json").read_text())["revision"] is None
+
+
 def test_an_export_goes_into_the_run_and_replaces_an_earlier_one_as_a_whole(run):
     folder = export_run(run)
     assert folder == run / "export"
@@ -156,21 +182,23 @@ def test_an_export_goes_into_the_run_and_replaces_an_earlier_one_as_a_whole(run)
     assert contents(export_run(run)) == before
 
 
-def test_nothing_tells_of_the_machine_or_its_keys(run, tmp_path, monkeypatch):
-    home = tmp_path / "home" / "somebody"
+def test_nothing_private_of_the_machine_is_exported(run, tmp_path, monkeypatch):
+    home = tmp_path / "home" / "jane"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    values = yaml.safe_load((forget_digests(run) / "recipe.yaml").read_text())
+    values = yaml.safe_load((run / "recipe.yaml").read_text())
     values["description"] = f"Made in {home}/secret project from {run}/data with {TOKEN}, see file://{home}/notes.md"
-    values["players"]["policy"]["endpoint"]["base_url"] = "http://somebody:password@model.example/v1?key=0123"
+    values["players"]["policy"]["endpoint"]["base_url"] = "http://jane:password@model.example/v1?key=0123"
     (run / "recipe.yaml").write_text(yaml.safe_dump(values))
-    tokenizer = run / "policy" / "tokenizer_config.json"
-    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"name_or_path": str(run / "base")}))
-    config = run / "policy" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"_name_or_path": "x", "made_from": f"{home}/model"}))
+    for name, added in (
+        ("tokenizer_config.json", {"name_or_path": str(run / "base")}),
+        ("config.json", {"_name_or_path": "x", "made_from": f"{home}/model"}),
+    ):
+        path = run / "policy" / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | added))
     folder = export_run(run, tmp_path / "out")
     for name, content in contents(folder).items():
-        for private in (str(tmp_path), "somebody", "password", "key=0123", TOKEN, os.path.realpath(tmp_path)):
+        for private in (str(tmp_path), "jane", "password", "key=0123", TOKEN, os.path.realpath(tmp_path)):
             assert private.encode() not in content, f"{name} holds {private}"
     assert "model.example/v1" in (folder / "recipe.yaml").read_text()
     assert load_agent(folder).act(STATE).decision.action in STATE.actions
@@ -185,20 +213,17 @@ def test_nothing_tells_of_the_machine_or_its_keys(run, tmp_path, monkeypatch):
         ("../relative/folder", "../relative/folder"),
         ("file:///data/project", "project"),
         ("pypi:requests==2.32.0", "pypi:requests==2.32.0"),
-        ("no path at all; 1/2", "no path at all; 1/2"),
     ],
 )
-def test_of_a_path_the_last_part_is_left(given, left, tmp_path):
-    assert Scrubber(tmp_path).value({"repositories": [given], "size": 8}) == {"repositories": [left], "size": 8}
-
-
-def test_a_name_that_ends_with_a_path_keeps_the_environment(tmp_path):
+def test_the_last_part_of_a_path_is_left(given, left, tmp_path):
+    scrubber = Scrubber(tmp_path)
+    assert scrubber.value({"repositories": [given], "size": 8}) == {"repositories": [left], "size": 8}
     recipe = load_recipe("number_line/nano", ["env.name=textworld:/data/my games/house.z8"])
-    assert Scrubber(tmp_path).recipe(recipe).env.name == "textworld:house.z8"
+    assert scrubber.recipe(recipe).env.name == "textworld:house.z8"
 
 
 def test_an_unfinished_run_exports_its_last_policy_and_says_so(run, tmp_path):
-    shutil.rmtree(forget_digests(run) / "policy")
+    shutil.rmtree(run / "policy")
     (run / "eval.jsonl").unlink()
     shutil.rmtree(run / "trajectories")
     said: list[str] = []
@@ -213,29 +238,28 @@ def test_an_unfinished_run_exports_its_last_policy_and_says_so(run, tmp_path):
     assert "Reflection: The target is" in state["prompt"]
 
 
-@pytest.mark.parametrize("missing", [("policy", "policy-sft"), ("reflector",)])
-def test_a_run_that_lacks_a_player_names_the_command_that_makes_it(missing, run):
-    forget_digests(run)
-    for name in missing:
-        shutil.rmtree(run / name)
-    with pytest.raises(InvalidInput, match="`reflectrl sft`"):
-        export_run(run)
-    assert not list(run.glob("*export*"))
+DAMAGE = {
+    "policy/model.safetensors": "damaged",
+    "policy/config.json": "[]",
+    "recipe.yaml": "[",
+    "eval.jsonl": "{}\n",
+    "trajectories/eval-rlft-local-greedy.jsonl": "{}\n",
+    "policy policy-sft": None,
+    "reflector": None,
+}
+"""Content of a damaged file, or players that are missing."""
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("policy/model.safetensors", "damaged"),
-        ("policy/config.json", "{"),
-        ("recipe.yaml", "["),
-        ("eval.jsonl", "{}\n"),
-        ("trajectories/eval-rlft-local-greedy.jsonl", "{}\n"),
-    ],
-)
-def test_a_damaged_part_is_named_and_nothing_is_left_behind(name, content, run):
-    (forget_digests(run) / name).write_text(content)
-    with pytest.raises(InvalidInput, match="policy is" if "safetensors" in name else Path(name).name):
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_or_missing_part_is_named_and_nothing_is_left_behind(name, run):
+    if DAMAGE[name] is None:
+        for player in name.split():
+            shutil.rmtree(run / player)
+        fact = "`reflectrl sft`"
+    else:
+        (run / name).write_text(DAMAGE[name])
+        fact = "policy is" if "safetensors" in name else Path(name).name
+    with pytest.raises(InvalidInput, match=fact):
         export_run(run)
     assert not list(run.glob("*export*"))
 
@@ -243,9 +267,8 @@ def test_a_damaged_part_is_named_and_nothing_is_left_behind(name, content, run):
 def test_only_a_run_is_exported_and_only_an_export_is_replaced(run, tmp_path):
     with pytest.raises(InvalidInput, match=r"recipe\.yaml"):
         export_run(tmp_path)
-    folder = export_run(run, tmp_path / "out")
     with pytest.raises(InvalidInput, match="out is an export"):
-        export_run(folder)
+        export_run(export_run(run, tmp_path / "out"))
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("")
@@ -259,141 +282,57 @@ def test_only_a_run_is_exported_and_only_an_export_is_replaced(run, tmp_path):
         export_run(run, tmp_path / "file" / "out")
 
 
-def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-    given = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    given |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", **env}
-    arguments = (sys.executable, "-m", "reflectrl", "export", *arguments)
-    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, env=given, timeout=300)
+@pytest.fixture
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A process that may go online, with a token; huggingface_hub reads some of its variables when it is imported."""
+    for name, value in (("OFFLINE", False), ("DISABLE_XET", True), ("DISABLE_PROGRESS_BARS", True)):
+        monkeypatch.setattr(constants, f"HF_HUB_{name}", value)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return monkeypatch
 
 
-@pytest.mark.slow
-def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained, tmp_path):
+def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained, tmp_path, online):
     out = tmp_path / "out"
     with HubServer() as hub:
+        online.setenv("HF_ENDPOINT", hub.url)
         hub.files["me/agent"] = {"policy/adapter_config.json": b"{}", "notes.md": b"mine"}  # of an earlier push
-        online = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path)}
-        done = command(trained, "--out", out, "--push-to-hub", "me/agent", **online)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"export: {out}", f"hub: {hub.url}/me/agent"]
+        done = reflectrl("export", trained, "--out", out, "--push-to-hub", "me/agent")
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [f"export: {out}", f"hub: {hub.url}/me/agent"]
     assert hub.files["me/agent"] == contents(out) | {"notes.md": b"mine"}
-    assert TOKEN not in done.stdout + done.stderr
+    assert TOKEN not in done.out + done.err
     assert not [name for name, content in contents(tmp_path).items() if TOKEN.encode() in content]
 
 
-@pytest.mark.parametrize("env", [{"HF_TOKEN": ""}, {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}])
-def test_a_push_that_cannot_work_is_refused_before_any_work(env, tmp_path, trained):
-    done = command(trained, "--out", tmp_path / "out", "--push-to-hub", "me/agent", HF_HOME=str(tmp_path), **env)
-    assert done.returncode == 2
-    assert [*env][-1] in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_push_that_cannot_work_is_refused_before_any_work(tmp_path, trained, online):
+    push_it = ("export", trained, "--out", tmp_path / "out", "--push-to-hub", "me/agent")
+    online.setenv("HF_TOKEN", "")
+    assert "HF_TOKEN" in refused(*push_it)
+    online.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in refused(*push_it)
     assert not (tmp_path / "out").exists()
 
 
-REFUSED = """
-import json, os, sys
-from pathlib import Path
-from reflectrl.core import ReflectRLError
-from reflectrl.sharing.hub import push
-
-for where in sys.argv[2:]:
-    os.environ["HF_ENDPOINT"], _, name = where.partition(" ")
-    try:
-        print(json.dumps([0, push(Path(sys.argv[1]), name, private=True)]))
-    except ReflectRLError as error:
-        print(json.dumps([error.exit_code, str(error)]))
-"""
-
-
-def test_what_the_hub_refuses_is_a_sentence(tmp_path):
+def test_a_refusal_of_the_hub_is_a_sentence(tmp_path, online):
     (tmp_path / "file.txt").write_text("fine")
-    env = {**os.environ, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_TOKEN": TOKEN}
     with HubServer() as gone:
         pass
     with HubServer() as hub, HubServer() as broken:
         hub.files |= {"401/agent": {}, "403/agent": {}}  # so that they break while files are listed
         hub.status = {"401/agent/tree": 401, "403/agent/tree": 403}
         broken.status = {"api/repos/create": 500}
-        wheres = [f"{hub.url} {name}" for name in ("me/fine", "401/agent", "403/agent")]
-        wheres += [f"{server.url} me/new" for server in (broken, gone)]
-        script = [sys.executable, "-c", REFUSED, str(tmp_path), *wheres]
-        done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=300, env=env)
-    assert TOKEN not in done.stdout + done.stderr
-    (code, url), *refused = map(json.loads, done.stdout.splitlines())
-    assert (code, url, hub.private) == (0, f"{hub.url}/me/fine", {"me/fine": True})
-    assert [code for code, _ in refused] == [2, 2, 1, 1]
-    for (_, sentence), fact in zip(refused, ("401", "403", "500", "ConnectError"), strict=True):
-        assert fact in sentence
-
-
-ON_THE_HUB = """
-import io, json, runpy, sys
-from contextlib import redirect_stdout
-from pathlib import Path
-
-import torch
-from run_folders import forget_digests
-from trained_runs import play_stages, small_recipe
-from transformers import AutoTokenizer
-from peft import AutoPeftModelForCausalLM
-
-from reflectrl.pipeline import STAGES
-from reflectrl.pipeline.agent import load_agent
-from reflectrl.sharing.export import export_run
-from records import policy_prompt_of
-from records import policy_prompt_of
-from test_export import ADAPTED, STATE, chances
-
-place = Path(sys.argv[1])
-recipe = small_recipe("model.name=owner/tiny", *ADAPTED, "players.reflector.player=none")
-play_stages(recipe, place / "run", *STAGES[:3])
-folder, merged = export_run(place / "run", place / "adapter"), export_run(place / "run", place / "merged", merge=True)
-agent = load_agent(place / "run")
-move = agent.act(STATE)
-prompt = policy_prompt_of(agent.layout, STATE, (), None, move.menu).text
-tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
-model = AutoPeftModelForCausalLM.from_pretrained(folder / "policy").eval()
-labels = [tokenizer(prompt + label)["input_ids"][-1] for label in move.menu.labels]
-with torch.no_grad():
-    logits = model(input_ids=tokenizer(prompt, return_tensors="pt")["input_ids"]).logits[0, -1]
-with redirect_stdout(io.StringIO()) as said:
-    runpy.run_path(str(folder / "example.py"))
-print(json.dumps({
-    "ours": move.decision.choice.probabilities,
-    "adapter": logits[labels].softmax(-1).tolist(),
-    "merged": chances(merged / "policy", prompt, move.menu.labels),
-    "loaded": [load_agent(each).act(STATE).decision.choice.probabilities for each in (folder, merged)],
-    "example": said.getvalue(),
-}))
-"""
-
-
-@pytest.mark.slow
-def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(trained, tmp_path):
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    cached = tmp_path / "hub" / "models--owner--tiny"
-    shutil.copytree(trained / "base", cached / "snapshots" / commit)
-    (cached / "snapshots" / commit / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
-    (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text(commit)
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
-    env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
-    script = [sys.executable, "-c", ON_THE_HUB, str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    for probabilities in (found["adapter"], found["merged"], *found["loaded"]):
-        assert probabilities == pytest.approx(found["ours"], abs=1e-5)
-    assert found["example"] in ("add one\n", "subtract one\n")
-    adapter = json.loads((tmp_path / "adapter" / "policy" / "adapter_config.json").read_text())
-    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("owner/tiny", commit)
-    assert not (tmp_path / "adapter" / "policy" / "README.md").exists()
-    assert not list((tmp_path / "merged").rglob("adapter*"))
-    for folder, relation in (("adapter", "adapter"), ("merged", "finetune")):
-        card = (tmp_path / folder / "README.md").read_text()
-        metadata = yaml.safe_load(card.split("---\n")[1])
-        assert metadata["library_name"] == ("peft" if folder == "adapter" else "transformers")
-        assert (metadata["base_model"], metadata["base_model_relation"]) == ("owner/tiny", relation)
-        assert metadata["license"] == "apache-2.0"
-        assert commit in card
-        for name, content in contents(tmp_path / folder).items():
-            assert str(tmp_path).encode() not in content, name
+        online.setenv("HF_ENDPOINT", hub.url)
+        assert push(tmp_path, "me/fine", private=True) == f"{hub.url}/me/fine"
+        assert hub.private == {"me/fine": True}
+        for server, name, code, fact in (
+            (hub, "401/agent", 2, "401"),
+            (hub, "403/agent", 2, "403"),
+            (broken, "me/new", 1, "500"),
+            (gone, "me/new", 1, "ConnectError"),
+        ):
+            online.setenv("HF_ENDPOINT", server.url)
+            with pytest.raises(ReflectRLError, match=fact) as caught:
+                push(tmp_path, name)
+            assert (caught.value.exit_code, TOKEN in str(caught.value)) == (code, False)
