@@ -1,4 +1,4 @@
-"""What docs/ shows exists: commands parse, with recipes and overrides that the schema takes; keys are the schema's."""
+"""Commands in docs/ parse, with recipes and overrides that the schema takes; keys and names on its pages exist."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.distributed.run import parse_args as torchrun
 from reflectrl.cli.app import app
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.config.schema import Recipe
+from reflectrl.core import registry
 from reflectrl.core.settings import section_of, settings_fields
 
 ROOT = Path(__file__).parents[1]
@@ -39,11 +40,6 @@ def keys() -> list[str]:
     return sorted({name for name in names if not FILES.search(name) and not name.startswith("reflectrl.")})
 
 
-def modules() -> list[str]:
-    """Our modules, and names in them, that stand in backticks."""
-    return sorted(set(re.findall(r"`(reflectrl(?:\.\w+)+)`", FENCE.sub("", TEXT))))
-
-
 def in_schema(key: str) -> bool:
     section: type | None = Recipe
     for name in key.split("."):
@@ -53,10 +49,12 @@ def in_schema(key: str) -> bool:
     return True
 
 
-def test_there_is_something_to_check() -> None:
+def test_there_is_something_to_check_and_a_key_that_is_none_would_be_found() -> None:
     assert PAGES
     assert len(commands()) > 5
     assert len(keys()) > 10
+    wrong = ("rlft.episode", "rflt.episodes", "rlft.episodes.more", "players.endpoint.modell")
+    assert [key for key in wrong if in_schema(key)] == []
 
 
 @pytest.mark.parametrize("line", commands())
@@ -76,20 +74,17 @@ def test_a_command_parses(line: str) -> None:
         check_recipe(load_recipe(name, params["overrides"] or ()))
 
 
-@pytest.mark.parametrize("key", keys())
-def test_a_key_is_one_of_the_schema(key: str) -> None:
-    assert in_schema(key)
-
-
-@pytest.mark.parametrize(
-    "key", ["rlft.episode", "rflt.episodes", "rlft.episodes.more", "players.policy.endpoint.modell"]
-)
-def test_a_key_that_is_not_would_be_found(key: str) -> None:
-    assert not in_schema(key)
+def test_keys_modules_recipes_and_scripts_on_the_pages_are_there() -> None:
+    assert [key for key in keys() if not in_schema(key)] == []
+    for name in re.findall(r"`(reflectrl(?:\.\w+)+)`", FENCE.sub("", TEXT)):
+        resolve_name(name)
+    named = [f"recipes/{name}.yaml" for name in re.findall(r"`(?!builtin/)([a-z_]+/[a-z_0-9]+)`", TEXT)]
+    named += re.findall(r"python (benchmarks/\w+\.py)", TEXT)
+    assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=lambda page: page.stem)
-def test_what_python_on_a_page_imports_is_there(page: Path) -> None:
+def test_python_on_a_page_imports_names_that_are_there(page: Path) -> None:
     """The tutorial's Python is run by a test of its own."""
     for block in PYTHON.findall(page.read_text(encoding="utf-8")):
         imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -107,16 +102,19 @@ def test_the_frozen_player_of_the_page_speaks_before_each_act(capsys: pytest.Cap
     assert f"Memory: {printed[0]}" in printed
 
 
-@pytest.mark.parametrize("name", modules())
-def test_a_module_that_is_named_is_there(name: str) -> None:
-    resolve_name(name)
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(?!builtin/)([a-z_]+/[a-z_0-9]+)`", TEXT))))
-def test_a_recipe_that_is_named_is_shipped(name: str) -> None:
-    assert (ROOT / "recipes" / f"{name}.yaml").is_file()
-
-
-@pytest.mark.parametrize("script", sorted(set(re.findall(r"python (benchmarks/\w+\.py)", TEXT))))
-def test_a_script_that_is_named_is_there(script: str) -> None:
-    assert (ROOT / script).is_file()
+@pytest.mark.slow
+def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(registry._TARGETS, "corridor", "")
+    monkeypatch.delitem(registry._TARGETS, "corridor")
+    names: dict[str, object] = {"__name__": "corridor_page"}
+    blocks = PYTHON.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 4
+    for block in blocks:
+        exec(compile(block, "python.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"^\d+ [\d.]+ -?[\d.]+$", printed, re.MULTILINE)) == 4
+    assert "rlft sampled" in printed
+    assert (tmp_path / "runs" / "corridor" / "policy").is_dir()

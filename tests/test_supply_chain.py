@@ -1,4 +1,4 @@
-"""What the library reads cannot run, and what it runs reaches no network unless it was asked to."""
+"""Files that the library reads cannot run code, and it reaches no network unless it was asked to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from pathlib import Path
 import faulty
 import pytest
 from tiny_models import MAX_LENGTH, save_tiny
+from trained_runs import SMALL
+from transformers import dynamic_module_utils
 
-from reflectrl.core import EpisodeFailed, register_env
+from reflectrl.config.schema import ModelSection
+from reflectrl.core import EpisodeFailed, InvalidInput, register_env
+from reflectrl.models.load import new_model
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool
 
@@ -27,12 +31,12 @@ MODULES = sorted(
 )
 
 PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "multiprocessing"}
-"""And what pickles whatever goes from process to process."""
+"""Modules that pickle, those that do so between processes included."""
 OBJECTS = {
     *("gather_object", "all_gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list"),
     *("recv_object_list", "ProcessPoolExecutor"),
 }
-"""What does so inside of other libraries, whatever it is called on."""
+"""Functions of other libraries that pickle, whatever they are called on."""
 NETWORK = {
     *("aiohttp", "ftplib", "http", "httpx", "httpx2", "openai", "requests", "socket", "socketserver", "urllib"),
     "xmlrpc",
@@ -46,7 +50,7 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},
     "envs/auto_explore/programs.py": {"subprocess": "a command of the agent, in a sandbox without network"},
 }
-"""Who may import what others may not, and what for."""
+"""Modules that may import what others may not, and their reasons."""
 FORBIDDEN = {
     *("allow_pickle=True", "shell=True", "trust_remote_code=True", "weights_only=False"),
     *("torch.load", "torch.save", "eval", "exec", "__import__", "os.system", "os.popen", "pandas.read_pickle"),
@@ -56,7 +60,7 @@ FORBIDDEN = {
 
 
 def faults(code: str) -> Iterator[str]:
-    """What a module imports or names that can run what it reads, starts programs or reaches the network."""
+    """Yield the imports and names of a module that can run files, start programs or reach the network."""
     for node in ast.walk(ast.parse(code)):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -91,19 +95,14 @@ def test_no_module_runs_what_it_reads_or_reaches_the_network_but_those_that_are_
 
 FAULTY = {
     "pickle": "import pickle",
-    "joblib": "from joblib import load",
     "multiprocessing": "from torch import multiprocessing",
     "gather_object": "from accelerate.utils import gather_object",
     "broadcast_object_list": "torch.distributed.broadcast_object_list(things)",
-    "ProcessPoolExecutor": "from concurrent import futures\nfutures.ProcessPoolExecutor()",
     "urllib": "import urllib.request",
     "torch.load": "import torch\ntorch.load(path)",
     "torch.save": "from torch import save",
-    "yaml.load": "import yaml\nyaml.load(text, yaml.SafeLoader)",
     "yaml.Loader": "import yaml\nclass Mine(yaml.Loader): pass",
-    "allow_pickle=True": "np.load(path, allow_pickle=True)",
     "shell=True": "run(command, shell=True)",
-    "trust_remote_code=True": "AutoConfig.from_pretrained(name, trust_remote_code=True)",
     "eval": "value = eval(text)",
 }
 
@@ -170,10 +169,6 @@ def guard(event, arguments):
 sys.addaudithook(guard)
 """
 """Ends any Python process that reaches for the network, children included."""
-SMALL = (
-    *("data.samples=16", "sft.reflector.steps=2", "sft.policy.steps=2", "rlft.episodes=4", "eval.episodes=4"),
-    *("rlft.stages=[{name: a, iterations: 2}]", "eval.max_tasks=2", "model.builtin.layers=1", "env.workers=1"),
-)
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
 
 
@@ -187,17 +182,33 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
 
 
-@pytest.mark.slow
-def test_an_offline_recipe_reaches_no_network_in_any_stage(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "reflectrl", "run", "--recipe", "dangerous_taxi/nano", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "dangerous_taxi-nano" / "report.html").is_file()
+OFFLINE = """
+import sys
+from reflectrl.cli import main
+
+sys.argv = ["reflectrl", "run", "--recipe", "number_line/nano", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+from huggingface_hub import constants
+from huggingface_hub.utils import send_telemetry
+from reflectrl.config.schema import ModelSection
+from reflectrl.models.load import new_model
+
+assert constants.HF_HUB_DISABLE_TELEMETRY
+send_telemetry("reflectrl")
+print("nothing was reached for", flush=True)
+new_model(ModelSection(name="nobody/nothing"), labels="012", seed=0)
+"""
 
 
 @pytest.mark.slow
-def test_a_recipe_that_names_a_model_of_the_hub_does(tmp_path: Path) -> None:
-    named = ("model.name=nobody/nothing", "reflector_model=null")
-    done = run(tmp_path, "-m", "reflectrl", "run", "--recipe", "number_line/nano", *SMALL, *named)
+def test_an_offline_recipe_reaches_no_network_in_any_stage_but_a_model_of_the_hub_does(tmp_path: Path) -> None:
+    """The command line disables telemetry as well, unless it was enabled."""
+    done = run(tmp_path, "-c", OFFLINE, *SMALL, "eval.episodes=4", "env.workers=1")
+    assert done.stdout.endswith("nothing was reached for\n"), done.stderr
+    assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()
     assert (done.returncode, "reached for the network: socket.getaddrinfo" in done.stderr) == (77, True)
 
 
@@ -224,41 +235,20 @@ def test_the_guard_ends_a_process_that_reaches_for_the_network(tmp_path: Path) -
     assert ended == ["address 77", "name 77", "datagram 77", "child 77"]
 
 
-def test_the_command_line_switches_telemetry_off_unless_it_was_switched_on(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom reflectrl.cli import main\nsys.argv = ['reflectrl', 'version']\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "from huggingface_hub import constants\nfrom huggingface_hub.utils import send_telemetry\n"
-        "assert constants.HF_HUB_DISABLE_TELEMETRY\nsend_telemetry('reflectrl')\n"
-    )
-    done = run(tmp_path, "-c", code)
-    assert done.returncode == 0, done.stderr
-
-
 CODE = {
     "configuration_own.py": "from transformers import GPT2Config\nopen('ran', 'a').close()\n"
     "class OwnConfig(GPT2Config):\n    model_type = 'own'\n",
     "modeling_own.py": "from transformers import GPT2LMHeadModel\nfrom .configuration_own import OwnConfig\n"
     "class OwnModel(GPT2LMHeadModel):\n    config_class = OwnConfig\n",
 }
-LOAD = """
-import sys
-from pathlib import Path
-from reflectrl.config.schema import ModelSection
-from reflectrl.core import InvalidInput
-from reflectrl.models.load import new_model
-own = {"name": "own", "max_length": int(sys.argv[1])}
-try:
-    new_model(ModelSection(**own), labels="012", seed=0)
-except InvalidInput as error:
-    print(error)
-print(Path("ran").exists())
-print(type(new_model(ModelSection(**own, trust_remote_code=True), labels="012", seed=0).model).__name__)
-"""
 
 
-@pytest.mark.slow
-def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(tmp_path: Path) -> None:
+def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
     save_tiny("gpt2", tmp_path / "own")
     path = tmp_path / "own" / "config.json"
     own = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
@@ -266,10 +256,11 @@ def test_a_models_own_code_runs_only_when_asked_and_after_a_warning(tmp_path: Pa
     path.write_text(json.dumps(config), encoding="utf-8")
     for name, code in CODE.items():
         (tmp_path / "own" / name).write_text(code, encoding="utf-8")
-    done = run(tmp_path, "-c", LOAD, str(MAX_LENGTH))
-    refusal, ran_before, kind = done.stdout.splitlines()
-    assert "'own'" in refusal
-    assert "model.trust_remote_code=true" in refusal
-    assert (ran_before, kind) == ("False", "OwnModel"), done.stderr
+    section = ModelSection(name="own", max_length=MAX_LENGTH)
+    with pytest.raises(InvalidInput, match=r"'own'.*model\.trust_remote_code=true"):
+        new_model(section, labels="012", seed=0)
+    assert not (tmp_path / "ran").exists()
+    lm = new_model(section.model_copy(update={"trust_remote_code": True}), labels="012", seed=0)
+    assert type(lm.model).__name__ == "OwnModel"
     assert (tmp_path / "ran").exists()
-    assert "'own'" in done.stderr  # the warning
+    assert "'own'" in caplog.text  # the warning
