@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+import threading
+from collections.abc import Coroutine
 from types import FrameType
 from typing import Any, TypeVar
-
-from reflectrl.core.stop import handler_before
 
 T = TypeVar("T")
 
@@ -31,44 +29,30 @@ def run_async(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None
     if runner is None:
         with asyncio.Runner() as own:
             return run_async(work, own)
-    with _cancelled_by_sigterm(runner.get_loop()) as stop:
-        try:
-            result = runner.run(stop.watch(work))
-        except BaseException:
-            if stop.raised is None:
-                raise
-            raise stop.raised from None
-        if stop.raised is not None:
-            raise stop.raised
-        return result
+    before, loop = signal.getsignal(signal.SIGTERM), runner.get_loop()
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        return runner.run(work)
+    tasks: list[asyncio.Task[Any] | None] = []
+    exits: list[SystemExit] = []
 
-
-class _Stop:
-    """Exit that a signal requested while an event loop ran."""
-
-    def __init__(self) -> None:
-        self.raised: SystemExit | None = None
-        self.task: asyncio.Task[Any] | None = None
-
-    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``work``, awaited in a task that can be cancelled."""
-        self.task = asyncio.current_task()
+    async def watched() -> T:
+        tasks.append(asyncio.current_task())
         return await work
 
-
-@contextlib.contextmanager
-def _cancelled_by_sigterm(loop: asyncio.AbstractEventLoop) -> Iterator[_Stop]:
-    """Turn the SystemExit of the handler of SIGTERM into a cancellation; a second one is raised at once."""
-    stop = _Stop()
-
-    def handle(number: int, frame: FrameType | None, before: Callable[..., object]) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         try:
             before(number, frame)
         except SystemExit as error:
-            if stop.raised is not None or stop.task is None:
-                raise
-            stop.raised = error
-            loop.call_soon_threadsafe(stop.task.cancel)  # which wakes a loop that waits for the network
+            if exits or not (tasks and tasks[0]):
+                raise  # a second one acts at once
+            exits.append(error)
+            loop.call_soon_threadsafe(tasks[0].cancel)  # which wakes a loop that waits for the network
 
-    with handler_before(signal.SIGTERM, handle):
-        yield stop
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        return runner.run(watched())
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handle:  # the code inside may have set one of its own
+            signal.signal(signal.SIGTERM, before)
+        if exits:
+            raise exits[0] from None

@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
-from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import InvalidInput, ReflectRLError, is_signal, nearest, raised
-from reflectrl.core.stop import handler_before
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "alfworld": "reflectrl.envs.alfworld:AlfWorld",
@@ -83,30 +80,16 @@ def env_class(name: str) -> type[NatLangEnv]:
 @contextlib.contextmanager
 def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
     """Turn any error of foreign code into ``InvalidInput``; Ctrl-C and SIGTERM still end the whole process."""
-    with _interrupts() as interrupts:
-        try:
-            yield
-        except ReflectRLError:
+    try:
+        yield
+    except ReflectRLError:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"{what}: {error}{advice}") from error
+    except (Exception, SystemExit) as error:
+        if is_signal(error):
             raise
-        except (ImportError, AttributeError) as error:
-            raise InvalidInput(f"{what}: {error}{advice}") from error
-        except BaseException as error:
-            if is_signal(error) or interrupts:
-                raise
-            raise InvalidInput(f"{what}: it {raised(error)}{advice}") from error
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """List the interrupts (Ctrl-C) inside the block, which are none that the code in it raises itself."""
-    came: list[int] = []
-
-    def note(number: int, frame: FrameType | None, before: Callable[..., object]) -> None:
-        came.append(number)
-        before(number, frame)
-
-    with handler_before(signal.SIGINT, note):
-        yield came
+        raise InvalidInput(f"{what}: it {raised(error)}{advice}") from error
 
 
 def env_path(name: str) -> str | None:
@@ -172,7 +155,6 @@ class EnvMaker(Protocol):
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
         """Return ``count`` new environments of one kind."""
-        ...
 
 
 Env = str | Callable[..., NatLangEnv] | EnvMaker

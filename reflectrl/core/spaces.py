@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import c_char
-from typing import Any, overload
+from typing import Any
 
 import gymnasium
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
@@ -17,8 +17,6 @@ from reflectrl.core.errors import InvalidInput
 
 MAX_SHARED_BYTES = 1 << 18
 """Length in UTF-8 of the longest text that shared memory carries."""
-_LENGTH_BYTES = 4
-_ROW_BYTES = _LENGTH_BYTES + MAX_SHARED_BYTES
 
 
 class TextSpace(gymnasium.Space[str]):
@@ -79,24 +77,14 @@ class TextSpace(gymnasium.Space[str]):
 class SharedTexts(Sequence[str]):
     """Texts that worker processes wrote last; a deep copy is a tuple, which no longer changes."""
 
-    def __init__(self, memory: Any, count: int) -> None:
+    def __init__(self, memory: Any) -> None:
         self._memory = memory
-        self._count = count
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._memory)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        if isinstance(index, slice):
-            return tuple(self[number] for number in range(*index.indices(self._count)))
-        row = range(self._count)[index] * _ROW_BYTES
-        start = row + _LENGTH_BYTES
-        length = int.from_bytes(self._memory[row:start], "little")
-        return bytes(self._memory[start : start + length]).decode()
+    def __getitem__(self, index: Any) -> Any:
+        return self._memory[index].value.decode()
 
     def __deepcopy__(self, _: object) -> tuple[str, ...]:
         return tuple(self)
@@ -104,12 +92,12 @@ class SharedTexts(Sequence[str]):
 
 @create_shared_memory.register(TextSpace)
 def _create(space: TextSpace, n: int = 1, ctx: Any = None) -> Any:  # noqa: ARG001 - gymnasium's signature
-    return ctx.Array(c_char, n * _ROW_BYTES)
+    return ctx.Array(c_char * (MAX_SHARED_BYTES + 1), n)
 
 
 @read_from_shared_memory.register(TextSpace)
 def _read(space: TextSpace, shared_memory: Any, n: int = 1) -> SharedTexts:  # noqa: ARG001 - gymnasium's signature
-    return SharedTexts(shared_memory.get_obj(), n)
+    return SharedTexts(shared_memory.get_obj())
 
 
 @write_to_shared_memory.register(TextSpace)
@@ -120,6 +108,4 @@ def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None
             f"an observation of {len(content):,} bytes was to go through shared memory; expected at most "
             f"{MAX_SHARED_BYTES:,}: make AsyncVectorEnv with shared_memory=False."
         )
-    row = index * _ROW_BYTES
-    packed = len(content).to_bytes(_LENGTH_BYTES, "little") + content
-    shared_memory.get_obj()[row : row + len(packed)] = packed
+    shared_memory.get_obj()[index].value = content  # which holds no NUL, at which it ends

@@ -85,27 +85,3 @@ def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
 def _restore(handlers: dict[signal.Signals, _Handler]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def handler_before(
-    number: signal.Signals, handle: Callable[[int, FrameType | None, Callable[..., object]], None]
-) -> Iterator[None]:
-    """Call ``handle`` at a signal inside the block, with the earlier handler as its last argument.
-
-    Where nothing handles the signal in Python, and outside of the main thread, nothing changes.
-    """
-    before = signal.getsignal(number)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ours(received: int, frame: FrameType | None) -> None:
-        handle(received, frame, before)
-
-    signal.signal(number, ours)
-    try:
-        yield
-    finally:
-        if signal.getsignal(number) is ours:  # the code inside may have set one of its own
-            signal.signal(number, before)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 
@@ -124,7 +123,6 @@ def test_an_installed_package_brings_an_environment_by_entry_point(plugin):
     ("code", "facts"),
     [
         ("raise ValueError('no luck')", "ValueError: no luck"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("import nothing_such", "'nothing_such'"),
         (f"{PLUGIN}    def __init__(self): raise SystemExit", r"sys\.exit\(None\)"),
     ],
@@ -138,10 +136,6 @@ def test_a_package_that_breaks_is_named_and_breaks_nothing_else(plugin, code, fa
 
 
 def test_ctrl_c_while_a_package_is_imported_is_no_fault_of_the_package(plugin):
-    plugin("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(10**8): pass")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            make_env("elsewhere")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    plugin("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        make_env("elsewhere")
