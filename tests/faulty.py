@@ -22,6 +22,8 @@ FAULTS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "odd signal": lambda: os.kill(os.getpid(), 40),
     "stall": lambda: time.sleep(3600),
+    "no answer": lambda: os.write(int(sys.argv[2]), b"null\n"),
+    "half an answer": lambda: (os.write(int(sys.argv[2]), b'["Answer",'), os._exit(3)),
     "stall with a child": lambda: subprocess.run(["sleep", "3600"], check=False),
 }
 DEADLY = {"exit", "kill", "stall", "stall with a child"}
@@ -78,6 +80,8 @@ class Faulty(NatLangEnv):
             self.make_noise()
 
     def tasks(self, split):
+        if self.fault == "odd tasks":
+            return [Task("train-1", {"at": (1, 2)})]
         return [Task(f"{split}-{number}", {"number": number}) for number in range(6)]
 
     def start(self, task):
