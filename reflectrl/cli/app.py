@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 import reflectrl
-from reflectrl.cli import doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
+from reflectrl.cli import compare, doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
 from reflectrl.cli.terminal import say
 
 UsageError = cast(
@@ -46,6 +46,8 @@ app.command("sft", rich_help_panel=STAGES)(stages.sft)
 app.command("rlft", rich_help_panel=STAGES)(stages.rlft)
 app.command("eval", rich_help_panel=STAGES)(stages.evaluate)
 app.command("report", rich_help_panel=RESULTS)(reports.report)
+app.command("compare", rich_help_panel=RESULTS)(compare.compare)
+app.command("runs", rich_help_panel=RESULTS)(compare.list_runs)
 app.command("plot", rich_help_panel=RESULTS)(plot.plot)
 app.command("play", rich_help_panel=AGENTS)(play.play)
 app.command("explore", rich_help_panel=AGENTS)(explore.explore)

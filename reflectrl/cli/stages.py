@@ -111,11 +111,62 @@ def run(
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Several seeds, such as 0-9 or 0,3,5: a run folder and a process each.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B", help="Several values of a recipe key, with every seed; may be repeated."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, with --seeds or --grid.")] = 1,
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
+    if seeds or grid:
+        _sweep(recipe, runs, run, overrides or [], seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost)
+        return
+    if jobs > 1:
+        raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds or --grid with it.")
     done = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, max_cost=max_cost)
     say(f"report: {done.report()}")
+
+
+def _sweep(
+    recipe: str,
+    runs: Path,
+    run: str | None,
+    overrides: list[str],
+    *,
+    seeds: str | None,
+    grid: list[str],
+    jobs: int,
+    max_cost: float | None,
+) -> None:
+    """Check the recipe of every run before the first begins, run them, and print their comparison."""
+    from reflectrl.config import check_recipe, load_recipe
+    from reflectrl.pipeline import sweep
+    from reflectrl.pipeline.console import Reporter
+    from reflectrl.report.compare import Rows, compare, print_comparison
+
+    base = load_recipe(recipe, overrides)
+    name = _run_folder(runs, run, base).name
+    numbers = sweep.read_seeds(seeds) if seeds else (base.seed,)
+    planned = sweep.plan_runs(runs, name, numbers, list(map(sweep.read_grid, grid)), overrides)
+    for each in planned:
+        check_recipe(load_recipe(recipe, each.overrides, tell=lambda _: None))
+    extra = [] if max_cost is None else ["--max-cost", str(max_cost)]
+    try:
+        sweep.run_all(planned, recipe, jobs=jobs, extra=extra, reporter=Reporter())
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        raise _stopped(stopped, runs) from None
+    if "rlft" in base.eval.policies:
+        print_comparison(compare([each.folder for each in planned], Rows(split=base.eval.splits[0]))[0])
+
+
+def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exit:
+    """Say how to go on after SIGINT or SIGTERM; return the end of the command."""
+    warn(f"\nstopped; finished work is in {folder}. The same command continues from there.")
+    return typer.Exit(stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130)
 
 
 def _stages(
@@ -140,9 +191,7 @@ def _stages(
     try:
         here.run(stages, players=players, max_cost=max_cost, dry_run=dry_run, batch=batch)
     except (KeyboardInterrupt, SystemExit) as stopped:  # SIGINT, SIGTERM
-        warn(f"\nstopped; finished work is in {folder}. The same command continues from there.")
-        code = stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130
-        raise typer.Exit(code) from None
+        raise _stopped(stopped, folder) from None
     return here
 
 

@@ -55,7 +55,7 @@ class EvalSection(Section):
     batch_size: Count = 64
     """Episodes played side by side; it does not change the result."""
     policies: list[Literal["random", "base", "sft", "rlft", "expert", "remote"]] = ["random", "sft", "rlft", "expert"]
-    """Rows of the table; ``base`` is the model before any training, ``remote`` the endpoint of ``players``."""
+    """Rows of the table; ``base`` is the model before any training, ``remote`` the endpoint of ``players.policy``."""
     greedy: bool = True
     """Also play each task once with the most probable action."""
     controls: list[Literal["blank", "shuffled", "expert"]] = []

@@ -38,6 +38,7 @@ from reflectrl.core.layout import (
     STAGES,
     unfinished_file,
 )
+from reflectrl.core.nested import dotted
 from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
@@ -59,17 +60,10 @@ _NEUTRAL = (
 """Last parts of the keys on which no result depends: calls to an endpoint, its prices, and trackers."""
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys."""
-    if not isinstance(value, Mapping):
-        return {path: value}
-    return {key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{path}.{name}".strip(".")).items()}
-
-
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
     prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
-    flat = _flat(recipe.model_dump(mode="json"))
+    flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
     return _relevant(read)
 

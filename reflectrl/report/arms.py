@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.nested import dotted
 from reflectrl.report.runs import Run
 from reflectrl.report.series import mean_over_seeds, running_mean, stages, window
 from reflectrl.rollout.iteration import Iteration
@@ -123,12 +124,10 @@ def arms_of(figure: Figure, runs: Sequence[Run]) -> list[Arm]:
     return sorted((Arm(label, tuple(of), dashed) for (label, dashed), of in found.items()), key=lambda arm: arm.dashed)
 
 
-def _differing(one: Any, other: Any, path: str = "") -> list[str]:
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the dotted keys in which two recipes differ."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        keys = sorted({*one, *other})
-        return [k for key in keys for k in _differing(one.get(key), other.get(key), f"{path}.{key}".strip("."))]
-    return [] if one == other else [path]
+    ours, theirs = dotted(one), dotted(other)
+    return [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
 
 
 def last_stage(runs: Sequence[Run]) -> str:

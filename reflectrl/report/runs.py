@@ -46,8 +46,15 @@ class Run:
     """Fresh episodes an iteration, on one process; 0 where the recipe does not say."""
     gamma: float = RLFTSettings.gamma
     """The discount of the rewards-to-go."""
+    reflector: str = "local"
+    """``players.reflector.player`` of the recipe."""
     times: tuple[StageTime, ...] = ()
     calls: tuple[Calls, ...] = ()
+
+    @property
+    def own_rows(self) -> list[EvalRow]:
+        """The rows of all tasks of a split, with the recipe's own reflections; no controls and no other reflectors."""
+        return [row for row in self.rows if row.reflections in (self.reflector, "none") and not row.group]
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -92,6 +99,7 @@ def _read_run(path: Path, name: str) -> Run:
         _read_iterations(throughput, Throughput) if throughput else (),
         episodes=int(number(rlft, "episodes")),
         gamma=number(rlft, "gamma", RLFTSettings.gamma),
+        reflector=str(part(values, "players", "reflector").get("player", Run.reflector)),
         times=stage_times(ledger),
         calls=read_calls(path, values),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from rich import box
@@ -77,33 +78,51 @@ def cells(run: str, row: EvalRow, heads: Sequence[str]) -> tuple[str, ...]:
 
 
 def print_table(runs: Sequence[Path]) -> None:
-    """Print the results of the run folders ``runs``: drawn on a terminal, plain columns elsewhere.
+    """Print the results of the run folders ``runs``.
 
     Raises:
         InvalidInput: no run, or a folder that is none.
 
     """
     read = read_runs(runs)
-    console = Console(markup=False, highlight=False, emoji=False)
-    drawn = console.is_terminal
-    table = Table(box=box.SIMPLE_HEAD if drawn else None, padding=(0, 0 if drawn else 1), pad_edge=False)
     rows = table_rows(read)
     heads = columns([row for _, row in rows])
-    words = heads.index(FIRST_NUMBER)
+    if rows:
+        shown = [cells(run, row, heads) for run, row in rows]
+        print_rows(heads, shown, words=heads.index(FIRST_NUMBER), bold=[row.policy == "rlft" for _, row in rows])
+    for tasks in played_on(read):
+        print_line(f"Played on {tasks}.")
+    for each in read:
+        if not each.rows:
+            print_line(f"{each.name}: not evaluated yet; run `reflectrl eval` for it.")
+
+
+def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, bold: Sequence[bool] = ()) -> None:
+    """Print a table whose first ``words`` columns hold words: drawn on a terminal, plain columns elsewhere.
+
+    Equal cells one under the other in the first column are drawn once.
+    """
+    console = _console()
+    drawn = console.is_terminal
+    table = Table(box=box.SIMPLE_HEAD if drawn else None, padding=(0, 0 if drawn else 1), pad_edge=False)
     for number, name in enumerate(heads):
         head = name.replace(" ", "\n", 1) if drawn else name
         table.add_column(head, justify="left" if number < words else "right", no_wrap=number > 0, overflow="fold")
     above = None
-    for run, row in rows:
-        name = "" if drawn and run == above else run
-        table.add_row(*map(visible, cells(name, row, heads)), style="bold" if row.policy == "rlft" else None)
-        above = run
-    if not drawn:
+    for row, strong in zip_longest(rows, bold[: len(rows)]):
+        first = "" if drawn and row[0] == above else row[0]
+        table.add_row(*map(visible, (first, *row[1:])), style="bold" if strong else None)
+        above = row[0]
+    console.print(table)
+
+
+def print_line(sentence: str) -> None:
+    """Print a sentence below a table."""
+    _console().print(visible(sentence))
+
+
+def _console() -> Console:
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
         console.width = 10_000  # a pipe has no width: nothing is wrapped or cut
-    if table.row_count:
-        console.print(table)
-    for tasks in played_on(read):
-        console.print(visible(f"Played on {tasks}."))
-    for each in read:
-        if not each.rows:
-            console.print(visible(f"{each.name}: not evaluated yet; run `reflectrl eval` for it."))
+    return console

@@ -1,0 +1,47 @@
+"""The commands that look at many runs: compare groups of them, and list run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from reflectrl.cli.completion import complete_run
+from reflectrl.cli.terminal import say, warn
+
+Format = Literal["text", "markdown", "json"]
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Evaluated run folders.", autocompletion=complete_run)
+    ],
+    by: Annotated[
+        str, typer.Option("--by", help="Groups: 'recipe' (all but the seed), or a recipe key such as rlft.gamma.")
+    ] = "recipe",
+    policy: Annotated[str, typer.Option(help="Policy of the evaluation.")] = "rlft",
+    split: Annotated[str, typer.Option(help="Split of the evaluation.")] = "test",
+    mode: Annotated[Literal["sampled", "greedy"], typer.Option(help="How the policy played.")] = "sampled",
+    output: Annotated[Format, typer.Option("--format", help="Form of the table.")] = "text",
+) -> None:
+    """Compare groups of runs over their seeds: mean, interquartile mean, worst run, probability of improvement."""
+    from reflectrl.report.compare import Rows, as_json, as_markdown, print_comparison
+    from reflectrl.report.compare import compare as summarise
+
+    summaries, left_out = summarise(runs, Rows(policy, split, mode), by)
+    for sentence in left_out:
+        warn(sentence)
+    if output == "text":
+        print_comparison(summaries)
+    else:
+        say(as_markdown(summaries) if output == "markdown" else as_json(summaries))
+
+
+def list_runs(
+    runs: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that holds the run folders.")] = Path("runs"),
+) -> None:
+    """List run folders: stage, success now, at its best and evaluated, and minutes."""
+    from reflectrl.report.listing import print_runs
+
+    print_runs(runs)

@@ -1,0 +1,178 @@
+"""Sweeps: one recipe with several seeds and settings, each in a run folder and a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.text import shortened
+from reflectrl.pipeline.console import Reporter
+
+MAX_RUNS = 10_000
+"""Largest sweep; more is taken for a mistake in ``--seeds`` or ``--grid``."""
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep."""
+
+    folder: Path
+    overrides: tuple[str, ...]
+    """Its changes to the recipe, the seed among them."""
+
+    @property
+    def log(self) -> Path:
+        """File beside the folder that keeps what the run prints."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Read seeds such as ``0-9`` or ``0,3,5-7``; one that is named twice is run once.
+
+    Raises:
+        InvalidInput: anything else, or more than ``MAX_RUNS``.
+
+    """
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        ends = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
+        if not first <= last < first + MAX_RUNS:
+            raise InvalidInput(f"--seeds {text} was given; expected numbers and rising ranges, such as 0-9 or 0,3,5-7.")
+        seeds |= dict.fromkeys(range(first, last + 1))
+    return tuple(seeds)
+
+
+def read_grid(text: str) -> tuple[str, tuple[str, ...]]:
+    """Read a key and its values, such as ``rlft.gamma=0.9,1``; commas in brackets separate no values.
+
+    Raises:
+        InvalidInput: no key, or no value.
+
+    """
+    key, _, given = text.partition("=")
+    values = tuple(value.strip() for value in re.split(r",(?![^\[{]*[\]}])", given))
+    if not key.strip() or not all(values):
+        raise InvalidInput(f"--grid {text} was given; expected a key and its values, such as rlft.gamma=0.9,1.")
+    return key.strip(), tuple(dict.fromkeys(values))
+
+
+def plan_runs(
+    runs: Path, name: str, seeds: Sequence[int], grid: Sequence[tuple[str, tuple[str, ...]]], overrides: Sequence[str]
+) -> list[PlannedRun]:
+    """Return one run for each seed and each choice of the grid's values, seed by seed.
+
+    Args:
+        runs: folder of the run folders.
+        name: begins the name of each run folder, e.g. ``nano-gamma0.9-seed3``.
+        seeds: at least one.
+        grid: keys and their values.
+        overrides: changes to the recipe that all runs share.
+
+    Raises:
+        InvalidInput: a key that is given twice, or too many runs.
+
+    """
+    keys = ["seed", *(key for key, _ in grid)]
+    given = [*keys, *(each.partition("=")[0] for each in overrides)]
+    if twice := next((key for key in keys if given.count(key) > 1), None):
+        raise InvalidInput(f"{twice} is set twice, by --seeds or --grid and once more; give it once.")
+    short = [key.rpartition(".")[2] for key in keys]
+    words = [last if short.count(last) == 1 else key for key, last in zip(keys, short, strict=True)]
+    planned: list[PlannedRun] = []
+    for seed, *values in itertools.product(map(str, seeds), *(values for _, values in grid)):
+        if len(planned) == MAX_RUNS:
+            raise InvalidInput(f"--seeds and --grid ask for more than {MAX_RUNS:,} runs; ask for fewer.")
+        parts = [f"{word}{value}" for word, value in zip(words[1:], values, strict=True)] + [f"seed{seed}"]
+        folder = "-".join([name, *(re.sub(r"[^\w.+-]+", "_", part) for part in parts)])
+        changes = [f"{key}={value}" for key, value in zip(keys, (seed, *values), strict=True)]
+        planned.append(PlannedRun(runs / folder, (*overrides, *changes)))
+    if len({run.folder for run in planned}) < len(planned):
+        raise InvalidInput("two choices of --grid have the same folder name; sweep them one after the other.")
+    return planned
+
+
+def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Sequence[str], reporter: Reporter) -> None:
+    """Run ``planned``, ``jobs`` at a time, each as ``reflectrl run``; done stages are skipped, killed ones continue.
+
+    Torch's threads are divided among the jobs unless ``OMP_NUM_THREADS`` is set.
+
+    Args:
+        planned: the runs.
+        recipe: name or path of their recipe.
+        jobs: processes at a time.
+        extra: further options of ``reflectrl run``.
+        reporter: shows the progress.
+
+    Raises:
+        WorkFailed: some runs failed; the others were finished.
+
+    """
+    cores = len(os.sched_getaffinity(0))
+    environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
+    waiting, working, failed = list(planned)[::-1], list[_Worker](), list[PlannedRun]()
+    with reporter.stage("sweep") as advance:
+        try:
+            while waiting or working:
+                while waiting and len(working) < jobs:
+                    working.append(_Worker(waiting.pop(), recipe, extra, environment))
+                for worker in [each for each in working if each.process.poll() is not None]:
+                    working.remove(worker)
+                    worker.log.close()
+                    if worker.process.returncode:
+                        failed.append(worker.run)
+                    reporter.line(worker.sentence())
+                    done = len(planned) - len(waiting) - len(working)
+                    advance(done, len(planned), f"{len(failed)} failed" if failed else "")
+                time.sleep(POLL_SECONDS)
+        finally:
+            for worker in working:  # stopped: each ends its step and writes a checkpoint
+                worker.process.send_signal(signal.SIGTERM)
+            for worker in working:
+                worker.process.wait()
+                worker.log.close()
+    if failed:
+        logs = ", ".join(str(run.log) for run in failed[:5])
+        raise WorkFailed(
+            f"{len(failed)} of {len(planned)} runs failed; the reasons end the logs {logs}. The same command repeats "
+            "them and skips the others."
+        )
+
+
+class _Worker:
+    """Process of one run."""
+
+    def __init__(self, run: PlannedRun, recipe: str, extra: Sequence[str], environment: dict[str, str]) -> None:
+        self.run, self.began = run, time.monotonic()
+        command = [sys.executable, "-m", "reflectrl", "run", "--recipe", recipe, "--runs", str(run.folder.parent)]
+        command += ["--run", run.folder.name, *extra, *run.overrides]
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log: IO[bytes] = run.log.open("ab")
+        # in a session of its own, so that Ctrl-C reaches it once, from here
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def sentence(self) -> str:
+        """Return a line on the end of the run."""
+        minutes = f"{(time.monotonic() - self.began) / 60:.1f} min"
+        if self.process.returncode:
+            lines = self.run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            return f"{self.run.folder.name}  failed after {minutes}: {shortened(lines[-1] if lines else '', 200)}"
+        return f"{self.run.folder.name}  done in {minutes}"

@@ -1,0 +1,232 @@
+"""Comparison of groups of runs: what several seeds say about a recipe, with its uncertainty.
+
+A group is a set of runs whose recipes differ in the seed only. The statistics are those of Agarwal et al., "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice" (2021): the interquartile mean with a bootstrap
+interval, and the probability of improvement, beside the mean and the worst run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reflectrl.config.yaml_text import read_yaml
+from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.nested import dotted
+from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.series import t95
+from reflectrl.report.table import print_line, print_rows
+
+RESAMPLES = 10_000
+"""Bootstrap samples of an interval; they are drawn from a fixed seed, so equal runs give equal intervals."""
+RECIPE = "recipe"
+"""Groups runs by their whole recipe but name, description and seed."""
+_FREE = ("name", "description", "seed")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of the evaluations that are compared."""
+
+    policy: str = "rlft"
+    split: str = "test"
+    mode: str = "sampled"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Success rate of one run."""
+
+    run: str
+    success: float
+    sft: float | None
+    """That of its policy before RLFT; ``None`` where that was not evaluated."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One group of runs; all numbers but ``runs`` are success rates, differences of them, or probabilities."""
+
+    group: str
+    runs: int
+    mean: float
+    half: float | None
+    """Half of the 95 % t interval of the mean; ``None`` for one run, as all intervals."""
+    iqm: float
+    """Interquartile mean: that of the middle half of the runs."""
+    iqm_interval: tuple[float, float] | None
+    """95 % percentile bootstrap interval over the runs."""
+    worst: float
+    worst_run: str
+    over_sft: float | None
+    """Probability that a run ends above a policy before RLFT, of any run of the group."""
+    least_gain: float | None
+    """Smallest gain of a run over its own policy before RLFT."""
+    over_first: float | None
+    """Probability that a run of this group ends above one of the first group; ``None`` for the first."""
+    scores: tuple[Score, ...]
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Mean without the lowest and the highest quarter of ``values``, each rounded down to whole values."""
+    cut = len(values) // 4
+    return float(np.mean(sorted(values)[cut : len(values) - cut]))
+
+
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of the interquartile mean of at least two values."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (RESAMPLES, len(values)))
+    cut = len(values) // 4
+    means = np.sort(drawn, axis=1)[:, cut : len(values) - cut].mean(axis=1)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> float:
+    """Probability that a value of ``ours`` exceeds one of ``others``, ties counted half (Mann-Whitney's U / nm)."""
+    differences = np.asarray(ours)[:, None] - np.asarray(others)[None, :]
+    return float((differences > 0).mean() + 0.5 * (differences == 0).mean())
+
+
+def compare(paths: Sequence[Path], rows: Rows, by: str = RECIPE) -> tuple[list[Summary], list[str]]:
+    """Summarise run folders in groups, in the order of the runs.
+
+    Args:
+        paths: the run folders.
+        rows: rows of their evaluations to compare.
+        by: ``recipe``, or a recipe key such as ``rlft.gamma`` whose values name the groups.
+
+    Returns:
+        The groups, and a sentence about each run that has no such row and is left out.
+
+    Raises:
+        InvalidInput: no run has such a row, a folder is no run, or no recipe has the key ``by``.
+
+    """
+    runs = read_runs(paths)
+    settings = {run.name: _flat(read_yaml(run.recipe, f"recipe.yaml of run {run.name}")[0]) for run in runs}
+    known = {key for each in settings.values() for key in each}
+    if by != RECIPE and by not in known:
+        raise InvalidInput(f"--by {by} is no key of these recipes; {nearest(by, [RECIPE, *known])}")
+    groups: dict[str, list[Score]] = {}
+    left_out = []
+    names = _names([settings[run.name] for run in runs], by)
+    for run, name in zip(runs, names, strict=True):
+        score = _score(run, rows)
+        if score is None:
+            left_out.append(
+                f"{run.name} is left out: its evaluation has no row of policy {rows.policy}, split {rows.split}, mode "
+                f"{rows.mode}."
+            )
+        else:
+            groups.setdefault(name, []).append(score)
+    if not groups:
+        raise InvalidInput(
+            f"none of {len(runs)} runs has evaluated policy {rows.policy} on split {rows.split}, mode {rows.mode}; "
+            "choose other --policy, --split or --mode, or run `reflectrl eval` for them."
+        )
+    first = next(iter(groups.values()))
+    return [_summary(name, scores, None if scores is first else first) for name, scores in groups.items()], left_out
+
+
+def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) -> Summary:
+    values = [score.success for score in scores]
+    before = [score.sft for score in scores if score.sft is not None]
+    worst = min(scores, key=lambda score: score.success)
+    several = len(values) > 1
+    return Summary(
+        name,
+        len(values),
+        float(np.mean(values)),
+        float(t95(len(values)) * np.std(values, ddof=1) / len(values) ** 0.5) if several else None,
+        interquartile_mean(values),
+        bootstrap_interval(values) if several else None,
+        worst.success,
+        worst.run,
+        probability_of_improvement(values, before) if before else None,
+        min((score.success - score.sft for score in scores if score.sft is not None), default=None),
+        probability_of_improvement(values, [score.success for score in first]) if first else None,
+        tuple(scores),
+    )
+
+
+def _score(run: Run, wanted: Rows) -> Score | None:
+    found = [row for row in run.own_rows if (row.split, row.mode) == (wanted.split, wanted.mode)]
+    success = {row.policy: row.metrics.success for row in found}
+    if wanted.policy not in success:
+        return None
+    return Score(run.name, success[wanted.policy], None if wanted.policy == "sft" else success.get("sft"))
+
+
+def _names(settings: Sequence[Mapping[str, str]], by: str) -> list[str]:
+    """Return the name of each run's group: a value of ``by``, or the recipe with the keys in which groups differ."""
+    if by != RECIPE:
+        return [f"{by}={each.get(by, 'absent')}" for each in settings]
+    whole = [{key: value for key, value in each.items() if key not in _FREE} for each in settings]
+    alike: dict[str, list[Mapping[str, str]]] = {}
+    for each, rest in zip(settings, whole, strict=True):
+        alike.setdefault(each.get("name", ""), []).append(rest)
+    return [_name(each.get("name", ""), rest, alike) for each, rest in zip(settings, whole, strict=True)]
+
+
+def _name(name: str, settings: Mapping[str, str], alike: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    keys = sorted({key for other in alike[name] for key in (*settings, *other)})
+    varied = [key for key in keys if len({other.get(key) for other in alike[name]}) > 1]
+    return " ".join([name, *(f"{key}={settings.get(key, 'absent')}" for key in varied)])
+
+
+def _flat(settings: Any) -> dict[str, str]:
+    """Return the dotted keys of a recipe with their values as text."""
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(settings).items()}
+
+
+HEADS = ("group", "runs", "mean", "IQM [95 %]", "worst", "P(> SFT)", "least gain", "P(> first)")
+
+
+def cells(summary: Summary) -> tuple[str, ...]:
+    """Return a group as one text for each of ``HEADS``, rates in per cent."""
+
+    def percent(value: float | None, form: str = ".0f") -> str:
+        return "" if value is None else format(100 * value, form)
+
+    half = "" if summary.half is None else f" ± {percent(summary.half)}"
+    low, high = summary.iqm_interval or (None, None)
+    interval = "" if low is None else f" [{percent(low)}, {percent(high)}]"
+    return (
+        summary.group,
+        str(summary.runs),
+        f"{percent(summary.mean)}{half}",
+        f"{percent(summary.iqm)}{interval}",
+        f"{percent(summary.worst)} ({summary.worst_run})",
+        percent(summary.over_sft),
+        percent(summary.least_gain, "+.0f"),
+        percent(summary.over_first),
+    )
+
+
+def print_comparison(summaries: Sequence[Summary]) -> None:
+    """Print the table, and a sentence on each group."""
+    print_rows(HEADS, [cells(summary) for summary in summaries], words=1)
+    for each in summaries:
+        before = [score.sft for score in each.scores if score.sft is not None]
+        added = f" from {100 * np.mean(before):.0f} % after SFT" if before else ""
+        runs = "one run" if each.runs == 1 else f"{each.runs} runs"
+        print_line(
+            f"{each.group}: {100 * each.mean:.0f} %{added}, mean of {runs}; the worst ends at {100 * each.worst:.0f} %."
+        )
+
+
+def as_markdown(summaries: Sequence[Summary]) -> str:
+    """Return the table as Markdown."""
+    lines = [HEADS, ("---",) * len(HEADS), *map(cells, summaries)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def as_json(summaries: Sequence[Summary]) -> str:
+    """Return all numbers, with those of each run, as JSON."""
+    return json.dumps([asdict(summary) for summary in summaries], indent=2)

@@ -1,0 +1,54 @@
+"""List of the run folders in a folder: how far each is, and how well it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reflectrl.core import InvalidInput
+from reflectrl.core.layout import RECIPE
+from reflectrl.core.text import first_line
+from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.series import running_mean
+from reflectrl.report.table import print_rows
+
+HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")
+
+
+def print_runs(folder: Path) -> None:
+    """Print a line a run folder in ``folder``, by name; one that cannot be read says why.
+
+    Raises:
+        InvalidInput: there is no run folder.
+
+    """
+    found = sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
+    if not found:
+        raise InvalidInput(f"{folder} holds no run folder; expected a folder in which `reflectrl run` has made some.")
+    print_rows(HEADS, [_line(path) for path in found], words=2)
+
+
+def _line(path: Path) -> tuple[str, ...]:
+    try:
+        [run] = read_runs([path])
+    except InvalidInput as error:
+        return (path.name, f"cannot be read: {first_line(error, 80)}", "", "", "", "")
+    means = running_mean(run.points, [point.success for point in run.points])
+    evaluated = [row for row in run.own_rows if row.policy == "rlft"]
+    return (
+        run.name,
+        _stage(run),
+        f"{means[-1]:.0%}" if means else "",
+        f"{max(means):.0%}" if means else "",
+        f"{evaluated[0].metrics.success:.0%}" if evaluated else "",
+        f"{sum(time.wall_seconds for time in run.times) / 60:.1f}",
+    )
+
+
+def _stage(run: Run) -> str:
+    """Return the last stage that is done, or the one that was begun, with its iterations."""
+    if not run.times:
+        return "new"
+    last = run.times[-1]
+    if last.done:
+        return f"{last.name} done"
+    return f"{last.name}, {len(run.points)} iterations" if last.name == "rlft" else last.name

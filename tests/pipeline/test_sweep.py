@@ -1,0 +1,80 @@
+"""Sweeps: what --seeds and --grid mean, and real runs that are stopped, fail and go on."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import reflectrl, refused
+
+from reflectrl.core import InvalidInput
+from reflectrl.pipeline.sweep import plan_runs, read_grid, read_seeds
+
+TINY = (
+    *("data.samples=20", "sft.reflector.steps=1", "sft.policy.steps=1", "rlft.stages.0.iterations=1"),
+    *("rlft.episodes=2", "eval.episodes=2", "eval.max_tasks=2", "eval.greedy=false", "eval.policies=[sft, rlft]"),
+)
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("0-3", (0, 1, 2, 3)), ("7", (7,)), ("0, 3,5-6,3", (0, 3, 5, 6))])
+def test_seeds_are_numbers_and_ranges(text: str, seeds: tuple[int, ...]) -> None:
+    assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "3-1", "a", "-1", "0-99999999", "1,,2"])
+def test_other_seeds_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="--seeds"):
+        read_seeds(text)
+
+
+def test_every_choice_of_the_grid_is_run_with_every_seed_in_a_folder_named_after_it() -> None:
+    grid = [read_grid("rlft.gamma=0.9,1"), read_grid("eval.policies=[sft, rlft],[rlft]")]
+    planned = plan_runs(Path("runs"), "nano", (0, 1), grid, ["data.samples=9"])
+    assert [run.folder.name for run in planned[:2]] == [
+        "nano-gamma0.9-policies_sft_rlft_-seed0",
+        "nano-gamma0.9-policies_rlft_-seed0",
+    ]
+    assert planned[-1].overrides == ("data.samples=9", "seed=1", "rlft.gamma=1", "eval.policies=[rlft]")
+    assert len({run.folder for run in planned}) == len(planned) == 8
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--grid", "rlft.gamma"], ["--grid", "=1"], ["--grid", "seed=1,2", "--seeds", "0"], ["--jobs", "2"]),
+        ["--seeds", "0-1", "seed=3"],
+        ["--seeds", "0", "--grid", "rlft.gamma=0.9,2"],
+        ["--seeds", "0", "--grid", "env.name=a/b,a_b"],
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_before_the_first_run(options: list[str], tmp_path: Path) -> None:
+    refused("run", "--recipe", "number_line/nano", "--runs", tmp_path, *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_is_stopped_fails_in_part_goes_on_and_ends_in_a_comparison(tmp_path: Path) -> None:
+    command = ["run", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--seeds", "0-1", "--jobs", "2", *TINY]
+    folders = [tmp_path / f"number_line-nano-seed{seed}" for seed in (0, 1)]
+    stopped = subprocess.Popen([sys.executable, "-m", "reflectrl", *command], stderr=subprocess.PIPE, text=True)
+    while not all((folder / ".lock").exists() for folder in folders):
+        time.sleep(0.02)
+    stopped.send_signal(signal.SIGTERM)
+    assert "stopped" in stopped.communicate(timeout=60)[1]
+    assert stopped.returncode == 128 + signal.SIGTERM
+    with (folders[0] / ".lock").open("w") as first, (folders[1] / ".lock").open("w") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody works there any more
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(first, fcntl.LOCK_UN)
+        failed = reflectrl(*command)
+    assert failed.code == 1
+    assert str(folders[1].with_name("number_line-nano-seed1.log")) in failed.err
+    assert (folders[0] / "eval.jsonl").is_file()
+    done = reflectrl(*command)
+    assert (done.code, done.out.splitlines()[1].split()[:2]) == (0, ["number_line-nano", "2"])
+    assert all((folder / "report.html").is_file() for folder in folders)

@@ -1,0 +1,106 @@
+"""Groups of runs: their statistics by hand, how recipes become groups, and the list of run folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import reflectrl, refused
+from run_folders import episode
+
+from reflectrl.config import dump_recipe, load_recipe
+from reflectrl.report.compare import (
+    Rows,
+    bootstrap_interval,
+    compare,
+    interquartile_mean,
+    probability_of_improvement,
+)
+from reflectrl.rollout.results import summarise, write_results
+
+
+def evaluated(folder: Path, success: float, sft: float, *overrides: str) -> Path:
+    """A run folder of a recipe whose policies succeeded this often before and after RLFT."""
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", overrides)))
+    rows = [summarise(policy, "local", "sampled", "test", [episode()]) for policy in ("sft", "rlft")]
+    rates = dict(zip(("sft", "rlft"), (sft, success), strict=True))
+    rows = [replace(row, metrics=replace(row.metrics, success=rates[row.policy])) for row in rows]
+    blank = replace(rows[1], reflections="blank", metrics=replace(rows[1].metrics, success=0.01))
+    write_results(folder / "eval.jsonl", [blank, *rows])
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    scores = {"0.9": [0.9, 0.8, 0.7, 0.2], "1.0": [0.9, 1.0]}
+    return [
+        evaluated(tmp_path / f"gamma{gamma}-seed{seed}", success, 0.5, f"rlft.gamma={gamma}", f"seed={seed}")
+        for gamma, values in scores.items()
+        for seed, success in enumerate(values)
+    ]
+
+
+def test_the_statistics_are_those_of_the_hand() -> None:
+    assert interquartile_mean([0.0, 0.4, 0.6, 1.0]) == pytest.approx(0.5)
+    assert interquartile_mean([0.1, 0.4, 0.6, 0.7, 0.7, 0.8, 0.9, 1.0]) == pytest.approx(0.7)
+    assert interquartile_mean([0.3]) == 0.3
+    assert probability_of_improvement([0.5, 0.9], [0.5, 0.1]) == (0.5 + 1 + 1 + 1) / 4
+    assert bootstrap_interval([0.4, 0.4]) == (0.4, 0.4)
+    low, high = bootstrap_interval([0.0, 1.0])  # one of four samples has both low, one both high
+    assert (low, high) == (0.0, 1.0)
+
+
+def test_runs_that_differ_in_the_seed_only_are_one_group(runs: list[Path]) -> None:
+    (nine, one), left_out = compare(runs, Rows())
+    assert [(each.group, each.runs) for each in (nine, one)] == [
+        ("number_line-nano rlft.gamma=0.9", 4),
+        ("number_line-nano rlft.gamma=1.0", 2),
+    ]
+    assert left_out == []
+    assert (nine.mean, nine.iqm, nine.worst) == pytest.approx((0.65, 0.75, 0.2))
+    assert nine.worst_run == "gamma0.9-seed3"
+    assert nine.half == pytest.approx(3.182 * 0.31091 / 2, abs=1e-4)  # t of three degrees of freedom
+    assert (nine.over_sft, nine.least_gain) == pytest.approx((0.75, -0.3))
+    assert (nine.over_first, one.over_first) == (None, (7 + 0.5) / 8)
+
+
+def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) -> None:
+    summaries, _ = compare(runs, Rows(policy="sft"), by="seed")
+    assert [(each.group, each.runs, each.mean, each.over_sft) for each in summaries] == [
+        ("seed=0", 2, 0.5, None),
+        ("seed=1", 2, 0.5, None),
+        ("seed=2", 1, 0.5, None),
+        ("seed=3", 1, 0.5, None),
+    ]
+    assert summaries[2].half is summaries[2].iqm_interval is None
+    assert "rlft.gama" in refused("compare", *runs, "--by", "rlft.gama")
+
+
+def test_the_same_numbers_come_as_text_markdown_and_json(runs: list[Path]) -> None:
+    text, markdown, whole = (reflectrl("compare", *runs, "--format", form).out for form in ("text", "markdown", "json"))
+    assert "65 ± 49" in text
+    assert "| number_line-nano rlft.gamma=0.9 | 4 | 65 ± 49 |" in markdown
+    first = json.loads(whole)[0]
+    assert [score["success"] for score in first["scores"]] == [0.9, 0.8, 0.7, 0.2]
+    low, high = first["iqm_interval"]
+    assert 0.2 <= low < first["iqm"] < high <= 0.9
+
+
+def test_a_run_without_such_a_row_is_left_out_by_name_and_all_of_them_are_refused(runs: list[Path]) -> None:
+    (runs[0] / "eval.jsonl").unlink()
+    done = reflectrl("compare", *runs)
+    assert (done.code, "gamma0.9-seed0" in done.err) == (0, True)
+    assert "greedy" in refused("compare", *runs, "--mode", "greedy")
+
+
+def test_run_folders_are_listed_and_a_damaged_one_says_so(runs: list[Path], tmp_path: Path) -> None:
+    (runs[-1] / "eval.jsonl").write_text("{")
+    lines = reflectrl("runs", tmp_path).out.splitlines()
+    assert lines[0].split() == ["run", "stage", "success", "now", "best", "evaluated", "minutes"]
+    assert [line.split()[0] for line in lines[1:]] == sorted(run.name for run in runs)
+    assert "90%" in lines[1]
+    assert "cannot be read" in lines[-1]
+    assert str(tmp_path / "none") in refused("runs", tmp_path / "none")
