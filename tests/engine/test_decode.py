@@ -114,25 +114,3 @@ def test_a_sample_is_where_the_cumulative_distribution_passes_the_next_draw_of_i
         found |= set(expected)
     assert len(found) > 10
     assert all(token % 2 for token in found)  # never one of probability zero
-
-
-# ---- what was read before --------------------------------------------------------------------------------------------
-
-
-def test_only_what_is_new_is_read_of_prompts_and_of_what_was_written(talker):
-    held = prefix_cache()
-
-    def computed(rows, said, **options):
-        before = held.computed
-        assert written(talker, rows, held=held, **options) == said
-        return held.computed - before
-
-    said = [generated(talker, row) for row in ROWS]
-    computed(ROWS, said)
-    # one token of each prompt, to begin with, and each token that is written but the last
-    assert computed(ROWS, said) == len(ROWS) * LENGTH
-    grown = [(*row, *text, 9) for row, text in zip(ROWS, said, strict=True)]
-    # the last token that was written, and the new one
-    assert computed(grown, [generated(talker, row, limit=1) for row in grown], limit=1) == len(ROWS) * 2
-    parted = [(*row, 5, 9) for row in ROWS]
-    assert computed(parted, [generated(talker, row) for row in parted]) == len(ROWS) * (LENGTH + 1)

@@ -126,9 +126,8 @@ def test_no_other_division_into_trees_costs_less(square, tokens):
 
 
 def test_trees_grow_with_the_width_of_the_model():
-    rows = walks(3, 30)
-    counts = [sum(map(len, split(rows, tokens=100_000, square=square))) for square in (0.0, 20.0, 200.0, 100_000.0)]
-    assert len(set(rows)) > counts[1] > counts[2] >= counts[3]
+    counts = [sum(map(len, split(walks(3, 30), tokens=100_000, square=square))) for square in (20.0, 200.0, 100_000.0)]
+    assert counts[0] > counts[1] >= counts[2]
     assert attention_break_even_tokens(language_model("llama")) == pytest.approx(72 / 14 * 32)
 
 

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
 import torch
-from records import policy_prompt_of
-from tiny import LABELS, LAYOUT, encoder, history, language_model, policy_prompt, reflector_prompt, tokenizer
+from tiny import LABELS, encoder, language_model, policy_prompt, reflector_prompt, tokenizer
 
-from reflectrl.core import InvalidInput, Observation
+from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.tokenizer import label_ids
@@ -111,19 +109,6 @@ def test_a_prompt_loses_its_oldest_history_only_as_far_as_the_limit_and_the_rese
         assert kept == prompt.text.replace("Past: first\n", "")
     reserve = len(full) - len(encoder().tokens(bare(prompt)))
     assert tokenizer().decode(encoder(len(full)).tokens(prompt, reserve=reserve)) == bare(prompt).text
-
-
-@pytest.mark.parametrize("missing", [1, 20])
-def test_a_state_that_does_not_fit_is_cut_to_the_length_in_the_middle(missing):
-    observation = Observation("Number 1. " + "The path so far: 1, 2, 3. " * 3 + "Target 7.", ("add one", "wait"))
-    prompt = policy_prompt_of(LAYOUT, observation, history(3), "Higher.", LAYOUT.menu(observation, random.Random(0)))
-    limit = len(encoder(4096).tokens(bare(prompt))) - missing
-    kept = encoder(limit).tokens(prompt)
-    assert limit - 3 <= len(kept) <= limit
-    text = tokenizer().decode(kept)
-    assert text.startswith("Number 1. The path")
-    assert text.endswith("Target 7.\nReflection: Higher.\nA. add one\nB. wait\nAction:\n")
-    assert "[...]" in text
 
 
 def test_a_text_is_tokenized_once_until_newer_ones_push_it_out():

@@ -170,13 +170,7 @@ UNLOADABLE = {
         ["16 weights", "n_layer=1000000000"],
     ),
     "deep config": (lambda folder: (folder / "config.json").write_text("[" * 100_000), {}, ["the model"]),
-    "list for a config": (lambda folder: (folder / "config.json").write_text("[]"), {}, ["the model"]),
     "other tokenizer": (lambda folder: rewrite(folder, "tokenizer.json", version=3), {}, ["the tokenizer"]),
-    "tokenizer of no kind": (
-        lambda folder: rewrite(folder, "tokenizer_config.json", tokenizer_class=[1]),
-        {},
-        ["the tokenizer"],
-    ),
     "short context": (lambda _: None, {"max_length": 65}, ["64 tokens", "model.max_length=65"]),
     "adapter on the head": (
         lambda _: None,

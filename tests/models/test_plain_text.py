@@ -124,6 +124,8 @@ def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tunin
     for place, hostile in PLACES.items():
         ids = PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)
         assert special(tokenizer, ids) == [*begin(tokenizer), *hostile.menu.labels], place
+        if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):  # others add spaces
+            assert tokenizer.decode(ids[len(begin(tokenizer)) :]) == hostile.text, place
         rows = [
             Row("policy", hostile, "<|1|>", "t", 0, False),
             Row("reflector", replace(hostile, menu=None), f" {EVERYWHERE}", "t", 0, False),
@@ -132,14 +134,6 @@ def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tunin
         assert list(encoder.tokens(policy.prompt)) == ids, place
         assert special(tokenizer, reflector.prompt) == begin(tokenizer), place
         assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place
-
-
-@pytest.mark.parametrize("family", ["builtin", "byte level"])
-def test_the_text_comes_back_exactly(family):
-    tokenizer = FAMILIES[family]()
-    for hostile in PLACES.values():
-        ids = PlainText(tokenizer).prompt(hostile.text, hostile.menu.labels)
-        assert tokenizer.decode(ids[len(begin(tokenizer)) :]) == hostile.text
 
 
 def test_other_texts_have_the_tokens_that_they_have_without_this_also_once_saved(tokenizer, tmp_path):

@@ -57,6 +57,8 @@ def assert_same_decisions(found, expected):
 
 
 def test_a_draw_picks_the_action_whose_share_of_the_unit_interval_it_falls_in(model):
+    # float32 probabilities sum to a little more or less than 1
+    assert chosen(act(model, at=[LARGEST_DRAW] * 10)) == [len(prompt.menu.actions) - 1 for prompt in PROMPTS]
     prompt = policy_prompt(3, actions=4)
     ends = distribution(model, [prompt]).probs[0].double().cumsum(0).tolist()
     at = [0.0, *(end + side for end in ends[:-1] for side in (-1e-4, 1e-4)), LARGEST_DRAW]
@@ -75,15 +77,6 @@ def test_a_legal_action_of_probability_zero_is_never_sampled(never, first, last)
     found = act(model, [prompt] * 502, [0.0, *draws(500), LARGEST_DRAW])
     assert (found[0].choice.index, found[-1].choice.index) == (first, last)
     assert all(decision.choice.probabilities[decision.choice.index] > 0 for decision in found)
-
-
-def test_rounding_never_leads_past_the_last_action():
-    # float32 probabilities sum to a little more or less than 1: many models show many such sums
-    for seed in range(12):
-        model = gpt2(seed, spread=0.3).eval()
-        add_choice_head(model)
-        prompts = [policy_prompt(number, actions=5) for number in range(8)]
-        assert chosen(act(model, prompts, [LARGEST_DRAW] * 8)) == [4] * 8
 
 
 def test_decisions_report_their_distribution_and_do_not_depend_on_the_batch(model):

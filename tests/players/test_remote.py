@@ -104,14 +104,3 @@ def test_a_call_goes_out_as_soon_as_one_comes_back(endpoint: ScriptedEndpoint) -
     replies = ChatClient(endpoint.at(concurrency=IN_FLIGHT)).ask_many(chats, [str] * CALLS)
     assert [each.value for each in replies] == texts
     assert (late, endpoint.peak) == ([], IN_FLIGHT)
-
-
-def test_after_a_call_that_fails_the_others_are_left(endpoint: ScriptedEndpoint) -> None:
-    endpoint.faults.append("401")
-    client = ChatClient(endpoint.at(concurrency=2))
-    chats = [[{"role": "user", "content": str(number)}] for number in range(40)]
-    with pytest.raises(WorkFailed, match="key"):
-        client.ask_many(chats, [str] * 40)
-    client.ask_many([[{"role": "user", "content": "again"}]], [str])
-    assert len(endpoint.requests) < 10
-    assert users(endpoint)[-1] == "again"
