@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -33,14 +34,13 @@ class PromptBatch:
 
 
 class PromptEncoder:
-    """Tokenizes prompts within a length limit; texts are tokenized once, the last ``cache_size`` of them are kept."""
+    """Tokenizes prompts within a length limit; the tokens of the ``cache_size`` prompts used last are kept."""
 
     def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 50_000) -> None:
         self._plain = PlainText(tokenizer)
         self._label_ids = list(label_ids)
         self.max_length = max_length
-        self._cache_size = cache_size
-        self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
+        self._encoded = lru_cache(maxsize=cache_size)(self._encode)
 
     def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
         """Return the token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
@@ -49,12 +49,7 @@ class PromptEncoder:
             InvalidInput: the prompt does not fit even without history.
 
         """
-        limit = self.max_length - reserve
-        labels = prompt.menu.labels if prompt.menu else ()
-        ids = self._encode(prompt.text, labels)
-        if len(ids) <= limit:
-            return ids
-        return self._encode(prompt.fit(lambda text: len(self._encode(text, labels)), limit).text, labels)
+        return self._encoded(prompt, reserve)
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
         """Return prompts with menus as padded rows, equal ones once.
@@ -88,15 +83,13 @@ class PromptEncoder:
             )
         return size
 
-    def _encode(self, text: str, labels: tuple[str, ...]) -> Tokens:
-        if (text, labels) in self._tokens:
-            return self._tokens[text, labels]
-        ids = tuple(self._plain.prompt(text, labels))
-        if len(ids) <= self.max_length:  # others are refused or shortened, and of any length
-            if len(self._tokens) >= self._cache_size:
-                self._tokens.pop(next(iter(self._tokens)))
-            self._tokens[text, labels] = ids
-        return ids
+    def _encode(self, prompt: Prompt, reserve: int) -> Tokens:
+        limit = self.max_length - reserve
+        encode = partial(self._plain.prompt, labels=prompt.menu.labels if prompt.menu else ())
+        ids = encode(prompt.text)
+        if len(ids) > limit:
+            ids = encode(prompt.fit(lambda text: len(encode(text)), limit).text)
+        return tuple(ids)
 
 
 def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Tensor]:

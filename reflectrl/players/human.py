@@ -17,7 +17,7 @@ QUIT = "quit"
 
 
 class PlayerLeft(ReflectRLError):
-    """The person typed ``quit`` or closed the input: no fault, but the episode has no end."""
+    """The person typed ``quit`` or closed the input, so the episode has no end; this is no fault."""
 
     exit_code = 130
 
@@ -105,10 +105,7 @@ class HumanReflector(ReadsHints):
         prompt, advice = view.prompt, view.hints.reflection if view.hints else None
         self._console.show_prompt(prompt.head, prompt.text.removesuffix(REFLECTION_CUE), goes_on=True)
         self._console.show(f"Your reflection, or Enter for: {advice}\n" if advice else "Your reflection:\n")
-        while True:
-            said = self._console.line() or advice
-            if said:
-                break
+        while not (said := self._console.line() or advice):
             self._console.show(f"Nothing was typed. Type how things stand, in one line. Or type {QUIT}.\n")
         if said.casefold() == QUIT:
             raise _left()

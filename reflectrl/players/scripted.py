@@ -10,7 +10,7 @@ from reflectrl.prompts.views import MenuView, View
 
 
 class RandomPolicy:
-    """Uniform over the menu: the floor of every table."""
+    """Policy that is uniform over the menu: the floor of every table."""
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         """Return one uniformly drawn action a view."""

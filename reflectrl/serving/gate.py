@@ -92,7 +92,17 @@ class Gate:
             refused.headers["connection"] = "close"  # otherwise the rest of the body would be read
             await refused(scope, receive, send)
             return
-        await self._pass(scope, body, receive, send)
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return whole.pop() if whole else await receive()
+
+        try:
+            await self._app(scope, replay, send)
+        except Exception as error:  # noqa: BLE001 - a bug: its place goes to stderr, its message may hold private data
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            tell_user(f"error: a request failed with {type(error).__name__}\n{frames}")
+            await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)
 
     def _misdirected(self, headers: Headers) -> JSONResponse | None:
         """Refuse an unknown host name, which a web page may have pointed at this server (DNS rebinding)."""
@@ -126,23 +136,3 @@ class Gate:
         if too_large:
             raise Refused(413, f"the request exceeds the limit of {max_bytes:,} bytes; send a shorter one.")
         return bytes(body)
-
-    async def _pass(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        begun = False
-
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
-
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, replay, watched)
-        except Exception as error:  # noqa: BLE001 - a bug: its place goes to stderr, its message may hold private data
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            tell_user(f"error: a request failed with {type(error).__name__}\n{frames}")
-            if not begun:
-                await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)

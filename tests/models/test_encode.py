@@ -111,7 +111,7 @@ def test_a_prompt_loses_its_oldest_history_only_as_far_as_the_limit_and_the_rese
     assert tokenizer().decode(encoder(len(full)).tokens(prompt, reserve=reserve)) == bare(prompt).text
 
 
-def test_a_text_is_tokenized_once_until_newer_ones_push_it_out():
+def test_a_prompt_is_tokenized_once_until_newer_ones_push_it_out():
     texts = []
 
     def counting(text, **options):
