@@ -33,25 +33,23 @@ def repeated(outcomes: dict[str, list[bool]]) -> list[Trajectory]:
     return [replace(episode(win, turn(0.0)), task=Task(task)) for task, wins in outcomes.items() for win in wins]
 
 
-def test_repeating_a_deterministic_policy_adds_no_certainty():
-    once = repeated({f"t{i}": [i % 4 > 0] for i in range(20)})
-    thrice = repeated({f"t{i}": [i % 4 > 0] * 3 for i in range(20)})
-    assert independent_trials(thrice) == pytest.approx(20)
-    assert episode_metrics(thrice).success_low == pytest.approx(episode_metrics(once).success_low, abs=0.02)
+@pytest.mark.parametrize(
+    ("outcomes", "trials"),
+    [
+        ({f"t{i}": [i % 4 > 0] * 3 for i in range(20)}, 20),  # repeating a deterministic policy adds no certainty
+        ({f"t{i}": [(i + j) % 2 == 0 for j in range(10)] for i in range(10)}, 10),  # no task differs: the cautious end
+        # wins 4, 2 and 1 of 4: the mean over tasks has variance v = (42/9 / 12^2) * 3/2, and (7/12 * 5/12) / v is 5
+        ({"a": [True] * 4, "b": [True, True, False, False], "c": [True, False, False, False]}, 5),
+    ],
+)
+def test_the_effective_number_of_trials_by_hand(outcomes, trials):
+    assert independent_trials(repeated(outcomes)) == pytest.approx(trials)
 
 
 def test_repetitions_that_differ_as_much_as_tasks_count_in_full():
-    mixed = repeated({f"t{i}": [(i + j) % 2 == 0 for j in range(10)] for i in range(10)})
-    assert independent_trials(mixed) == pytest.approx(10.0)  # nothing differs between tasks: the cautious end
     rng = random.Random(0)
     drawn = repeated({f"t{i}": [rng.random() < 0.5 for _ in range(50)] for i in range(40)})
     assert independent_trials(drawn) > 1000
-
-
-def test_the_effective_number_of_trials_is_the_one_computed_by_hand():
-    # wins 4, 2 and 1 of 4, rate 7/12: the mean over tasks has variance v = (42/9 / 12^2) * 3/2, (7/12 * 5/12) / v is 5
-    outcomes = {"a": [True] * 4, "b": [True, True, False, False], "c": [True, False, False, False]}
-    assert independent_trials(repeated(outcomes)) == pytest.approx(5.0)
     once = repeated({f"t{i}": [i % 2 == 0] for i in range(30)})
     assert independent_trials(once) == pytest.approx(30, rel=0.05)
 

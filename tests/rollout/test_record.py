@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from reflectrl.core import (
     WorkFailed,
     make_env,
 )
-from reflectrl.players import ExpertReflector, Policy, RandomPolicy, reflecting
+from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
@@ -53,52 +54,40 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "trajectories.jsonl"
 
 
-class Remembering:
-    """A policy that keeps the prompts it was shown."""
-
-    def __init__(self, inner: Policy) -> None:
-        self.inner = inner
-        self.prompts: list[Prompt] = []
-
-    def act(self, views: list[MenuView], draws: list[float]) -> list[Decision]:
-        self.prompts.extend(view.prompt for view in views)
-        return self.inner.act(views, draws)
-
-
-def test_what_is_read_equals_what_was_written(file: Path) -> None:
-    write_trajectories(file, HEADER, [TRAJECTORY, TRAJECTORY])
-    assert read_trajectories(file) == (HEADER, [TRAJECTORY, TRAJECTORY])
+def test_what_is_read_equals_what_was_written_and_added(file: Path) -> None:
+    write_trajectories(file, HEADER, [TRAJECTORY])
+    append_trajectories(file, HEADER, [TRAJECTORY])
+    assert read_trajectories(file) == (HEADER, [TRAJECTORY] * 2)
+    file.unlink()
+    append_trajectories(file, HEADER, [TRAJECTORY, TRAJECTORY])
+    assert read_trajectories(file) == (HEADER, [TRAJECTORY] * 2)
+    file.write_bytes(file.read_bytes()[:-30])  # cut by a kill
+    append_trajectories(file, HEADER, [replace(TRAJECTORY, seed=7)])
+    assert [trajectory.seed for trajectory in read_trajectories(file)[1]] == [2**40, 7]
 
 
 def test_a_file_re_creates_every_prompt_to_the_byte(file: Path) -> None:
+    shown: list[Prompt] = []
+
+    class Remembering(RandomPolicy):
+        def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+            shown.extend(view.prompt for view in views)
+            return super().act(views, draws)
+
     env = make_env("number_line", size=10)
-    policy = Remembering(RandomPolicy())
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:4])]
-    played = rollout([env], episodes, policy=policy, seats=reflecting(ExpertReflector()), layout=LAYOUT)
+    played = rollout([env], episodes, policy=Remembering(), seats=reflecting(ExpertReflector()), layout=LAYOUT)
     write_trajectories(file, HEADER, played)
     header, trajectories = read_trajectories(file)
     pairs = [pair for trajectory in trajectories for pair in prompts_of(trajectory, header.prompt)]
-    assert [policy_prompt for _, policy_prompt in pairs] == policy.prompts
+    assert [policy_prompt for _, policy_prompt in pairs] == shown
     assert all(mine.text.startswith(theirs.text) for theirs, mine in pairs)
-
-
-def test_appending_begins_a_file_and_adds_to_it(file: Path) -> None:
-    append_trajectories(file, HEADER, [TRAJECTORY])
-    append_trajectories(file, HEADER, [TRAJECTORY])
-    assert read_trajectories(file) == (HEADER, [TRAJECTORY] * 2)
-
-
-def test_a_line_cut_by_a_killed_run_is_taken_off_before_appending(file: Path) -> None:
-    append_trajectories(file, HEADER, [TRAJECTORY, TRAJECTORY])
-    file.write_bytes(file.read_bytes()[:-30])
-    append_trajectories(file, HEADER, [replace(TRAJECTORY, seed=7)])
-    assert [trajectory.seed for trajectory in read_trajectories(file)[1]] == [2**40, 7]
 
 
 def test_a_failed_write_leaves_the_old_file(file: Path) -> None:
     write_trajectories(file, HEADER, [TRAJECTORY])
     bad = replace(TRAJECTORY, turns=(replace(TURN, rewards={"env": math.nan}),))
-    with pytest.raises(WorkFailed, match="JSON cannot hold"):
+    with pytest.raises(WorkFailed, match=str(file)):
         write_trajectories(file, HEADER, [TRAJECTORY, bad])
     assert read_trajectories(file) == (HEADER, [TRAJECTORY])
 
@@ -112,40 +101,30 @@ def damage(file: Path, line: int, change: str | dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "change", "sentence"),
+    ("line", "change", "fact"),
     [
-        (1, {"format": "other"}, "line 1 names the format 'other'; expected 'reflectrl-trajectories'"),
-        (1, {"version": 2}, "line 1 names version 2 of .* reads version 3"),
-        (1, {"prompt": {}}, "line 1, prompt lacks field 'history'"),
-        (1, "[]", "line 1 names the format None"),
-        (2, "{cut", "line 2 is not JSON"),
-        (2, "", "line 2 is not JSON"),
-        (2, "7", "line 2 is 7"),
-        (2, {"seed": "1"}, "line 2, seed is '1'; .*int"),
-        (2, {"seed": True}, "line 2, seed is True; .*int"),
-        (2, {"extra": 1}, "line 2 has the unknown field 'extra'"),
-        (2, {"turns": {}}, "line 2, turns is {}"),
-        (2, {"turns": [{}]}, r"line 2, turns\[0\] lacks field 'observation'"),
-        (2, {"task": {"id": "a", "options": []}}, r"line 2, task.options is \[\]"),
+        (1, {"format": "other"}, "line 1 .*'other'.*'reflectrl-trajectories'"),
+        (1, {"version": 2}, "line 1 .*version 2 .*version 3"),
+        (1, {"prompt": {}}, "line 1, prompt .*'history'"),
+        (1, "[]", "line 1 .*None"),
+        (2, "{cut", "line 2 .*JSON"),
+        (2, {"seed": "1"}, "line 2, seed .*'1'"),
+        (2, {"extra": 1}, "line 2 .*'extra'"),
+        (2, {"turns": {}}, "line 2, turns "),
+        (2, {"turns": [{}]}, r"line 2, turns\[0\] .*'observation'"),
     ],
 )
-def test_a_bad_line_is_named(file: Path, line: int, change: str | dict[str, object], sentence: str) -> None:
+def test_a_bad_line_is_named(file: Path, line: int, change: str | dict[str, object], fact: str) -> None:
     damage(file, line, change)
-    with pytest.raises(InvalidInput, match=sentence):
+    with pytest.raises(InvalidInput, match=fact):
         read_trajectories(file)
 
 
-def test_a_missing_or_empty_file_is_named(file: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"trajectories.jsonl cannot be read \(No such file"):
+def test_a_missing_empty_or_binary_file_is_named(file: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"trajectories.jsonl "):
         read_trajectories(file)
     file.parent.mkdir()
-    file.touch()
-    with pytest.raises(InvalidInput, match="is empty"):
-        read_trajectories(file)
-
-
-def test_a_file_that_is_not_text_is_named(file: Path) -> None:
-    file.parent.mkdir()
-    file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidInput, match="line 1"):
-        read_trajectories(file)
+    for content, fact in ((b"", r"trajectories.jsonl "), (b"\xff\xfe\x00", "line 1")):
+        file.write_bytes(content)
+        with pytest.raises(InvalidInput, match=fact):
+            read_trajectories(file)

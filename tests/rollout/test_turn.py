@@ -68,6 +68,13 @@ class NotingPolicy(RandomPolicy):
         return super().act(views, draws)
 
 
+def play(*seats, env=None, policy=None, count=1, seed=5, **options):
+    """Play the first tasks of NumberLine."""
+    env = env or NumberLine(size=6)
+    episodes = [Episode(task, seed + number) for number, task in enumerate(env.tasks("train")[:count])]
+    return rollout([env], episodes, policy=policy or RandomPolicy(), seats=seats, layout=LAYOUT, **options)
+
+
 def rating(view):
     return tuple(float(step) for step in range(len(view.past)))
 
@@ -84,11 +91,10 @@ WHEN = {
 @pytest.fixture(scope="module")
 def full_table():
     """One episode with a player in every seat."""
-    env, policy = Secretive(size=6), NotingPolicy()
+    policy = NotingPolicy()
     players = {role: Noting(f"Words of the {role}.", rating if role == "rater" else lambda _: ()) for role in WHEN}
     seats = [Seat(role, players[role], when) for role, when in WHEN.items()]
-    episode = Episode(env.tasks("train")[0], seed=3)
-    (played,) = rollout([env], [episode], policy=policy, seats=seats, layout=LAYOUT)
+    (played,) = play(*seats, env=Secretive(size=6), policy=policy, seed=3)
     assert len(played.turns) > 2
     return played, policy, players
 
@@ -131,9 +137,8 @@ def test_nobody_sees_a_reward_a_success_a_spoiler_or_the_options_of_a_task(full_
 
 
 def test_only_players_that_read_hints_are_given_them():
-    env, noting = Secretive(size=6), Noting()
-    seats = [Seat("memory", noting), *reflecting(ExpertReflector())]
-    rollout([env], [Episode(env.tasks("train")[0], 0)], policy=ExpertPolicy(), seats=seats, layout=LAYOUT)
+    noting = Noting()
+    play(Seat("memory", noting), *reflecting(ExpertReflector()), env=Secretive(size=6), policy=ExpertPolicy())
     assert noting.views
     assert all(each.hints is None for each in noting.views)
 
@@ -145,15 +150,12 @@ def test_a_role_without_a_place_at_the_table_is_refused():
 
 
 def test_another_seat_moves_nobodys_draws():
-    def draws(*seats):
-        env, policy = NumberLine(size=6), NotingPolicy()
-        rollout([env], [Episode(env.tasks("train")[0], 5)], policy=policy, seats=seats, layout=LAYOUT)
-        return policy.draws
-
-    alone = draws()
-    assert draws(Seat("memory", Noting()), Seat("reflector", Noting()))[: len(alone)] == alone
-    assert alone == [draw(5, step, "policy") for step in range(len(alone))]
-    assert all(0 <= number < 1 for number in alone)
+    alone, more = NotingPolicy(), NotingPolicy()
+    play(policy=alone)
+    play(Seat("memory", Noting()), Seat("reflector", Noting()), policy=more)
+    assert more.draws[: len(alone.draws)] == alone.draws
+    assert alone.draws == [draw(5, step, "policy") for step in range(len(alone.draws))]
+    assert all(0 <= number < 1 for number in alone.draws)
 
 
 def test_words_that_are_in_view_already_are_not_asked_for():
@@ -182,11 +184,9 @@ class Counting:
 
 
 def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
-    env, policy = NumberLine(size=6), NotingPolicy()
-    seats = [Seat("memory", Counting()), *reflecting(ExpertReflector())]
-    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:4])]
-    played = rollout([env], episodes, policy=policy, seats=seats, layout=LAYOUT)
-    rollout([env], episodes, policy=RandomPolicy(), seats=seats, layout=LAYOUT)  # the memory goes on
+    policy, seats = NotingPolicy(), [Seat("memory", Counting()), *reflecting(ExpertReflector())]
+    played = play(*seats, policy=policy, count=4)
+    play(*seats, count=4)  # the memory goes on
     file = tmp_path / "episodes.jsonl"
     write_trajectories(file, Header("number_line", {"size": 6}, LAYOUT), played)
     header, read = read_trajectories(file)
@@ -205,43 +205,32 @@ def test_a_plan_stays_in_view_until_the_end(full_table):
 # ---- a rater ---------------------------------------------------------------------------------------------------------
 
 
-def rated_episodes(scores, count=3):
-    env = NumberLine(size=6)
-    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:count])]
-    seats = [Seat("rater", Noting(scores=scores), "episode_end")]
-    return rollout([env], episodes, policy=RandomPolicy(), seats=seats, layout=LAYOUT)
+def rated_episode(scores):
+    (played,) = play(Seat("rater", Noting(scores=scores), "episode_end"))
+    return played
 
 
-def test_a_raters_scores_replace_the_rewards_of_the_environment():
-    played = rated_episodes(rating)
-    for trajectory in played:
-        assert [turn.rewards["rater"] for turn in trajectory.turns] == list(range(len(trajectory.turns)))
-        assert all("env" in turn.rewards for turn in trajectory.turns)
-    samples = step_samples(played, LAYOUT, Estimator(1.0, "none", 1.0, False, {"rater": 2.0}))
-    steps = len(played[0].turns)
-    assert [sample.target for sample in samples[:steps]] == [2.0 * sum(range(at, steps)) for at in range(steps)]
-
-
-def test_sources_are_weighted_and_added():
-    (played,) = rated_episodes(rating, count=1)
+def test_a_raters_scores_are_rewards_beside_those_of_the_environment_weighted_and_added():
+    played = rated_episode(rating)
+    steps = len(played.turns)
+    assert [turn.rewards["rater"] for turn in played.turns] == list(range(steps))
+    samples = step_samples([played], LAYOUT, Estimator(1.0, "none", 1.0, False, {"rater": 2.0}))
+    assert [sample.target for sample in samples] == [2.0 * sum(range(at, steps)) for at in range(steps)]
     both = step_samples([played], LAYOUT, Estimator(0.0, "none", 1.0, False, {"env": 1.0, "rater": 0.5}))
     expected = [turn.reward + 0.5 * step for step, turn in enumerate(played.turns)]
     assert [sample.target for sample in both] == pytest.approx(expected)
 
 
 def test_a_failed_rating_is_absent_and_its_episode_is_not_learned_from():
-    (failed,) = rated_episodes(lambda _: (), count=1)
-    (partly,) = rated_episodes(lambda view: (*(None for _ in view.past[1:]), 1.0), count=1)
+    failed = rated_episode(lambda _: ())
+    partly = rated_episode(lambda view: (*(None for _ in view.past[1:]), 1.0))
     assert not any("rater" in turn.rewards for turn in failed.turns)
     assert [turn.rewards.get("rater") for turn in partly.turns] == [None] * (len(partly.turns) - 1) + [1.0]
     assert not scored(failed, {"env": 1.0, "rater": 1.0})
     assert scored(failed, {"env": 1.0})
     assert scored(partly, {"rater": 1.0})
-
-
-def test_a_wrong_number_of_scores_is_the_raters_fault():
     with pytest.raises(WorkFailed, match="rater"):
-        rated_episodes(lambda _: (1.0,) * 99)
+        rated_episode(lambda _: (1.0,) * 99)
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
@@ -250,26 +239,21 @@ def test_a_wrong_number_of_scores_is_the_raters_fault():
 def pictured(words=True):
     env = Pictured(size=6)
     env.words = words
-    return rollout([env], [Episode(env.tasks("train")[0], 1)], policy=RandomPolicy(), seats=(), layout=LAYOUT)
+    return play(env=env, seed=1)
 
 
 def test_images_stand_beside_the_trajectories_by_the_hash_of_their_bytes(tmp_path):
-    played, file = pictured(), tmp_path / "episodes.jsonl"
+    played, file, damaged = pictured(), tmp_path / "episodes.jsonl", f"{PICTURES[1].sha256}.png"
     write_trajectories(file, Header("number_line", {}, LAYOUT), played)
     assert {path.name: path.read_bytes() for path in (tmp_path / "images").iterdir()} == {
         f"{picture.sha256}.png": picture.data for picture in PICTURES
     }
     assert PICTURES[0].sha256 in file.read_text(encoding="utf-8")
     assert read_trajectories(file)[1] == played
-
-
-@pytest.mark.parametrize("damage", [lambda image: image.unlink(), lambda image: image.write_bytes(b"other")])
-def test_a_missing_or_changed_image_is_named(tmp_path, damage):
-    file = tmp_path / "episodes.jsonl"
-    write_trajectories(file, Header("number_line", {}, LAYOUT), pictured())
-    damage(tmp_path / "images" / f"{PICTURES[1].sha256}.png")
-    with pytest.raises(InvalidInput, match=PICTURES[1].sha256):
-        read_trajectories(file)
+    for damage in (lambda image: image.write_bytes(b"other"), lambda image: image.unlink()):
+        damage(tmp_path / "images" / damaged)
+        with pytest.raises(InvalidInput, match=PICTURES[1].sha256):
+            read_trajectories(file)
 
 
 def test_players_that_read_text_refuse_a_state_that_only_an_image_shows():
