@@ -1,4 +1,4 @@
-"""Checkpoints of safetensors and JSON: whole or not there, exact to go on from, and no pickle among them.
+"""Checkpoints of safetensors and JSON: whole or absent, exact to resume from, and without pickle.
 
 checkpoint-12/  model.safetensors or adapter_model.safetensors, config, tokenizer: an ordinary model folder
                 optimizer.safetensors, optimizer.json (with the scheduler), trainer_state.json
@@ -57,39 +57,36 @@ class _Manifest:
     files: tuple[_File, ...]
 
 
-# ---- finding ---------------------------------------------------------------------------------------------------------
-
-
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in ``folder``, if there is any; what is newer but cut or foreign is warned of.
+    """Return the newest whole checkpoint in ``folder``, if there is any; newer ones that are not whole are warned of.
 
     Raises:
         InvalidInput: there are checkpoints, but none is whole.
 
     """
     faults: list[str] = []
-    for path in reversed(_checkpoints(folder)):
+    for path in reversed(_checkpoints(folder).values()):
         if fault := _fault(path):
             faults.append(fault)
             continue
         for fault in faults:
-            _log.warning("passing over a checkpoint that is not whole: %s; going on from %s.", fault, path)
+            _log.warning("passing over a checkpoint that is not whole: %s; continuing from %s.", fault, path)
         return path
     if faults:
         raise InvalidInput(
-            f"no checkpoint in {folder} is whole: {'; '.join(faults)}. Delete that folder to start this stage anew."
+            f"no checkpoint in {folder} is whole: {'; '.join(faults)}. Delete that folder to start this stage again."
         )
     return None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
+def _checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints in ``folder`` by their steps, oldest first."""
     found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
-    return [found[step] for step in sorted(found)]
+    return dict(sorted(found.items()))
 
 
 def _fault(folder: Path) -> str | None:
-    """What is wrong with a checkpoint."""
+    """Describe the first fault of a checkpoint."""
     try:
         for file in _read_manifest(folder).files:
             path = folder / file.name
@@ -118,22 +115,26 @@ def _read_manifest(folder: Path) -> _Manifest:
     return manifest
 
 
+def _write_manifest(folder: Path, processes: int) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = tuple(_File(path.relative_to(folder).as_posix(), path.stat().st_size, _digest(path)) for path in paths)
+    manifest = _Manifest(FORMAT, VERSION, processes, files)
+    (folder / MANIFEST).write_text(json.dumps(encode(manifest), indent=1), encoding="utf-8")
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# ---- writing and reading ---------------------------------------------------------------------------------------------
 
 
 class Checkpoints(Trainer):
     """Mixin for a trainer of transformers or TRL, whose own checkpoints are pickles and appear file by file."""
 
     def write_state(self, folder: Path) -> None:
-        """Add what only this training knows; called on each process."""
+        """Add the state of this kind of training; called on each process."""
 
     def read_state(self, folder: Path) -> None:
-        """Take up what ``write_state`` wrote."""
+        """Restore the state that ``write_state`` wrote."""
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:  # noqa: ARG002
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
@@ -150,13 +151,13 @@ class Checkpoints(Trainer):
         except (OSError, SafetensorError) as error:
             raise WorkFailed(
                 f"checkpoint {folder} cannot be written ({error}); the one before is kept: make room, or fix the "
-                "rights, and start the same command again, which goes on from it."
+                "rights, and start the same command again, which continues from it."
             ) from error
         self.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager
     def _in_one_move(self, folder: Path) -> Iterator[Path]:
-        """The place where all processes write; the main one makes it, and moves it when it is left."""
+        """Yield the place where all processes write; the main one makes it, and moves it in the end."""
         if not self.is_world_process_zero():
             self.accelerator.wait_for_everyone()  # until it is there
             yield fresh_place(folder)
@@ -170,34 +171,30 @@ class Checkpoints(Trainer):
     def _write(self, folder: Path) -> None:
         rank = self.args.process_index
         numbers, tensors = _generators(self.args.device)
-        # the losses since the last report: told of as if there had been no stop
+        # with the losses since the last report, which then is as if there had been no stop
         _write_json(folder / f"process_{rank}.json", {**numbers, "last_logged": self._globalstep_last_logged})
         save_file({**tensors, "loss": self._tr_loss}, folder / f"process_{rank}.safetensors")
         if self.is_world_process_zero():
             with no_progress_bars():
-                self._write_model(folder)
-            plain, tensors = _take_apart(self.optimizer.state_dict())
+                if isinstance(self.model, PeftModel):
+                    self.model.save_pretrained(str(folder), save_embedding_layers=False)
+                else:  # one file, by the names that the weights have in memory
+                    self.model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
+                self.processing_class.save_pretrained(folder)
+            plain, tensors = _split(self.optimizer.state_dict())
             plain |= {"kind": self._kind_of_optimizer(), "scheduler": self.lr_scheduler.state_dict()}
             _write_json(folder / "optimizer.json", plain)
             save_file(tensors, folder / "optimizer.safetensors")
             self.state.save_to_json(str(folder / "trainer_state.json"))
         self.write_state(folder)
 
-    def _write_model(self, folder: Path) -> None:
-        if isinstance(self.model, PeftModel):
-            self.model.save_pretrained(str(folder), save_embedding_layers=False)
-        else:  # one file, by the names that the weights have in memory
-            self.model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
-        self.processing_class.save_pretrained(folder)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        del model
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
         folder = Path(resume_from_checkpoint)
         processes = _read_manifest(folder).processes
         if processes != self.args.world_size:
             raise InvalidInput(
-                f"{folder} was written by {processes} processes but is read by {self.args.world_size}; go on with "
-                "as many as before, or start anew in another folder."
+                f"{folder} was written by {processes} processes but is read by {self.args.world_size}; continue with "
+                "as many as before, or start again in another folder."
             )
         with _fitting(folder):
             if isinstance(self.model, PeftModel):
@@ -214,10 +211,9 @@ class Checkpoints(Trainer):
         folder = Path(checkpoint)
         with _fitting(folder):
             plain = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
-            tensors = load_file(folder / "optimizer.safetensors")
             if plain["kind"] != self._kind_of_optimizer():
                 raise ValueError(f"it was optimized by {plain['kind']}")
-            self.optimizer.load_state_dict(_put_together(plain, tensors))
+            self.optimizer.load_state_dict(_joined(plain, load_file(folder / "optimizer.safetensors")))
             self.lr_scheduler.load_state_dict(plain["scheduler"])
             self.read_state(folder)
 
@@ -225,14 +221,14 @@ class Checkpoints(Trainer):
         return type(self.optimizer.optimizer).__name__  # inside of accelerate's
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        """Players are not trained in float16, so there is no loss scale."""
+        """Load nothing: players are not trained in float16, so there is no loss scale."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        rank = self.args.process_index
-        numbers = json.loads((Path(checkpoint) / f"process_{rank}.json").read_text(encoding="utf-8"))
-        tensors = load_file(Path(checkpoint) / f"process_{rank}.safetensors")
+        path = Path(checkpoint) / f"process_{self.args.process_index}"
+        numbers = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        tensors = load_file(path.with_suffix(".safetensors"))
         self._globalstep_last_logged = numbers["last_logged"]
         self._tr_loss = tensors["loss"].to(self.args.device)
         _restore_generators(numbers, tensors, self.args.device)
@@ -240,7 +236,7 @@ class Checkpoints(Trainer):
 
 @contextlib.contextmanager
 def _fitting(folder: Path) -> Iterator[None]:
-    """Torch's complaints about shapes and names as a sentence."""
+    """Turn torch's complaints about shapes and names into a sentence."""
     try:
         yield
     except InvalidInput:
@@ -248,7 +244,7 @@ def _fitting(folder: Path) -> Iterator[None]:
     except (KeyError, RuntimeError, ValueError, OSError, SafetensorError) as error:
         raise InvalidInput(
             f"{folder} does not fit this training ({first_line(error)}); it was written for another model or "
-            "optimizer: go on with that one, or start anew in another folder."
+            "optimizer: continue with that one, or start again in another folder."
         ) from error
 
 
@@ -256,46 +252,33 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def _write_manifest(folder: Path, processes: int) -> None:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = tuple(_File(path.relative_to(folder).as_posix(), path.stat().st_size, _digest(path)) for path in paths)
-    manifest = _Manifest(FORMAT, VERSION, processes, files)
-    (folder / MANIFEST).write_text(json.dumps(encode(manifest), indent=1), encoding="utf-8")
-
-
 def _rotate(newest: Path, limit: int | None) -> None:
-    """Remove what is too old, and what was passed over when training went on from an older one."""
-    earlier = [path for path in _checkpoints(newest.parent) if _step(path) <= _step(newest)]
-    kept = earlier[-limit:] if limit else earlier
+    """Remove checkpoints that are too old, and those after the newest: they were passed over as not whole."""
     for leftover in newest.parent.glob(".checkpoint-*"):  # by a kill
         shutil.rmtree(leftover)
-    for path in _checkpoints(newest.parent):
-        if path not in kept:
+    found = _checkpoints(newest.parent)
+    last = [*found.values()].index(newest) + 1
+    for number, path in enumerate(found.values()):
+        if number >= last or (limit and number < last - limit):
             # out of sight first, so that it is never found half removed
             shutil.rmtree(path.replace(path.with_name(f".{path.name}.stale")))
 
 
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-# ---- states as JSON and tensors --------------------------------------------------------------------------------------
-
-
-def _take_apart(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The state of an optimizer as plain values and, apart from them, tensors: ``3.exp_avg`` is of weight 3."""
-    plain: dict[str, dict[str, Any]] = {}
+def _split(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Split the state of an optimizer into plain values and tensors: ``3.exp_avg`` is of weight 3."""
+    plain: dict[str, dict[str, Any]] = {str(weight): {} for weight in optimizer["state"]}
     tensors: dict[str, Tensor] = {}
     for weight, state in optimizer["state"].items():
-        plain[str(weight)] = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
         for name, value in state.items():
             if isinstance(value, Tensor):
                 tensors[f"{weight}.{name}"] = value.detach().contiguous()
+            else:
+                plain[str(weight)][name] = value
     return {"state": plain, "param_groups": optimizer["param_groups"]}, tensors
 
 
-def _put_together(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    state: dict[int, dict[str, Any]] = {int(weight): dict(values) for weight, values in plain["state"].items()}
+def _joined(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {int(weight): values for weight, values in plain["state"].items()}
     for key, tensor in tensors.items():
         weight, _, name = key.partition(".")
         state[int(weight)][name] = tensor
@@ -303,7 +286,7 @@ def _put_together(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> di
 
 
 def _generators(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What the global random generators would give next."""
+    """Return the states of the global random generators."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - libraries draw from the global ones
     tensors = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":

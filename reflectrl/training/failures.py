@@ -1,4 +1,4 @@
-"""A loss or gradient that is no finite number: training stops before the weights are touched, and shows the batch."""
+"""A loss or gradient that is not finite: training stops before the weights are touched, and shows the batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BrokenStep:
     """The optimizer step that was not made."""
 
     folder: Path
-    """Where its batch is shown."""
+    """Folder of the file with its batch."""
     name: str
     """Name of the file, without an ending."""
     where: str
@@ -31,19 +31,14 @@ class BrokenStep:
     rows: Sequence[Mapping[str, Any]]
     """The batch."""
     advice: str
-    """For the sentence: what else may help."""
+    """For the sentence: another remedy."""
 
-    def fail(self, loss: float, norm: float, *, rank: int) -> None:
-        """Write the batch down, and say so.
-
-        Raises:
-            WorkFailed: always.
-
-        """
+    def failure(self, loss: float, norm: float, *, rank: int) -> WorkFailed:
+        """Write the batch to its file, and return the error that names it."""
         path = self.folder / f"{self.name}{f'-rank{rank}' if rank else ''}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in self.rows))
-        raise WorkFailed(
+        return WorkFailed(
             f"the loss became {loss:g} and the norm of its gradient {norm:g} in {self.where}; the weights were not "
             f"changed, the last checkpoint is kept, and the batch is in {path}. Correct what is odd there, or "
             f"{self.advice}."
@@ -51,18 +46,18 @@ class BrokenStep:
 
 
 class FiniteSteps(Trainer, ABC):
-    """Goes before a trainer of transformers or TRL, which would step along such a gradient."""
+    """Mixin for a trainer of transformers or TRL, which would step along such a gradient."""
 
     @abstractmethod
     def step_loss(self) -> Tensor:
-        """The loss, on this process, of the optimizer step that comes next."""
+        """Return the loss, on this process, of the next optimizer step."""
 
     @abstractmethod
     def broken_step(self) -> BrokenStep:
         """Describe the batch of the next optimizer step."""
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """The norm of the gradient; transformers asks for it at each step, just before the optimizer's.
+        """Return the norm of the gradient; transformers asks for it just before each step of the optimizer.
 
         Raises:
             WorkFailed: it, or the loss on any of the processes, is no finite number.
@@ -72,11 +67,11 @@ class FiniteSteps(Trainer, ABC):
         loss = self.step_loss()
         found = torch.stack([loss.float(), torch.as_tensor(norm, device=loss.device).float()])
         if not torch.isfinite(self.accelerator.gather(found)).all():
-            self.broken_step().fail(*found.tolist(), rank=self.args.process_index)
+            raise self.broken_step().failure(*found.tolist(), rank=self.args.process_index)
         return norm
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """With numbers that JSON does not know as text."""
+    """Return a row in which numbers that JSON does not know are text."""
     odd = {name: str(v) for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
     return {**row, **odd}

@@ -265,9 +265,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         """
         if not self._minibatch:
             upcoming = next(self._schedule, None)
-            if not isinstance(
-                upcoming, list
-            ):  # resumed from a checkpoint of the end: without gradients nothing changes
+            if not isinstance(upcoming, list):  # resumed from the end: without gradients nothing changes
                 return torch.zeros((), device=self.args.device)
             self._minibatch = upcoming
         # as when sampling (appendix A): dropout, and the kernels of 8-bit layers, would differ in training mode
@@ -310,7 +308,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         )
 
     def optimizer_stepped(self, control: Any) -> None:
-        """Go on with the iteration; end training when it is to stop, or with the last stage."""
+        """Continue the iteration; end training when it is to stop, or with the last stage."""
         upcoming = next(self._schedule, None)
         self._minibatch = upcoming if isinstance(upcoming, list) else []
         if isinstance(upcoming, Iteration) and self._stop.signal:

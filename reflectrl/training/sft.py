@@ -8,7 +8,6 @@ that constant: a reflection weighs as much as an action on average.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import random
@@ -36,7 +35,15 @@ from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.training.checkpoints import Checkpoints, last_checkpoint
 from reflectrl.training.failures import BrokenStep, FiniteSteps
-from reflectrl.training.sft_examples import ActionExample, Example, Player, ReflectionExample, SFTRow, encode_rows
+from reflectrl.training.sft_examples import (
+    ActionExample,
+    Example,
+    Player,
+    ReflectionExample,
+    SFTRow,
+    encode_rows,
+    labels_of,
+)
 from reflectrl.training.sft_loss import action_losses, reflection_losses
 
 
@@ -72,13 +79,13 @@ def train_sft(
     stop: Stop | None = None,
     failures: Path | None = None,
 ) -> SFTSummary:
-    """Train ``lm`` in place; a training that was killed goes on from its last checkpoint, exactly.
+    """Train ``lm`` in place; a training that was killed continues from its last checkpoint, exactly.
 
     Args:
         lm: the model to train.
         rows: of the reflector, of the policy, or of both kinds for ``player="both"`` (a single model plays both).
-        player: whose rows these are.
-        section: how to train.
+        player: the player that is trained.
+        section: settings of the training.
         labels: all menu labels.
         max_length: length of a prompt and its completion at most, in tokens; longer prompts are cut as at play.
         max_new_tokens: length of a reflection at play, in tokens, for which a reflector's prompt leaves room.
@@ -87,8 +94,8 @@ def train_sft(
         seed: seed of the order of rows, and of dropout.
         on_step: called with (step, steps, loss) now and then.
         save_every: steps between checkpoints.
-        stop: training ends with a checkpoint after the step in which it is wanted; the rest is for the next call.
-        failures: the folder for a batch whose loss is no number; beside the checkpoints without it.
+        stop: training ends with a checkpoint after the step in which it is requested; the next call continues.
+        failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
     Raises:
         InvalidInput: rows that are too long, of the wrong kind or too few; batch sizes that do not go together.
@@ -110,10 +117,9 @@ def train_sft(
     folder = output_dir / _fingerprint(lm, examples, section, max_length, seed)
     args = _config(section, folder, seed, save_every)
     with seeded(seed), no_progress_bars(), _choice_head(lm):
-        callback = _AfterStep(on_step, stop or Stop())
-        broken = functools.partial(_broken_step, failures or output_dir / "failures", player, lm)
         smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
-        trainer = _Trainer(lm, examples, encoder, smoothing, args, callback, broken)
+        callback, broken = _AfterStep(on_step, stop or Stop()), failures or output_dir / "failures"
+        trainer = _Trainer(lm, player, examples, encoder, smoothing, args, callback, broken)
         checkpoint = last_checkpoint(folder)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     lm.model.eval()
@@ -129,18 +135,21 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
     def __init__(
         self,
         lm: LanguageModel,
+        player: Player,
         examples: Sequence[Example],
         encoder: PromptEncoder,
         label_smoothing: float,
         args: SFTConfig,
         callback: TrainerCallback,
-        broken: Callable[[int, Sequence[Example]], BrokenStep],
+        failures: Path,
     ) -> None:
+        self._player = player
         self._examples = examples
         self._encoder = encoder
         self._label_smoothing = label_smoothing
-        self._reflection_tokens = _mean_length(examples)
-        self._broken = broken
+        lengths = [len(example.completion) for example in examples if isinstance(example, ReflectionExample)]
+        self._reflection_tokens = fmean(lengths) if lengths else 1.0
+        self._failures = failures
         self._batch: list[tuple[Example, Tensor]] = []
         draws = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
         super().__init__(
@@ -160,7 +169,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """Mean over rows of each one's own loss, so that micro-batches add up to the same gradient."""
+        """Return the mean over rows of each one's own loss, so that micro-batches add up to the same gradient."""
         del return_outputs, num_items_in_batch
         chosen = [self._examples[number] for number in inputs["example"].tolist()]
         device = inputs["example"].device
@@ -178,21 +187,30 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         return rowwise.mean()
 
     def step_loss(self) -> Tensor:
-        """Over all micro-batches."""
+        """Return the mean loss over all micro-batches."""
         return torch.stack([loss for _, loss in self._batch]).mean()
 
     def broken_step(self) -> BrokenStep:
-        """The rows of all micro-batches."""
-        return self._broken(self.state.global_step + 1, [example for example, _ in self._batch])
+        """Describe the rows of all micro-batches."""
+        decode, step = self.processing_class.decode, self.state.global_step + 1
+        rows = [
+            {"prompt": each.prompt.text, "completion": labels_of(each.prompt)[each.target]}
+            if isinstance(each, ActionExample)
+            else {"prompt": decode(each.prompt), "completion": decode(each.completion)}
+            for each, _ in self._batch
+        ]
+        name, where = f"sft-{self._player}-step-{step:05d}", f"step {step} of sft {self._player}"
+        advice = "lower the learning_rate of this player in another --run"
+        return BrokenStep(self._failures, name, where, rows, advice)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """One micro-batch; the first of a step begins a new list of rows."""
+        """Do one micro-batch; the first of a step begins a new list of rows."""
         if len(self._batch) == self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps:
             self._batch = []
         return super().training_step(model, inputs, num_items_in_batch)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
-        """Not counted."""
+        """Count none."""
         return 0
 
     def _send_telemetry(self) -> None:
@@ -200,7 +218,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
 
 
 class _AfterStep(TrainerCallback):
-    """Hands the losses on, and stops where that is wanted."""
+    """Reports the losses, and stops when requested."""
 
     def __init__(self, on_step: Callable[[int, int, float], None] | None, stop: Stop) -> None:
         self._on_step = on_step
@@ -217,7 +235,7 @@ class _AfterStep(TrainerCallback):
 
 @contextmanager
 def _choice_head(lm: LanguageModel) -> Iterator[None]:
-    """The action head during training; afterwards ``forward`` is what it was, without TRL's patches either."""
+    """Give the model an action head meanwhile; afterwards ``forward`` is what it was, without TRL's patches either."""
     found = [(module, vars(module).get("forward")) for module in (lm.model, lm.base)]
     add_choice_head(lm.base)
     try:
@@ -262,23 +280,16 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             report_to="none",
             disable_tqdm=True,
             logging_first_step=True,
-            logging_steps=math.gcd(
-                save_every, 10
-            ),  # checkpoints fall on reports: resumed, the same losses are reported
+            # checkpoints fall on reports, which are the same when resumed
+            logging_steps=math.gcd(save_every, 10),
             save_strategy="steps",
             save_steps=save_every,
             save_total_limit=2,  # the older one stands in for one that was being written when the process was killed
         )
 
 
-def _mean_length(examples: Sequence[Example]) -> float:
-    """Tokens of a completion of the reflector's rows, on average; 1 without any."""
-    lengths = [len(example.completion) for example in examples if isinstance(example, ReflectionExample)]
-    return fmean(lengths) if lengths else 1.0
-
-
 def _order(rows: int, draws: int, seed: int) -> list[int]:
-    """Numbers of rows, shuffled again in each pass, so that every step has a full batch."""
+    """Return numbers of rows, shuffled again in each pass, so that every step has a full batch."""
     rng = random.Random(seed)
     order: list[int] = []
     while len(order) < draws:
@@ -291,14 +302,3 @@ def _fingerprint(
 ) -> str:
     shapes = [(name, tuple(value.shape)) for name, value in lm.model.named_parameters() if value.requires_grad]
     return hashlib.sha256(repr((section, max_length, seed, shapes, list(examples))).encode()).hexdigest()[:16]
-
-
-def _broken_step(folder: Path, player: Player, lm: LanguageModel, step: int, examples: Sequence[Example]) -> BrokenStep:
-    def row(example: Example) -> dict[str, str]:
-        if isinstance(example, ActionExample):
-            labels = example.prompt.menu.labels if example.prompt.menu else ()
-            return {"prompt": example.prompt.text, "completion": labels[example.target]}
-        return {"prompt": lm.tokenizer.decode(example.prompt), "completion": lm.tokenizer.decode(example.completion)}
-
-    where, advice = f"step {step} of sft {player}", "lower the learning_rate of this player in another --run"
-    return BrokenStep(folder, f"sft-{player}-step-{step:05d}", where, [row(example) for example in examples], advice)

@@ -65,7 +65,7 @@ def encode_rows(
     max_new_tokens: int,
     drop_long_rows: bool,
 ) -> list[Example]:
-    """Rows as examples; prompts that are too long lose the parts that they would lose at play.
+    """Encode rows; prompts that are too long lose the parts that they would lose at play.
 
     Args:
         tokenizer: tokenizer of the player.
@@ -88,7 +88,7 @@ def encode_rows(
         try:
             if row.player == "policy":
                 encoder.tokens(row.prompt)
-                examples.append(ActionExample(row.prompt, _labels(row).index(row.completion)))
+                examples.append(ActionExample(row.prompt, labels_of(row.prompt).index(row.completion)))
             else:
                 completion = (*plain.completion(row.completion), tokenizer.eos_token_id)
                 prompt = encoder.tokens(row.prompt, reserve=max(max_new_tokens, len(completion)))
@@ -108,8 +108,9 @@ def encode_rows(
     return examples
 
 
-def _labels(row: SFTRow) -> tuple[str, ...]:
-    return row.prompt.menu.labels if row.prompt.menu else ()
+def labels_of(prompt: Prompt) -> tuple[str, ...]:
+    """Return the labels of a prompt's menu; empty for a reflector's."""
+    return prompt.menu.labels if prompt.menu else ()
 
 
 def _check(number: int, row: SFTRow, player: Player, labels: Sequence[str]) -> None:
@@ -118,7 +119,7 @@ def _check(number: int, row: SFTRow, player: Player, labels: Sequence[str]) -> N
             f"row {number} of those to train the {player} is a row of the {row.player}; expected the rows of "
             f"sft/{player}.jsonl."
         )
-    given = _labels(row)
+    given = labels_of(row.prompt)
     if given != tuple(labels)[: len(given)]:
         raise InvalidInput(
             f"row {number} has the labels {list(given)} but the recipe's are {list(labels)}; run gen-data again with "

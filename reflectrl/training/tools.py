@@ -125,7 +125,7 @@ class ToolEnv:
         """Return the score of the conversation, of the kind that the factory was made for.
 
         Raises:
-            WorkFailed: the environment broke; TRL has shown that to the model as a tool's answer, and would go on.
+            WorkFailed: the environment broke; TRL has shown that to the model as a tool's answer, and would continue.
 
         """
         if self._failure is not None:
@@ -146,8 +146,7 @@ class ToolEnv:
         observation = self._env.observation
         if self._over:
             return f"{observation.full_text}\nThe game is over: {'won' if self.success else 'not won'}."
-        actions = "".join(f"\n- {action}" for action in observation.actions)
-        return f"{observation.full_text}\nActions:{actions}"
+        return "\n- ".join((f"{observation.full_text}\nActions:", *observation.actions))
 
 
 def environment_factory(name: str, /, *, reward: Reward = "return", **options: Any) -> Callable[[], ToolEnv]:

@@ -56,14 +56,14 @@ class ShownEpisode:
 class Tracker(Protocol):
     """One run in one tracker; the x-axis is the iteration."""
 
-    def log(self, iteration: int, numbers: Mapping[str, float]) -> None:
+    def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
         """Send numbers."""
 
     def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
         """Send episodes."""
 
     def close(self) -> None:
-        """Send what is still buffered."""
+        """Send the rest of the buffers."""
 
 
 class Tracking(TrainerCallback):
@@ -96,6 +96,11 @@ class Tracking(TrainerCallback):
             self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:MAX_EPISODES]])
 
 
+def _shown(done: Iteration, episode: Trajectory) -> ShownEpisode:
+    end = episode.outcome, episode.episode_return, transcript(episode)
+    return ShownEpisode(done.iteration, done.stage, episode.task.id, *end)
+
+
 def check_tracker(recipe: Recipe) -> None:
     """Refuse a recipe whose tracker is not installed.
 
@@ -104,8 +109,10 @@ def check_tracker(recipe: Recipe) -> None:
 
     """
     name = recipe.rlft.report_to if recipe.rlft else "none"
-    spec = None if name == "none" else importlib.util.find_spec(name)
-    if name != "none" and (spec is None or spec.origin is None):  # a folder of its name, such as ./wandb, has none
+    if name == "none":
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:  # a folder of its name, such as ./wandb, has no origin
         raise InvalidInput(
             f"rlft.report_to is {name!r}, but {name} is not installed; run pip install {name}, or set "
             "rlft.report_to=none."
@@ -123,10 +130,9 @@ def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]
             sent again with the same numbers.
 
     Raises:
-        InvalidInput: the tracker is not installed, or refuses to start.
+        InvalidInput: the tracker refuses to start.
 
     """
-    check_tracker(recipe)
     if recipe.rlft is None or recipe.rlft.report_to == "none":
         yield None
         return
@@ -172,16 +178,14 @@ class _WandB:
         kept = folder / "wandb-id"
         if not kept.is_file():
             write_text(kept, secrets.token_hex(4))
-        self._wandb = wandb
+        self._table = wandb.Table
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
-                name=name,
                 id=kept.read_text(encoding="utf-8").strip(),
-                resume="allow",
                 dir=folder,
-                config=recipe.model_dump(mode="json"),
                 settings=wandb.Settings(console="off"),
+                **_beginning(recipe, name),
             )
         except wandb.errors.Error as error:
             raise InvalidInput(
@@ -194,8 +198,7 @@ class _WandB:
             self._run.log(dict(numbers), step=iteration)
 
     def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
-        rows = [[*asdict(episode).values()] for episode in episodes]
-        self.log(iteration, {"episodes": self._wandb.Table(columns=[*ShownEpisode.__annotations__], data=rows)})
+        self.log(iteration, {"episodes": self._table(**_rows(episodes))})
 
     def close(self) -> None:
         self._run.finish()
@@ -209,15 +212,10 @@ class _Trackio:
         import trackio
 
         self._trackio = trackio
+        project = os.environ.get("TRACKIO_PROJECT") or PROJECT
         try:
             with contextlib.redirect_stdout(sys.stderr):  # stdout holds results only
-                self._run = trackio.init(
-                    project=os.environ.get("TRACKIO_PROJECT") or PROJECT,
-                    name=name,
-                    resume="allow",
-                    config=recipe.model_dump(mode="json"),
-                    embed=False,
-                )
+                self._run = trackio.init(project=project, embed=False, **_beginning(recipe, name))
         except (OSError, ValueError) as error:
             raise InvalidInput(f"trackio does not start: {error}. Fix that, or set rlft.report_to=none.") from error
 
@@ -225,12 +223,22 @@ class _Trackio:
         self._run.log(dict(numbers), step=iteration)
 
     def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
-        rows = [[*asdict(replace(episode, text=_as_code(episode.text))).values()] for episode in episodes]
-        self.log(iteration, {"episodes": self._trackio.Table(columns=[*ShownEpisode.__annotations__], data=rows)})
+        shown = [replace(episode, text=_as_code(episode.text)) for episode in episodes]
+        self.log(iteration, {"episodes": self._trackio.Table(**_rows(shown))})
 
     def close(self) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             self._trackio.finish()
+
+
+def _beginning(recipe: Recipe, name: str) -> dict[str, Any]:
+    """Return the arguments with which runs of wandb and of trackio begin, or continue."""
+    return {"name": name, "resume": "allow", "config": recipe.model_dump(mode="json")}
+
+
+def _rows(episodes: Sequence[ShownEpisode]) -> dict[str, Any]:
+    rows = [[*asdict(episode).values()] for episode in episodes]
+    return {"columns": [*ShownEpisode.__annotations__], "data": rows}
 
 
 _TRACKERS: Mapping[str, Callable[[Recipe, Path, str, int], Tracker]] = {
@@ -238,12 +246,6 @@ _TRACKERS: Mapping[str, Callable[[Recipe, Path, str, int], Tracker]] = {
     "wandb": _WandB,
     "trackio": _Trackio,
 }
-
-
-def _shown(done: Iteration, episode: Trajectory) -> ShownEpisode:
-    return ShownEpisode(
-        done.iteration, done.stage, episode.task.id, episode.outcome, episode.episode_return, transcript(episode)
-    )
 
 
 def transcript(episode: Trajectory) -> str:
@@ -258,11 +260,8 @@ def transcript(episode: Trajectory) -> str:
             "",
         ]
     text = "\n".join(lines)
-    return (
-        text
-        if len(text) <= _MAX_CHARACTERS
-        else f"{text[:_MAX_CHARACTERS]}\n[{len(text) - _MAX_CHARACTERS} more characters]"
-    )
+    over = len(text) - _MAX_CHARACTERS
+    return text if over <= 0 else f"{text[:_MAX_CHARACTERS]}\n[{over} more characters]"
 
 
 def _as_code(text: str) -> str:
