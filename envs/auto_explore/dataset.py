@@ -12,7 +12,7 @@ import reprlib
 import shlex
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -94,40 +94,40 @@ def ask_about(
         InvalidInput: a name that is no folder name, a folder that cannot be read, too few clear questions.
 
     """
-    questions: list[Question] = []
-    rejected: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
-    contents: dict[str, RepositoryFiles] = {}
-    for name, folder in sorted(repositories.items()):
-        files = contents[name] = readable_files(folder)
-        pairs = {file: write(file, text) for file, text in files.readable}
-        kept, faults = keep_answerable(name, files, pairs, per_file=per_file, seed=seed)
-        questions.extend(kept)
-        rejected.update(faults)
-        skipped.update(files.skipped)
-        skipped.update({"nothing to ask": sum(not written for written in pairs.values())})
+    contents = {name: readable_files(folder) for name, folder in sorted(repositories.items())}
+    questions, rejected, mute = _written(contents, write, per_file, seed)
+    skipped = sum((Counter(files.skipped) for files in contents.values()), Counter({"nothing to ask": mute}))
     left_out = {"questions": dict(sorted(rejected.items())), "files": dict(sorted((+skipped).items()))}
     splits = split_questions(questions, seed)
-    if by_content is not None and (further := _by_content(contents, splits["test"], by_content, per_file, seed)):
-        splits = {**splits, BY_CONTENT: further}
+    if by_content is not None:
+        tested = {(question.repository, question.file) for question in splits["test"]}
+        found, *_ = _written(contents, by_content, per_file, seed, only=tested)
+        # numbered after the questions of the first kind
+        further = [replace(question, number=per_file + question.number) for question in found]
+        if further:
+            order = random.Random(f"{seed} {BY_CONTENT}").sample(further, len(further))
+            splits = {**splits, BY_CONTENT: tuple(order)}
     return Dataset(splits, dict(repositories), left_out)
 
 
-def _by_content(
+def _written(
     contents: Mapping[str, RepositoryFiles],
-    test: Sequence[Question],
     write: Write,
     per_file: int,
     seed: int,
-) -> tuple[Question, ...]:
-    """Questions of a second kind about the files of the test split, numbered after those of the first."""
-    asked = {(question.repository, question.file) for question in test}
+    only: Collection[tuple[str, str]] | None = None,
+) -> tuple[list[Question], Counter[str], int]:
+    """Clear questions about all files, or ``only`` some; counts of dropped ones by reason, and of files without any."""
     questions: list[Question] = []
+    rejected: Counter[str] = Counter()
+    mute = 0
     for name, files in contents.items():
-        pairs = {file: write(file, text) for file, text in files.readable if (name, file) in asked}
-        kept, _ = keep_answerable(name, files, pairs, per_file=per_file, seed=seed)
-        questions += [replace(question, number=per_file + question.number) for question in kept]
-    return tuple(random.Random(f"{seed} {BY_CONTENT}").sample(questions, len(questions)))
+        pairs = {file: write(file, text) for file, text in files.readable if only is None or (name, file) in only}
+        mute += sum(not written for written in pairs.values())
+        kept, faults = keep_answerable(name, files, pairs, per_file=per_file, seed=seed)
+        questions.extend(kept)
+        rejected.update(faults)
+    return questions, rejected, mute
 
 
 def keep_answerable(
