@@ -26,6 +26,15 @@ CHUNK_BYTES = 1024**2
 DEFAULT_LIMITS = Limits()
 
 
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Turn errors of the system, such as a full disk, into ``WorkFailed``."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkFailed(f"the copy of the repository cannot be used: {error.strerror or error}.") from error
+
+
 class Sandbox:
     """Commands on a private copy of ``repository``, which itself is never written.
 
@@ -41,118 +50,21 @@ class Sandbox:
     """
 
     def __init__(self, repository: Path, *, limits: Limits = DEFAULT_LIMITS, programs: bool = False) -> None:
-        self._limits = limits
-        self._programs = programs
-        self._copy = _Copy(Path(repository), limits)
-        self._shell = self._new_shell(writable=True)
-        self._owns = True
-
-    @property
-    def root(self) -> Path:
-        """The folder of the copy."""
-        return self._copy.tree.root
-
-    @property
-    def cwd(self) -> PurePosixPath:
-        """The working directory, relative to the root and without links."""
-        return self._shell.cwd
-
-    def run(self, command: str) -> Result:
-        """Play one command. An error is a sentence in the result.
-
-        Raises:
-            WorkFailed: the copy has gone, or the system failed.
-
-        """
-        with _system_errors():
-            return self._shell.run(command)
-
-    def entries(self, folder: PurePosixPath | None = None) -> tuple[Entry, ...]:
-        """Visible entries of ``folder``, or of the working directory: folders first, each part by name.
-
-        Raises:
-            InvalidInput: there is no such folder.
-            WorkFailed: the copy has gone, or the system failed.
-
-        """
-        with _system_errors():
-            return self._copy.tree.entries(self.cwd if folder is None else folder)
-
-    def view(self) -> Sandbox:
-        """Another sandbox on the same copy, in a working directory of its own, for reading only."""
-        self._copy.tree.check()
-        other = copy.copy(self)
-        other._shell = self._new_shell(writable=False)
-        other._owns = False
-        return other
-
-    def _new_shell(self, *, writable: bool) -> Shell:
-        held = self._copy
-        return Shell(held.tree, self._limits, writable=writable, programs=self._programs, entries=held.entries)
-
-    def changes(self) -> dict[str, bytes | None]:
-        """Files that are not as they were copied: path and present content, or ``None`` for those removed.
-
-        Raises:
-            WorkFailed: the copy has gone, or the changed files hold more than ``limits.copy_bytes``.
-
-        """
-        with _system_errors():
-            return self._copy.changes()
-
-    def original(self, path: str) -> bytes | None:
-        """Read the repository's own file at ``path``, which must be as it was copied; ``None`` if no file was copied.
-
-        Raises:
-            WorkFailed: it has changed since, so what was changed in the copy does not fit.
-
-        """
-        return self._copy.original(PurePosixPath(path))
-
-    def close(self) -> None:
-        """Remove the copy, for all its views too; closing a view does nothing."""
-        if self._owns:
-            with _system_errors():
-                self._copy.close()
-
-    def __enter__(self) -> Self:
-        """Use as a ``with`` block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
-
-
-@contextmanager
-def _system_errors() -> Iterator[None]:
-    """Turn errors of the system, such as a full disk, into ``WorkFailed``."""
-    try:
-        yield
-    except OSError as error:
-        raise WorkFailed(f"the copy of the repository cannot be used: {error.strerror or error}.") from error
-
-
-class _Copy:
-    """The files of a sandbox, with the digests they were copied with."""
-
-    def __init__(self, repository: Path, limits: Limits) -> None:
         if not repository.is_dir():
             what = "is no folder" if repository.exists() else "does not exist"
             raise InvalidInput(f"repository {str(repository)!r} {what}; give the folder of a repository.")
         self._repository = repository
         self._limits = limits
-        self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}
-        self._bytes = self.entries = 0
+        self._programs = programs
+        self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}  # as they were copied
+        self._bytes = self._entries = 0
         with _system_errors():
             self._scratch = Scratch()
-        self.close = self._scratch.close
+        self._owns = True
         try:
             root = self._scratch.folder / "copy"
             root.mkdir(mode=0o700)
-            self.tree = Tree(root)
+            self._tree = Tree(root)
             self._fill(Tree(repository.resolve()))
         except OSError as error:
             self.close()
@@ -160,14 +72,63 @@ class _Copy:
         except BaseException:
             self.close()
             raise
+        self._shell = self._new_shell(writable=True)
 
+    @property
+    def root(self) -> Path:
+        """The folder of the copy."""
+        return self._tree.root
+
+    @property
+    def cwd(self) -> PurePosixPath:
+        """The working directory, relative to the root and without links."""
+        return self._shell.cwd
+
+    @_system_errors()
+    def run(self, command: str) -> Result:
+        """Play one command. An error is a sentence in the result.
+
+        Raises:
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        return self._shell.run(command)
+
+    @_system_errors()
+    def entries(self) -> tuple[Entry, ...]:
+        """Visible entries of the working directory: folders first, each part by name.
+
+        Raises:
+            InvalidInput: the working directory was removed.
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        return self._tree.entries(self.cwd)
+
+    def view(self) -> Sandbox:
+        """Another sandbox on the same copy, in a working directory of its own, for reading only."""
+        self._tree.check()
+        other = copy.copy(self)
+        other._shell = self._new_shell(writable=False)
+        other._owns = False
+        return other
+
+    def _new_shell(self, *, writable: bool) -> Shell:
+        return Shell(self._tree, self._limits, writable=writable, programs=self._programs, entries=self._entries)
+
+    @_system_errors()
     def changes(self) -> dict[str, bytes | None]:
-        """Content of the files that differ from those copied; ``None`` for those that are gone."""
-        self.tree.check()
+        """Files that are not as they were copied: path and present content, or ``None`` for those removed.
+
+        Raises:
+            WorkFailed: the copy has gone, or the changed files hold more than ``limits.copy_bytes``.
+
+        """
+        self._tree.check()
         changed: dict[str, bytes | None] = {}
         present, held = set(), 0
-        for path in self.tree.files():
-            with suppress(InvalidInput), self.tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+        for path in self._tree.files():
+            with suppress(InvalidInput), self._tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
                 present.add(path)
                 size = os.fstat(fd).st_size
                 known = self._digests.get(path)
@@ -181,22 +142,42 @@ class _Copy:
         changed |= {str(path): None for path in self._digests if path not in present}
         return dict(sorted(changed.items()))
 
-    def original(self, path: PurePosixPath) -> bytes | None:
-        """Content of the repository's file, if it is as it was copied."""
-        place, known = self._repository / path, self._digests.get(path)
-        try:
-            if known is None and not os.path.lexists(place):
+    def original(self, name: str) -> bytes | None:
+        """Read the repository's own file ``name``, which must be as it was copied; ``None`` if no file was copied.
+
+        Raises:
+            WorkFailed: it has changed since, so what was changed in the copy does not fit.
+
+        """
+        path = PurePosixPath(name)
+        known = self._digests.get(path)
+        with suppress(OSError, InvalidInput):  # it is gone, or something else
+            if known is None and not os.path.lexists(self._repository / path):
                 return None
             with Tree(self._repository.resolve()).file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
                 data = file.read()
             if known == (len(data), _digest(data).digest()):
                 return data
-        except (OSError, InvalidInput):  # it is gone, or something else
-            pass
         raise WorkFailed(
             f"{shown(path)} is no longer as it was when {self._repository} was copied, or has other names (hard "
             "links); nothing is written there."
         )
+
+    @_system_errors()
+    def close(self) -> None:
+        """Remove the copy, for all its views too; closing a view does nothing."""
+        if self._owns:
+            self._scratch.close()
+
+    def __enter__(self) -> Self:
+        """Use as a ``with`` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
 
     def _fill(self, source: Tree) -> None:
         """Copy readable folders and files with visible names, then the links that lead to something inside."""
@@ -204,7 +185,7 @@ class _Copy:
         pending = [ROOT]
         while pending:
             folder = pending.pop()
-            with source.folder(folder) as (here, _), self.tree.folder(folder) as (there, _), os.scandir(here) as found:
+            with source.folder(folder) as (here, _), self._tree.folder(folder) as (there, _), os.scandir(here) as found:
                 for item in sorted(found, key=lambda item: item.name):
                     path = folder / item.name
                     if not visible(item.name):
@@ -219,14 +200,14 @@ class _Copy:
                         pending.append(path)
         for path, target in links:
             if source.target(path) is not None:
-                with self.tree.folder(path.parent) as (there, _):
+                with self._tree.folder(path.parent) as (there, _):
                     os.symlink(target, path.name, dir_fd=there)
 
     def _is_folder_to_copy(self, path: PurePosixPath, parent: int) -> bool:
         """Readable, not too deep, and not the copy itself."""
         try:
             with opened(path.name, parent) as fd:
-                itself = os.path.samestat(os.fstat(fd), self.tree.root.parent.stat())
+                itself = os.path.samestat(os.fstat(fd), self._tree.root.parent.stat())
         except OSError:
             return False
         return not itself and len(path.parts) <= MAX_DEPTH
@@ -253,8 +234,8 @@ class _Copy:
         self._digests[path] = (size, digest.digest())
 
     def _count(self, path: PurePosixPath) -> None:
-        self.entries += 1
-        if self.entries > self._limits.copy_files:
+        self._entries += 1
+        if self._entries > self._limits.copy_files:
             raise InvalidInput(
                 f"repository {str(self._repository)!r} holds more than {self._limits.copy_files:,} files and folders "
                 f"(counted up to {shown(path)}); choose a smaller one, or raise Limits(copy_files=...)."
