@@ -91,13 +91,7 @@ class AutoExplore(NatLangEnv):
         sandbox = self._library.sandbox(str(repository), None if file is None else str(file))
         self._file = None if file is None else PurePosixPath(str(file))
         self._question = " ".join(question.split())
-        self._walk = Walk(
-            sandbox,
-            page=self._page,
-            output=self._output,
-            listing=self._listing,
-            keep=self._keep(),
-        )
+        self._walk = Walk(sandbox, self._page, self._output, self._listing, self._keep())
         self._good = True
 
     def observe(self) -> Observation:
@@ -180,9 +174,9 @@ class AutoExplore(NatLangEnv):
         """Reading the right file is no mistake either."""
         return None if self._file is None or self._file.parent != self._walk.cwd else command("cat", self._file.name)
 
-    def _keep(self) -> Callable[[PurePosixPath], bool] | None:
-        """Return a filter of the entries that exist in this episode; ``None`` for all."""
+    def _keep(self) -> Callable[[PurePosixPath], bool]:
+        """Return a filter of the entries that exist in this episode."""
         if not self._leave_out or self._file is None:
-            return None
+            return lambda _: True
         file, share, seed = self._file, self._leave_out, int(self.np_random.integers(2**31))
         return lambda path: file.is_relative_to(path) or random.Random(f"{seed} {path}").random() >= share

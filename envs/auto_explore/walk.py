@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from reflectrl.core import WorkFailed
@@ -18,54 +19,45 @@ CUT = " [cut]"
 ROOT = PurePosixPath(".")
 
 
+@dataclass
 class Walk:
-    """One search in ``sandbox``.
+    """One search in a sandbox.
 
     A folder of more than ``page`` entries is shown as at most ``page`` alphabetical ranges, and ``ls FIRST..LAST``
     opens one; so every menu has at most ``2 * page + 2`` commands, and ``n`` entries take ``log n / log page``
     commands to narrow down.
-
-    Args:
-        sandbox: a view with its own working directory, at the root.
-        page: most entries shown at a time, 2 or more.
-        output: characters shown of the last command's result.
-        listing: show the entries of the working directory in the text.
-        keep: which entries, by their path, exist for this walk; all if absent.
-
     """
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        *,
-        page: int,
-        output: int,
-        listing: bool,
-        keep: Callable[[PurePosixPath], bool] | None = None,
-    ) -> None:
-        self.answer: str | None = None
-        """The file that ``id`` named, relative to the root."""
-        self.result = ""
-        """Output of the last command, cut."""
-        self._sandbox = sandbox
-        self._page = page
-        self._output = output
-        self._listing = listing
-        self._keep = keep
+    sandbox: Sandbox
+    """A view with its own working directory, at the root."""
+    page: int
+    """Most entries shown at a time, 2 or more."""
+    output: int
+    """Characters shown of the last command's result."""
+    listing: bool
+    """True to show the entries of the working directory in the text."""
+    keep: Callable[[PurePosixPath], bool]
+    """Returns whether the entry at a path exists for this walk."""
+    answer: str | None = None
+    """The file that ``id`` named, relative to the root."""
+    result: str = ""
+    """Output of the last command, cut."""
+
+    def __post_init__(self) -> None:
         self._read: set[PurePosixPath] = set()
         self._look()
 
     @property
     def cwd(self) -> PurePosixPath:
         """The working directory, relative to the root."""
-        return self._sandbox.cwd
+        return self.sandbox.cwd
 
     @property
     def text(self) -> str:
         """Working directory, what lies there and the last result: the paper's prompt without question and history."""
         folder = "/" if self.cwd == ROOT else f"/{self.cwd}"
         lines = [f"Folder: {folder}"]
-        if self._listing:
+        if self.listing:
             lines.append(f"Here: {' '.join(self._names()) or 'nothing'}")
         if self.result:
             lines.append(f"Result: {self.result}")
@@ -80,7 +72,7 @@ class Walk:
         """
         up = (UP,) if self.cwd != ROOT else ()
         whole = (WHOLE,) if self._shown is not self._entries else ()
-        if len(self._shown) > self._page:
+        if len(self._shown) > self.page:
             return (*(range_command(part) for part in self._ranges()), *up, *whole)
         folders = (command("cd", entry.name) for entry in self._shown if entry.folder)
         files = [entry.name for entry in self._shown if not entry.folder]
@@ -92,7 +84,7 @@ class Walk:
         if action == WHOLE:
             self._shown, self.result = self._entries, ""
             return
-        if len(self._shown) > self._page:
+        if len(self._shown) > self.page:
             for part in self._ranges():
                 if action == range_command(part):
                     self._shown, self.result = part, ""
@@ -113,16 +105,16 @@ class Walk:
             raise WorkFailed(f"{file} has gone from the copy of the repository; reset the environment for a new copy.")
         if name not in {entry.name for entry in self._shown}:
             return WHOLE
-        if len(self._shown) > self._page:
+        if len(self._shown) > self.page:
             holds = next(part for part in self._ranges() if name in {entry.name for entry in part})
             return range_command(holds)
         return command("id" if self.cwd / name == file else "cd", name)
 
     def _play(self, action: str) -> None:
         verb, _, rest = action.partition(" ")
-        done = self._sandbox.run(action)
+        done = self.sandbox.run(action)
         text = " ".join(done.output.split())
-        self.result = text if len(text) <= self._output else text[: self._output].rstrip() + CUT
+        self.result = text if len(text) <= self.output else text[: self.output].rstrip() + CUT
         self.answer = done.answer
         if verb == "cd" and not done.failed:
             self._look()
@@ -131,18 +123,18 @@ class Walk:
 
     def _look(self) -> None:
         """Read the working directory; the sandbox shows no name that would not fit on a line of a menu."""
-        found = self._sandbox.entries()
-        self._entries = tuple(entry for entry in found if self._keep is None or self._keep(self.cwd / entry.name))
+        found = self.sandbox.entries()
+        self._entries = tuple(entry for entry in found if self.keep(self.cwd / entry.name))
         self._shown = self._entries
 
     def _names(self) -> list[str]:
-        if len(self._shown) > self._page:
+        if len(self._shown) > self.page:
             return [range_command(part).removeprefix("ls ") for part in self._ranges()]
         return [shlex.quote(entry.name) + "/" * entry.folder for entry in self._shown]
 
     def _ranges(self) -> list[tuple[Entry, ...]]:
         """The entries shown, cut into equal runs, as many as fit a page."""
-        count = min(self._page, math.ceil(len(self._shown) / self._page))
+        count = min(self.page, math.ceil(len(self._shown) / self.page))
         bounds = [len(self._shown) * number // count for number in range(count + 1)]
         return [self._shown[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
 
