@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS
 from reflectrl.config.environment import DATASET
-from reflectrl.config.schema import DatasetSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply
+from reflectrl.core.event_loop import run_async
 from reflectrl.core.extras import Inquiry
 from reflectrl.core.registry import env_class
 from reflectrl.data_gen.estimate import estimate_files
@@ -82,43 +82,24 @@ def build_dataset(
         replies: list[str | None] = []
         usage = Usage()
         if section.writer == "openai":
-            client = _writer(section, draft.reply_tokens, Journal(run / CALLS / "writer"), account)
+            from reflectrl.endpoint.chat import ChatClient
+
+            endpoint = replace(section.endpoint, max_tokens=max(section.endpoint.max_tokens, draft.reply_tokens))
+            client = ChatClient(endpoint, Journal(run / CALLS / "writer"), account)
             inquiries = draft.inquiries
             estimate = estimate_files([inquiry.chat for inquiry in inquiries], draft.reply_tokens)
             tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
             if dry_run:
                 return None
-            replies = client.run(ask_all(client, inquiries, progress))
+            replies = run_async(_ask_all(client, inquiries, progress))
             usage = client.usage
         if left_out := draft.write(folder, replies):
             tell(f"questions left out: {left_out}")
     return usage
 
 
-def _writer(section: DatasetSection, reply_tokens: int, journal: Journal, account: Account) -> ChatClient:
-    from reflectrl.endpoint.chat import ChatClient
-
-    endpoint = section.endpoint
-    return ChatClient(replace(endpoint, max_tokens=max(endpoint.max_tokens, reply_tokens)), journal, account)
-
-
-async def ask_all(
-    client: ChatClient, inquiries: Sequence[Inquiry], progress: Progress | None = None
-) -> list[str | None]:
-    """Send all inquiries, ``client.endpoint.concurrency`` at a time.
-
-    Args:
-        client: opened and closed here; its ``usage`` holds afterwards what this call cost.
-        inquiries: the chats to send.
-        progress: called with the number of inquiries that are settled.
-
-    Returns:
-        The replies in order; ``None`` where a second reply could not be used either.
-
-    Raises:
-        WorkFailed: the endpoint failed; the replies to other inquiries are kept and used by the next call.
-
-    """
+async def _ask_all(client: ChatClient, inquiries: Sequence[Inquiry], progress: Progress | None) -> list[str | None]:
+    """Return the replies in order, ``None`` where a second one could not be used either."""
     replies: dict[int, str | None] = {}
     waiting = iter(enumerate(inquiries))
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
@@ -40,6 +39,12 @@ class Demonstrated:
     held_out: int = 0
     """Samples left out: of held-out tasks, or of states in which one starts."""
 
+    def sentence(self, missing: int) -> str:
+        """Describe the samples for the user; ``missing`` more are to come from the teacher."""
+        left_out = f"; {self.held_out} show held-out tasks and are left out" if self.held_out else ""
+        rest = f"the teacher adds {missing}" if missing else "no teacher is asked"
+        return f"demonstrations: {len(self.samples)} samples{left_out}; {rest}"
+
 
 def check_place(path: Path, header: Header) -> None:
     """Check that episodes can be kept in ``path``: a new file, or one of the same environment and options.
@@ -59,10 +64,11 @@ def check_place(path: Path, header: Header) -> None:
     found, _ = read_samples(path)
     options = json.loads(dump_line(header.options, path))
     if (found.env, found.options) != (header.env, options):
-        raise InvalidInput(
-            f"{path} holds episodes of {_words(found.env, found.options)}; these are of {_words(header.env, options)}: "
-            "choose another file."
+        there, here = (
+            f"{name!r} with {', '.join(f'{key}={value!r}' for key, value in given.items()) or 'no options'}"
+            for name, given in ((found.env, found.options), (header.env, options))
         )
+        raise InvalidInput(f"{path} holds episodes of {there}; these are of {here}: choose another file.")
 
 
 def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
@@ -125,17 +131,12 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
             "file of data.demonstrations."
         )
     found = [Demonstration(f"{path}, line {number}", sample) for number, sample in enumerate(samples, start=2)]
-    for demonstration in found:
-        _check(demonstration)
+    for where, sample in ((each.where, each.sample) for each in found):
+        if sorted(sample.menu) != sorted(sample.observation.actions):
+            raise InvalidInput(f"{where} has another menu than the actions of its state; remove the line.")
+        if sample.action not in sample.menu:
+            raise InvalidInput(f"{where} plays {sample.action!r}, which is not in its menu; remove the line.")
     return found
-
-
-def _check(demonstration: Demonstration) -> None:
-    where, sample = demonstration.where, demonstration.sample
-    if sorted(sample.menu) != sorted(sample.observation.actions):
-        raise InvalidInput(f"{where} has another menu than the actions of its state; remove the line.")
-    if sample.action not in sample.menu:
-        raise InvalidInput(f"{where} plays {sample.action!r}, which is not in its menu; remove the line.")
 
 
 def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[str]) -> Demonstrated:
@@ -155,11 +156,6 @@ def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, start
         if sample.task.id not in held_out and sample.observation.full_text not in starts:
             samples.append(sample)
     return Demonstrated(tuple(samples), len(given) - len(samples))
-
-
-def _words(name: str, options: Mapping[str, Any]) -> str:
-    with_them = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    return f"{name!r} with {with_them or 'no options'}"
 
 
 def _yaml(value: object) -> str:

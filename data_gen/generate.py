@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, open_account
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.core import InvalidInput, NatLangEnv, Task
+from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
 from reflectrl.data_gen.dataset import Progress, build_dataset
-from reflectrl.data_gen.demonstrations import Demonstrated, choose_demonstrations, read_demonstrations
+from reflectrl.data_gen.demonstrations import Demonstration, choose_demonstrations, read_demonstrations
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
@@ -27,7 +27,7 @@ from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
-from reflectrl.prompts import PromptFormat, TeacherPrompts
+from reflectrl.prompts import TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
 
 if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
@@ -107,7 +107,7 @@ def generate(
     spending = spending or Spending()
     given = read_demonstrations(recipe)
     account = open_account(recipe, folder, spending.max_cost)
-    client = teacher_client(recipe, folder, account)
+    client = _teacher_client(recipe, folder, account)
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=spending.dry_run)
     if usage is None:
         return None
@@ -117,44 +117,31 @@ def generate(
         Batches(folder / CALLS / "teacher", client).check_collected()
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # episodes count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
-        shown = choose_demonstrations(given, envs[0], _held_out(recipe, envs[0]))
-        missing = max(0, recipe.data.samples - len(shown.samples))
+        collection = Collection(recipe, envs, client, given, progress)
         if given:
-            tell(_counted(shown, missing))
-        if client is not None and missing:
-            estimate = _estimate(recipe, envs[0], client, missing)
-            tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
+            tell(collection.shown.sentence(collection.missing))
+        if client is not None and collection.missing:
+            tell(collection.estimate().sentence(client.endpoint, len(client.journal.paid)))
         if spending.dry_run:
             return None
         if spending.batch is not None:
-            tell(_batch(recipe, folder, envs, client, spending.batch, shown))
+            tell(_batch(recipe, folder, envs, client, spending.batch, given))
             return None
-        collection = collect(recipe, envs, client, progress, shown)
-        _write(folder, Header(recipe.env.name, recipe.env.options, collection.layout), collection)
+        run_async(collection.play())
+        collection.write(folder)
         questions = sum(len(envs[0].any_tasks(split)) for split in envs[0].splits) if recipe.dataset else 0
     if client is not None:
         usage += client.usage
-    return _summary(collection, questions, usage, account.spent)
+    return collection.summary(questions, usage, account.spent)
 
 
-def teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient | None:
-    """Return the client of the teacher of ``recipe``; ``None`` for the expert.
-
-    Raises:
-        InvalidInput: no key, or a limit on money without a price.
-
-    """
+def _teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient | None:
+    """Return the client of the teacher of ``recipe``; ``None`` for the expert."""
     if recipe.data.teacher == "expert":
         return None
     from reflectrl.endpoint.chat import ChatClient
 
     return ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account)
-
-
-def _counted(shown: Demonstrated, missing: int) -> str:
-    left_out = f"; {shown.held_out} show held-out tasks and are left out" if shown.held_out else ""
-    rest = f"the teacher adds {missing}" if missing else "no teacher is asked"
-    return f"demonstrations: {len(shown.samples)} samples{left_out}; {rest}"
 
 
 def _batch(
@@ -163,7 +150,7 @@ def _batch(
     envs: Sequence[NatLangEnv],
     client: ChatClient | None,
     what: str,
-    shown: Demonstrated,
+    given: Sequence[Demonstration],
 ) -> str:
     """Submit the calls of Batch mode, or collect their replies; return a sentence that describes the result."""
     if client is None or recipe.data.trajectory != "oracle":
@@ -175,119 +162,113 @@ def _batch(
 
     batches = Batches(folder / CALLS / "teacher", client)
     if what == "collect":
-        return client.run(batches.collect())
+        return run_async(batches.collect())
     recording = RecordingClient(client)
-    collect(recipe, envs, recording, shown=shown)
-    return client.run(batches.submit(recording.calls))
-
-
-def collect(
-    recipe: Recipe,
-    envs: Sequence[NatLangEnv],
-    client: ChatClient | None,
-    progress: Progress | None = None,
-    shown: Demonstrated | None = None,
-) -> Collection:
-    """Play teacher episodes until there are enough samples besides those ``shown``, one at a time in each of ``envs``.
-
-    Raises:
-        InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
-        WorkFailed: the endpoint cannot be used.
-
-    """
-    env = envs[0]
-    teaching = _teaching(recipe, env, client)
-    collection = Collection(teaching.layout, recipe.data.samples, progress, shown or Demonstrated())
-    if collection.enough:
-        return collection
-    work = _collect(envs, teaching, _order(env, recipe.seed), collection, client)
-    if client is None:
-        run_async(work)
-    else:
-        client.run(work)
-    return collection
-
-
-def _teaching(recipe: Recipe, env: NatLangEnv, client: ChatClient | None) -> Teaching:
-    layout = recipe.prompt.layout(env.instructions)
-    return Teaching(
-        teacher=_teacher(recipe, client, TeacherPrompts(env.instructions)),
-        layout=layout,
-        seed=recipe.seed,
-        noise=recipe.data.noise,
-        negatives=recipe.data.negatives,
-        held_out=_held_out(recipe, env),
-    )
-
-
-def _estimate(recipe: Recipe, env: NatLangEnv, client: ChatClient, samples: int) -> Estimate:
-    teaching, tasks = _teaching(recipe, env, client), _order(env, recipe.seed)
-    prompts = TeacherPrompts(env.instructions)
-    return estimate_teacher_calls(
-        env, tasks, teaching, prompts, samples=samples, chooses=recipe.data.trajectory == "teacher"
-    )
-
-
-def _teacher(recipe: Recipe, client: ChatClient | None, prompts: TeacherPrompts) -> Teacher:
-    if client is None:
-        return ExpertTeacher()
-    return OracleTeacher(client, prompts) if recipe.data.trajectory == "oracle" else ChatTeacher(client, prompts)
-
-
-def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[str]:
-    """Return the texts of the states in which held-out tasks start; none where one text may show different states."""
-    if not env_class(recipe.env.name).observable:
-        return frozenset()
-    tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]
-    return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)
-
-
-def _order(env: NatLangEnv, seed: int) -> list[Task]:
-    tasks = list(env.split_tasks("train"))
-    random.Random(f"{seed} order of tasks").shuffle(tasks)
-    return tasks
+    run_async(Collection(recipe, envs, recording, given).play())
+    return run_async(batches.submit(recording.calls))
 
 
 class Collection:
     """Teacher episodes in the order of their numbers, up to the first with which there are enough samples.
 
-    Samples of demonstrations (``shown``) count as well.
+    They are played one at a time in each of ``envs``. Samples of demonstrations (``given``) count as well.
     """
 
-    def __init__(self, layout: PromptFormat, wanted: int, progress: Progress | None, shown: Demonstrated) -> None:
-        self.layout = layout
-        self.shown = shown
-        self._wanted = wanted
+    def __init__(
+        self,
+        recipe: Recipe,
+        envs: Sequence[NatLangEnv],
+        client: ChatClient | None,
+        given: Sequence[Demonstration],
+        progress: Progress | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._envs = envs
+        self._client = client
         self._progress = progress
+        env = envs[0]
+        self._tasks = list(env.split_tasks("train"))
+        random.Random(f"{recipe.seed} order of tasks").shuffle(self._tasks)
+        self._prompts = TeacherPrompts(env.instructions)
+        self._teaching = Teaching(
+            teacher=self._teacher(),
+            layout=recipe.prompt.layout(env.instructions),
+            seed=recipe.seed,
+            noise=recipe.data.noise,
+            negatives=recipe.data.negatives,
+            held_out=_held_out(recipe, env),
+        )
+        self.shown = choose_demonstrations(given, env, self._teaching.held_out)
         self._early: dict[int, TeacherEpisode] = {}
-        self._count = 0
-        self.episodes: list[TeacherEpisode] = []
+        self._episodes: list[TeacherEpisode] = []
+        self._taught = 0
+
+    def _teacher(self) -> Teacher:
+        if self._client is None:
+            return ExpertTeacher()
+        kind = OracleTeacher if self._recipe.data.trajectory == "oracle" else ChatTeacher
+        return kind(self._client, self._prompts)
 
     @property
-    def enough(self) -> bool:
-        """True if there are as many samples as are wanted."""
-        return len(self.shown.samples) + self._count >= self._wanted
+    def missing(self) -> int:
+        """Number of samples that are wanted and not there yet."""
+        return max(0, self._recipe.data.samples - len(self.shown.samples) - self._taught)
 
-    @property
-    def samples(self) -> list[Sample]:
-        """The wanted number of samples, those of demonstrations first."""
-        taught = (sample for episode in self.episodes for sample in episode.samples)
-        return [*self.shown.samples, *taught][: self._wanted]
+    def estimate(self) -> Estimate:
+        """Return the estimate of the teacher's calls."""
+        chooses = self._recipe.data.trajectory == "teacher"
+        return estimate_teacher_calls(
+            self._envs[0], self._tasks, self._teaching, self._prompts, samples=self.missing, chooses=chooses
+        )
 
-    def add(self, episode: TeacherEpisode) -> None:
+    async def play(self) -> None:
+        """Play teacher episodes until there are enough samples.
+
+        Raises:
+            InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
+            WorkFailed: the endpoint cannot be used.
+
+        """
+        if not self.missing:
+            return
+        numbers = itertools.count()
+
+        async def work(env: NatLangEnv) -> None:
+            while self.missing:
+                self._check_yield()
+                number = next(numbers)
+                task = self._tasks[number % len(self._tasks)]
+                self._add(await play_teacher_episode(env, number, task, self._teaching))
+
+        async with AsyncExitStack() as stack:
+            if self._client is not None:
+                await stack.enter_async_context(self._client)
+            working = [asyncio.create_task(work(env)) for env in self._envs]
+            try:
+                await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+            finally:  # there are enough, or one failed: the episodes of the others are not needed
+                for task in working:
+                    task.cancel()
+            for outcome in await asyncio.gather(*working, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+    def _add(self, episode: TeacherEpisode) -> None:
         """Add an episode; episodes may end in any order."""
         self._early[episode.number] = episode
-        while not self.enough and len(self.episodes) in self._early:
-            self.episodes.append(self._early.pop(len(self.episodes)))
-            self._count += len(self.episodes[-1].samples)
+        while self.missing and len(self._episodes) in self._early:
+            self._episodes.append(self._early.pop(len(self._episodes)))
+            self._taught += len(self._episodes[-1].samples)
         if self._progress is not None:
-            self._progress(min(len(self.shown.samples) + self._count, self._wanted), self._wanted, "samples")
+            wanted = self._recipe.data.samples
+            self._progress(wanted - self.missing, wanted, "samples")
 
-    def check_yield(self, tasks: int) -> None:
+    def _check_yield(self) -> None:
         """Raise ``InvalidInput`` if a whole round of tasks gave no sample, since further rounds would not either."""
-        if len(self.episodes) < tasks or self._count or any(episode.rejected for episode in self.episodes):
+        tasks, episodes = len(self._tasks), self._episodes
+        if len(episodes) < tasks or self._taught or any(episode.rejected for episode in episodes):
             return
-        if any(episode.indiscreet for episode in self.episodes):
+        if any(episode.indiscreet for episode in episodes):
             raise InvalidInput(
                 f"all {tasks} training tasks were played and every reflection says a secret that its prompt does not "
                 "show; expected others: reflect on what the texts tell, or name fewer words in the environment's "
@@ -298,65 +279,50 @@ class Collection:
             "expected others: correct the environment's splits."
         )
 
+    @property
+    def _samples(self) -> list[Sample]:
+        """The wanted number of samples, those of demonstrations first."""
+        taught = (sample for episode in self._episodes for sample in episode.samples)
+        return [*self.shown.samples, *taught][: self._recipe.data.samples]
 
-async def _collect(
-    envs: Sequence[NatLangEnv],
-    teaching: Teaching,
-    tasks: Sequence[Task],
-    collection: Collection,
-    client: ChatClient | None,
-) -> None:
-    """Play teacher episodes, one at a time in each environment, until there are enough samples."""
-    numbers = itertools.count()
+    def write(self, folder: Path) -> None:
+        """Write the episodes, the samples and the rows."""
+        layout, samples, env = self._teaching.layout, self._samples, self._recipe.env
+        header = Header(env.name, env.options, layout)
+        if self.shown.samples:
+            write_samples(folder / DEMONSTRATIONS, header, self.shown.samples[: len(samples)])
+        played = [episode.trajectory for episode in self._episodes if episode.trajectory.turns]
+        write_trajectories(folder / TEACHER, header, played)
+        write_samples(folder / NEGATIVES, header, [sample for sample in samples if sample.negative])
+        rows = {
+            "reflector": [reflector_row(sample, layout) for sample in samples],
+            "policy": [policy_row(sample, layout, reflection=True) for sample in samples],
+            "policy-no-reflection": [policy_row(sample, layout, reflection=False) for sample in samples],
+        }
+        for name, content in rows.items():
+            write_rows(folder / sft_rows_file(name), content)
 
-    async def work(env: NatLangEnv) -> None:
-        while not collection.enough:
-            collection.check_yield(len(tasks))
-            number = next(numbers)
-            collection.add(await play_teacher_episode(env, number, tasks[number % len(tasks)], teaching))
-
-    async with AsyncExitStack() as stack:
-        if client is not None:
-            await stack.enter_async_context(client)
-        working = [asyncio.create_task(work(env)) for env in envs]
-        try:
-            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-        finally:  # there are enough, or one failed: the episodes of the others are not needed
-            for task in working:
-                task.cancel()
-        for outcome in await asyncio.gather(*working, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                raise outcome
-
-
-def _write(folder: Path, header: Header, collection: Collection) -> None:
-    layout, samples = collection.layout, collection.samples
-    if collection.shown.samples:
-        write_samples(folder / DEMONSTRATIONS, header, collection.shown.samples[: len(samples)])
-    played = [episode.trajectory for episode in collection.episodes if episode.trajectory.turns]
-    write_trajectories(folder / TEACHER, header, played)
-    write_samples(folder / NEGATIVES, header, [sample for sample in samples if sample.negative])
-    rows = {
-        "reflector": [reflector_row(sample, layout) for sample in samples],
-        "policy": [policy_row(sample, layout, reflection=True) for sample in samples],
-        "policy-no-reflection": [policy_row(sample, layout, reflection=False) for sample in samples],
-    }
-    for name, content in rows.items():
-        write_rows(folder / sft_rows_file(name), content)
+    def summary(self, questions: int, usage: Usage, spent: float) -> DataSummary:
+        """Summarise the samples."""
+        samples, episodes = self._samples, self._episodes
+        return DataSummary(
+            episodes=len(episodes),
+            samples=len(samples),
+            demonstrated=min(len(samples), len(self.shown.samples)),
+            negatives=sum(sample.negative for sample in samples),
+            held_out=self.shown.held_out + sum(episode.held_out for episode in episodes),
+            indiscreet=sum(episode.indiscreet for episode in episodes),
+            success_rate=sum(episode.trajectory.success for episode in episodes) / max(1, len(episodes)),
+            reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
+            questions=questions,
+            usage=usage,
+            spent=spent,
+        )
 
 
-def _summary(collection: Collection, questions: int, usage: Usage, spent: float) -> DataSummary:
-    samples, episodes = collection.samples, collection.episodes
-    return DataSummary(
-        episodes=len(episodes),
-        samples=len(samples),
-        demonstrated=min(len(samples), len(collection.shown.samples)),
-        negatives=sum(sample.negative for sample in samples),
-        held_out=collection.shown.held_out + sum(episode.held_out for episode in episodes),
-        indiscreet=sum(episode.indiscreet for episode in episodes),
-        success_rate=sum(episode.trajectory.success for episode in episodes) / max(1, len(episodes)),
-        reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
-        questions=questions,
-        usage=usage,
-        spent=spent,
-    )
+def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[str]:
+    """Return the texts of the states in which held-out tasks start; none where one text may show different states."""
+    if not env_class(recipe.env.name).observable:
+        return frozenset()
+    tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]
+    return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)

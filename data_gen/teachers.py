@@ -70,13 +70,12 @@ class ExpertTeacher:
         return Advice(read_reflection(reflection), expert_action(request))
 
 
+@dataclass(frozen=True)
 class OracleTeacher:
     """The expert acts; a chat model, which is given the spoiler in private, reflects."""
 
-    def __init__(self, client: ChatClient, prompts: TeacherPrompts) -> None:
-        """Speak through ``client``, in the words of ``prompts``."""
-        self._client = client
-        self._prompts = prompts
+    client: ChatClient
+    prompts: TeacherPrompts
 
     async def advise(self, request: Request) -> Advice:
         """Return the model's reflection, without its spoiler, and the expert's action.
@@ -88,20 +87,18 @@ class OracleTeacher:
 
         """
         action = expert_action(request)
-        chat = self._prompts.reflect(request.seen, spoiler=request.hints.spoiler, mistaken=request.mistaken)
-        shown = request.seen.prompt.text
-        read = partial(read_discreet, hints=request.hints, menu=request.menu.actions, shown=shown)
-        reply = await self._client.ask(chat, read, request.draw)
-        return Advice(reply.value, action)
+        seen, hints = request.seen, request.hints
+        chat = self.prompts.reflect(seen, spoiler=hints.spoiler, mistaken=request.mistaken)
+        read = partial(read_discreet, hints=hints, menu=request.menu.actions, shown=seen.prompt.text)
+        return Advice((await self.client.ask(chat, read, request.draw)).value, action)
 
 
+@dataclass(frozen=True)
 class ChatTeacher:
     """A chat model reflects, then chooses: two turns of one chat, so that the two agree."""
 
-    def __init__(self, client: ChatClient, prompts: TeacherPrompts) -> None:
-        """Speak through ``client``, in the words of ``prompts``."""
-        self._client = client
-        self._prompts = prompts
+    client: ChatClient
+    prompts: TeacherPrompts
 
     async def advise(self, request: Request) -> Advice:
         """Return the model's reflection and its choice.
@@ -111,14 +108,14 @@ class ChatTeacher:
             WorkFailed: the endpoint failed.
 
         """
-        chat = self._prompts.reflect(request.seen, mistaken=request.mistaken)
+        chat = self.prompts.reflect(request.seen, mistaken=request.mistaken)
         honest = partial(read_honest, shown=request.seen.prompt.text)
-        reflection = (await self._client.ask(chat, honest, request.draw)).value
+        reflection = (await self.client.ask(chat, honest, request.draw)).value
         # numbers whatever the local model's labels are: added tokens mean nothing to another model
         actions = request.menu.actions
         menu = make_menu(actions, "numbers")
-        choice, read = self._prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)
-        chosen = await self._client.ask(choice, read, request.draw)
+        choice, read = self.prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)
+        chosen = await self.client.ask(choice, read, request.draw)
         return Advice(reflection, menu.actions[chosen.value])
 
 

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -143,10 +143,6 @@ class ChatClient:
                 await self._leave()
 
         return run_async(ask_all(), self._runner)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work``, which asks this client, and return its result; an interrupt waits for the replies in flight."""
-        return run_async(work)
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:
         """Ask the model, and return the value that ``read`` finds in its reply.

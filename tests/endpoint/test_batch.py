@@ -11,6 +11,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen import DataSummary, generate
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.batch import OPEN_BATCHES, BatchCall, Batches
@@ -149,12 +150,12 @@ def test_more_calls_than_a_batch_may_hold_are_several_each_known_as_soon_as_it_i
     batches = Batches(tmp_path, client, max_calls=4)
     endpoint.faults.extend(["none"] * 3 + ["401"])
     with pytest.raises(WorkFailed, match="401"):
-        client.run(batches.submit(calls))
-    assert "4 replies" in client.run(Batches(tmp_path, client).collect())
-    assert "batch-1, batch-2" in client.run(batches.submit(calls[4:]))
+        run_async(batches.submit(calls))
+    assert "4 replies" in run_async(Batches(tmp_path, client).collect())
+    assert "batch-1, batch-2" in run_async(batches.submit(calls[4:]))
     assert [len(portion) for portion in endpoint.batches.calls] == [4, 4, 2]
     client.journal.reject(calls[9].asked, calls[9].chat, "it said no")
-    assert "1 replies kept, 1 calls" in client.run(batches.collect())
+    assert "1 replies kept, 1 calls" in run_async(batches.collect())
     assert [client.journal.known(call.asked) for call in calls[:9]] == [f"you said {number}" for number in range(9)]
 
 
