@@ -7,7 +7,6 @@ import random
 from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task, Trajectory, Turn
-from reflectrl.core.env import Snapshot
 from reflectrl.data_gen.samples import Sample, TeacherEpisode
 from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
@@ -58,8 +57,7 @@ class _Episode:
         env.reset(seed=self._seed, options={"task": self._task})
         turns: list[Turn] = []
         past: tuple[str, ...] = ()
-        strayed = terminated = truncated = success = False
-        rejected = False
+        strayed = terminated = truncated = success = rejected = False
         while not (terminated or truncated):
             observation = env.observation
             state = State(observation, past, self._seed)
@@ -90,46 +88,28 @@ class _Episode:
         )
 
     async def _negative(self, past: tuple[str, ...], advised: str) -> None:
-        """Play a wrong action, ask how to recover, keep only that step, and restore the state."""
-        env = self._env
+        """Play an action not known to be as good as the advised one, ask how to recover, and restore the state."""
+        env, here = self._env, self._env.snapshot()
         others = [action for action in env.observation.actions if action != advised]
-        if not others:
-            return
-        here = env.snapshot()
-        wrong = self._stray(others, here)
-        if wrong is not None and env.observation.full_text in self._teaching.held_out:
-            self._skipped += 1
-        elif wrong is not None:
-            with contextlib.suppress(RejectedReply):
-                await self._teach(State(env.observation, (*past, wrong), self._seed), strayed=True, negative=True)
-        env.restore(here)
-
-    def _stray(self, others: list[str], here: Snapshot) -> str | None:
-        """Play one of ``others`` from ``here``, drawn among those not known to be as good as the advised action.
-
-        ``None`` where there is none, or it ends the episode.
-        """
-        env = self._env
         while others:
             wrong = self._rng.choice(others)
             _, _, terminated, truncated, _ = env.step(wrong)
             if terminated or truncated:
-                return None
+                break
             if env.hints().mistaken is not False:
-                return wrong
+                if env.observation.full_text in self._teaching.held_out:
+                    self._skipped += 1
+                else:
+                    state = State(env.observation, (*past, wrong), self._seed)
+                    with contextlib.suppress(RejectedReply):
+                        await self._teach(state, strayed=True, negative=True)
+                break
             others.remove(wrong)
             env.restore(here)
-        return None
+        env.restore(here)
 
     async def _teach(self, state: State, *, strayed: bool, negative: bool) -> Advice:
-        """Ask the teacher, and keep the answer as a sample unless it reveals a secret or a held-out start.
-
-        Args:
-            state: present state of the episode.
-            strayed: True if the last action was not the advised one.
-            negative: True if it was a deliberately wrong one.
-
-        """
+        """Ask the teacher, and keep the answer as a sample unless it reveals a secret or a held-out start."""
         env, teaching, draw = self._env, self._teaching, f"{self._number} {len(state.past)} {negative}"
         hints = env.hints()
         mistaken = hints.mistaken if strayed else False

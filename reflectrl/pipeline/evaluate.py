@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line
-from reflectrl.core.layout import BASE, POLICIES, RESULTS
+from reflectrl.core.layout import BASE, POLICIES, RESULTS, unfinished_file
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import LanguageModel
 from reflectrl.pipeline.console import Advance
@@ -34,7 +35,7 @@ class _Evaluation:
         self.run = run
         self.run_players = RunPlayers(recipe, run, account)
         self.rows: list[EvalRow] = []
-        self._unfinished = run.unfinished("eval")
+        self._unfinished = run / unfinished_file("eval")
         self._advance = advance
         self._checked = False
         section = recipe.eval
@@ -42,7 +43,9 @@ class _Evaluation:
         self._episodes = self._fixed_episodes()
         # clients first: without a key or a run, nothing is to be played
         self._reflectors = {each.name: self.run_players.other_reflector(each) for each in section.reflectors}
-        self._before = {_identity(row): row for row in self._finished()}
+        drop_unfinished_line(self._unfinished)
+        finished = read_results(self._unfinished) if self._unfinished.exists() else []
+        self._before = {(row.policy, row.reflections, row.mode, row.split): row for row in finished}
         most = max(len(episodes) for episodes in self._episodes.values())
         self._envs = envs.make(section.env, min(section.batch_size, most))
 
@@ -67,12 +70,6 @@ class _Evaluation:
         played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
         return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
 
-    def _finished(self) -> list[EvalRow]:
-        if not self._unfinished.exists():
-            return []
-        drop_unfinished_line(self._unfinished)
-        return read_results(self._unfinished)
-
     def play(
         self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
@@ -84,7 +81,15 @@ class _Evaluation:
         else:
             who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
             label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
-            trajectories = self._play(self._episodes[split, mode], label, policy, reflector)
+            episodes, finished = self._episodes[split, mode], itertools.count(1)
+            trajectories = play_all(
+                self._envs,
+                episodes,
+                policy=policy,
+                seats=reflecting(reflector),
+                layout=self.run_players.layout,
+                on_episode=lambda _: self._advance(next(finished), len(episodes), label),
+            )
             row = summarise(name, reflections, mode, split, trajectories)
             row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
             header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
@@ -96,25 +101,6 @@ class _Evaluation:
                 part = summarise(name, reflections, mode, split, trajectories, group)
                 self.rows.append(replace(part, benchmark=row.benchmark, chosen=row.chosen))
         return trajectories
-
-    def _play(
-        self, episodes: Sequence[Episode], label: str, policy: Policy, reflector: Player | None
-    ) -> list[Trajectory]:
-        finished = 0
-
-        def count(_: Trajectory) -> None:
-            nonlocal finished
-            finished += 1
-            self._advance(finished, len(episodes), label)
-
-        return play_all(
-            self._envs,
-            episodes,
-            policy=policy,
-            seats=reflecting(reflector),
-            layout=self.run_players.layout,
-            on_episode=count,
-        )
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:
         """Check the prompts of the first local policy; those of the next ones are as long."""
@@ -148,11 +134,6 @@ class _Evaluation:
             self.play(name, "none", "sampled", split, policy, None)
 
 
-def _identity(row: EvalRow) -> tuple[str, str, str, str]:
-    """Key of a row among those of one evaluation, groups excepted."""
-    return row.policy, row.reflections, row.mode, row.split
-
-
 def _control(kind: str, sampled: Sequence[Trajectory]) -> Player:
     if kind == "blank":
         return ScriptedReflector(lambda _: "")
@@ -184,7 +165,7 @@ def run_eval(
             else:
                 evaluation.plain_rows(name)
     write_results(run / RESULTS, evaluation.rows)
-    run.unfinished("eval").unlink(missing_ok=True)
+    (run / unfinished_file("eval")).unlink(missing_ok=True)
     whole = [row for row in evaluation.rows if not row.group]
     best = max(whole, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
     where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""

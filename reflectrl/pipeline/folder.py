@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,9 @@ def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     """Return the SHA-256 of each file or folder outside of the run that ``stage`` reads."""
-    files: Sequence[str] = recipe.data.demonstrations or () if stage == "gen-data" else ()
-    if stage == "eval":
-        files = [str(Path(each.run) / REFLECTOR) for each in recipe.eval.reflectors if each.run is not None]
-    return {file: digest for file in files if (digest := _digest(file)) is not None}
+    lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
+    files = {"gen-data": recipe.data.demonstrations or [], "eval": [str(Path(run) / REFLECTOR) for run in lenders]}
+    return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}
 
 
 def _digest(file: str) -> str | None:
@@ -143,7 +142,6 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._ledger = path / LEDGER
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -189,10 +187,6 @@ class RunFolder:
                 ) from error
             yield
 
-    def unfinished(self, stage: str) -> Path:
-        """Return the path of the file in which ``stage`` keeps its finished parts."""
-        return self.path / unfinished_file(stage)
-
     def is_done(self, stage: str) -> bool:
         """Return whether ``stage`` has finished, and the products that later stages need are still there."""
         return bool(self._read().get(stage, {}).get("done")) and not self.deleted(stage)
@@ -202,10 +196,7 @@ class RunFolder:
         return self._artefacts.deleted(stage) if self._read().get(stage, {}).get("done") else []
 
     def done_with(self, stage: str) -> str:
-        """Describe a finished stage that is requested again: its inputs, or the files that changed since it read them.
-
-        Such files are no reason to refuse: their products are here, and a collection may grow every day.
-        """
+        """Describe a finished stage that is requested again: its inputs, or the files that have changed since."""
         if not (changed := self.changed(stage)):
             return "same inputs"
         return f"with {', '.join(changed)} as it was then; choose another --run to use it as it is now"
@@ -238,7 +229,7 @@ class RunFolder:
 
     def forget(self, stage: str) -> None:
         """Mark ``stage`` as not done, and discard its unfinished parts."""
-        self.unfinished(stage).unlink(missing_ok=True)
+        (self.path / unfinished_file(stage)).unlink(missing_ok=True)
         self._update(stage, {"done": False, "artefacts": {}})
 
     def begin(self, recipe: Recipe, stage: str) -> None:
@@ -276,12 +267,7 @@ class RunFolder:
         self._update(stage, {"artefacts": {**before, **fresh}})
 
     def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
-        """Record that ``stage`` is done, with the seconds of its last start.
-
-        Raises:
-            WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
-
-        """
+        """Record that ``stage`` is done, with the seconds of its last start; raises as ``record`` does."""
         self.record(stage)
         took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
         self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})
@@ -303,11 +289,10 @@ class RunFolder:
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
             return
-        before = (
-            json.loads(self._ledger.read_bytes()) if self._ledger.exists() else {WRITTEN_BY: encode(this_version())}
-        )
+        path = self.path / LEDGER
+        before = json.loads(path.read_bytes()) if path.exists() else {WRITTEN_BY: encode(this_version())}
         writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # the first one remains
-        write_text(self._ledger, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
+        write_text(path, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
 
 
 def _is_entry(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
@@ -30,51 +30,31 @@ MAX_PROMPTS = 16
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PromptLimit:
-    """Longest prompt that a player's model can read."""
+def _check(player: str, lm: LanguageModel, max_length: int, reflection: int, prompts: Sequence[Prompt]) -> None:
+    """Check the longest of ``prompts``, to which a reflection of that many tokens is yet to be added."""
+    plain = PlainText(lm.tokenizer)
 
-    player: str
-    """``policy`` or ``reflector``."""
-    lm: LanguageModel
-    max_length: int
-    """Context length of the model, in tokens."""
-    reflection: int
-    """Tokens that a reflection may take."""
+    def count(prompt: Prompt) -> int:
+        return len(plain.prompt(prompt.text, prompt.menu.labels if prompt.menu else ()))
 
-    def check(self, prompts: Sequence[Prompt]) -> None:
-        """Check the longest of ``prompts``, those of the policy without the reflections that are yet to be written.
-
-        Raises:
-            InvalidInput: one that does not fit even when everything is cut that may be.
-
-        """
-        plain = PlainText(self.lm.tokenizer)
-
-        def count(prompt: Prompt) -> int:
-            return len(plain.prompt(prompt.text, prompt.menu.labels if prompt.menu else ()))
-
-        longest = sorted((replace(prompt, history=()) for prompt in prompts), key=lambda prompt: -len(prompt.text))
-        cure = "raise model.max_length, lower players.reflector.max_new_tokens, or have the environment show less"
-        limit = self.max_length - (self.reflection if self.player == "reflector" else 0)
-        for prompt in longest[:MAX_PROMPTS]:
-            least = min(count(prompt.shortest), count(prompt))
-            if least > limit:
-                raise InvalidInput(
-                    f"the {self.player}'s prompt of a state has {least} tokens without anything that may be cut, but "
-                    f"model.max_length={self.max_length} leaves it {limit}; {cure}."
-                )
-        most = max(map(count, longest[:MAX_PROMPTS]), default=0) + self.reflection
-        if most > self.max_length:
-            _log.warning(
-                "the %s's longest prompt that was found takes %d tokens without history, %d of them for the "
-                "reflection, but model.max_length=%d: longer texts will be cut in the middle. To show all, %s.",
-                self.player,
-                most,
-                self.reflection,
-                self.max_length,
-                cure,
+    bare = (replace(prompt, history=()) for prompt in prompts)
+    longest = sorted(bare, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]
+    cure = "raise model.max_length, lower players.reflector.max_new_tokens, or have the environment show less"
+    limit = max_length - (reflection if player == "reflector" else 0)
+    for prompt in longest:
+        least = min(count(prompt.shortest), count(prompt))
+        if least > limit:
+            raise InvalidInput(
+                f"the {player}'s prompt of a state has {least} tokens without anything that may be cut, but "
+                f"model.max_length={max_length} leaves it {limit}; {cure}."
             )
+    most = max(map(count, longest), default=0) + reflection
+    if most > max_length:
+        _log.warning(
+            f"the {player}'s longest prompt that was found takes {most} tokens without history, {reflection} of them "
+            f"for the reflection, but model.max_length={max_length}: longer texts will be cut in the middle. To show "
+            f"all, {cure}."
+        )
 
 
 def check_prompt_lengths(
@@ -95,25 +75,22 @@ def check_prompt_lengths(
 
     """
     reflector = run_players.recipe.players.reflector
-    found = [*_taught(run_players), *_at_random(run_players, split, options)]
-    played = [_without_reflections(trajectory, reflector.player) for trajectory in found]
+    run, layout = run_players.run, run_players.layout
+    taught = read_trajectories(run.verified(TEACHER, "gen-data"))[1] if (run / TEACHER).is_file() else []
+    said = {} if reflector.player == "none" else {"reflector": Utterance("")}  # none is written yet
+    played = [
+        replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))
+        for trajectory in (*taught, *_at_random(run_players, split, options))
+    ]
     prompts = {
-        "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, run_players.layout)],
+        "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, layout)],
         "reflector": [
-            view("reflector", run_players.layout, state).prompt
-            for trajectory in played
-            for state in states_of(trajectory)
+            view("reflector", layout, state).prompt for trajectory in played for state in states_of(trajectory)
         ],
     }
     speaks = 0 if reflector.player in ("none", "expert") else reflector.max_new_tokens
     for player, lm in models.items():
-        PromptLimit(player, lm, run_players.section(player).max_length, speaks).check(prompts[player])
-
-
-def _taught(run_players: RunPlayers) -> list[Trajectory]:
-    if not (run_players.run / TEACHER).is_file():
-        return []
-    return read_trajectories(run_players.run.verified(TEACHER, "gen-data"))[1]
+        _check(player, lm, run_players.section(player).max_length, speaks, prompts[player])
 
 
 def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:
@@ -129,9 +106,3 @@ def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[st
             with contextlib.suppress(WorkFailed):  # reported when it happens in the stage itself
                 yield from rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=run_players.layout)
             env.close()
-
-
-def _without_reflections(trajectory: Trajectory, reflector: str) -> Trajectory:
-    """Return the episode with empty reflections, or without any where the recipe has no reflector."""
-    said = {} if reflector == "none" else {"reflector": Utterance("")}
-    return replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))

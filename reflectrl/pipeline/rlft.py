@@ -13,8 +13,8 @@ import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.rlft import RLFTSettings
-from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.config.rlft import RLFTSection, RLFTSettings
+from reflectrl.core import Trajectory
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.layout import (
@@ -46,13 +46,11 @@ from reflectrl.training.rlft import ReflectRLTrainer, checkpoint_iteration
 from reflectrl.training.trackers import Tracking, check_tracker, tracking
 
 
-def training_config(recipe: Recipe, output_dir: str) -> ReflectRLConfig:
+def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
     """Return the trainer's arguments as the recipe states them."""
-    if recipe.rlft is None:
-        raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; add one.")
     cuda = torch.cuda.is_available()
     return ReflectRLConfig(
-        **{each.name: getattr(recipe.rlft, each.name) for each in fields(RLFTSettings)},
+        **{each.name: getattr(section, each.name) for each in fields(RLFTSettings)},
         output_dir=output_dir,
         max_length=recipe.model.max_length,
         prefix_reuse=recipe.model.prefix_reuse,
@@ -73,18 +71,18 @@ class _Records:
 
     def __init__(
         self,
-        recipe: Recipe,
-        run: RunFolder,
         run_players: RunPlayers,
+        section: RLFTSection,
         reflector: Player | None,
         envs: RecipeEnvs,
         advance: Advance,
         tracking: Tracking | None,
     ) -> None:
-        self._header = Header(recipe.env.name, dict(recipe.env.options), run_players.layout)
-        self._keep = recipe.rlft.record_episodes if recipe.rlft else 0
-        self._total = sum(stage.iterations for stage in recipe.rlft.stages) if recipe.rlft else 0
-        self._run = run
+        env = run_players.recipe.env
+        self._header = Header(env.name, dict(env.options), run_players.layout)
+        self._keep = section.record_episodes
+        self._total = sum(stage.iterations for stage in section.stages)
+        self._run = run_players.run
         self._reflector = reflector
         self._envs = envs
         self._failures = self._recycled = 0
@@ -110,7 +108,7 @@ class _Records:
         advantages: Sequence[Sequence[float]],
         prompt_reuse: float,
     ) -> None:
-        """Record an iteration, its episodes, the advantages of their steps, and the reused share of prompt tokens."""
+        """Record an iteration with its episodes, their advantages, and the reused share of prompt tokens."""
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         append_jsonl(self._run / METRICS, [done])
         steps = sum(len(episode.turns) for episode in episodes)
@@ -145,13 +143,8 @@ class _Records:
         )
 
 
-def train_policy(recipe: Recipe, run: RunFolder, account: Account, advance: Advance) -> Usage:
-    """Train the policy from ``policy-sft`` (or the base), or from its last checkpoint, and save it as ``policy``.
-
-    Returns:
-        Calls to chat endpoints of this process.
-
-    """
+def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: Account, advance: Advance) -> Usage:
+    """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
     check_tracker(recipe)
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
@@ -159,8 +152,8 @@ def train_policy(recipe: Recipe, run: RunFolder, account: Account, advance: Adva
     run_players = RunPlayers(recipe, run, account)
     lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
     reflector = run_players.reflector(lm)
-    if recipe.rlft is not None and is_main_process():
-        check_prompt_lengths(run_players, run_players.readers(lm), "train", [stage.env for stage in recipe.rlft.stages])
+    if is_main_process():
+        check_prompt_lengths(run_players, run_players.readers(lm), "train", [stage.env for stage in section.stages])
     tell = tell_user if is_main_process() else lambda _: None
     checkpoint = last_checkpoint(run / checkpoints_folder("rlft"))
     first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)
@@ -169,10 +162,10 @@ def train_policy(recipe: Recipe, run: RunFolder, account: Account, advance: Adva
         gentle_stops(tell) as stop,
         tracking(recipe, run.path, first) if is_main_process() else nullcontext() as tracked,
     ):
-        records = _Records(recipe, run, run_players, reflector, envs, advance, tracked)
+        records = _Records(run_players, section, reflector, envs, advance, tracked)
         trainer = ReflectRLTrainer(
             lm.model,
-            training_config(recipe, str(run / checkpoints_folder("rlft"))),
+            _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
             reflector=reflector,

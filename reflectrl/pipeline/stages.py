@@ -134,12 +134,13 @@ def _sft(job: _Job) -> bool:
 def _rlft(job: _Job) -> bool:
     from reflectrl.pipeline.rlft import train_policy
 
-    if job.recipe.rlft is None:
+    section = job.recipe.rlft
+    if section is None:
         job.reporter.line("rlft               not part of this recipe")
         return True
     with job.reporter.stage("rlft") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost, processes=process_count())
-        usage = train_policy(job.recipe, job.run, account, advance)
+        usage = train_policy(job.recipe, section, job.run, account, advance)
     _report_calls(job, usage, account.spent)
     return True
 
