@@ -61,8 +61,6 @@ class DataSummary:
     """Samples left out because their reflection says a secret that their prompt does not show."""
     success_rate: float
     """Fraction of the teacher's episodes that succeeded; 0 without any."""
-    reflection_words: float
-    """Mean number of words in the reflection of a sample."""
     questions: int
     """Questions of the dataset made for the environment, over all splits; 0 where it brings its own tasks."""
     usage: Usage
@@ -313,7 +311,6 @@ class Collection:
             held_out=self.shown.held_out + sum(episode.held_out for episode in episodes),
             indiscreet=sum(episode.indiscreet for episode in episodes),
             success_rate=sum(episode.trajectory.success for episode in episodes) / max(1, len(episodes)),
-            reflection_words=sum(len(sample.reflection.split()) for sample in samples) / len(samples),
             questions=questions,
             usage=usage,
             spent=spent,

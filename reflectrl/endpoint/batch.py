@@ -7,8 +7,8 @@ invalid reply, are made in the ordinary way or in another round.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -30,14 +30,6 @@ OPEN_BATCHES = "batches.json"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class BatchCall:
-    """A call to submit: its chat, and the digest that identifies it."""
-
-    asked: str
-    chat: Messages
-
-
 class RecordingClient(ChatClient):
     """Replaces ``client`` while the teacher plays: records the calls that lack a reply, and returns empty replies.
 
@@ -47,18 +39,14 @@ class RecordingClient(ChatClient):
     def __init__(self, client: ChatClient) -> None:
         """Read the journal of ``client``."""
         super().__init__(client.endpoint, client.journal)
-        self._calls: dict[str, BatchCall] = {}
-
-    @property
-    def calls(self) -> Sequence[BatchCall]:
-        """Calls that lack a reply, without repetitions."""
-        return list(self._calls.values())
+        self.calls: dict[str, Messages] = {}
+        """Chats that lack a reply, by their digests."""
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:  # noqa: ARG002
         """Record the call if it lacks a reply, and return an empty one."""
         asked = self.endpoint.digest(chat, draw)
         if self.journal.known(asked) is None:
-            self._calls[asked] = BatchCall(asked, chat)
+            self.calls[asked] = chat
         return Reply(cast(T, ""), 0)
 
 
@@ -90,8 +78,8 @@ class Batches:
                 f"collect), or delete {self._path} to give them up."
             )
 
-    async def submit(self, calls: Sequence[BatchCall]) -> str:
-        """Submit ``calls``, and return a report.
+    async def submit(self, calls: Mapping[str, Messages]) -> str:
+        """Submit ``calls``, chats by their digests, and return a report.
 
         Raises:
             InvalidInput: earlier batches were not collected.
@@ -101,10 +89,10 @@ class Batches:
         self.check_collected()
         if not calls:
             return "batch: every call has its reply; run gen-data without --batch to write the rows."
-        self._client.check_batch_cost([call.chat for call in calls])
+        self._client.check_batch_cost(calls.values())
         submitted: list[str] = []
         async with self._client:
-            for lines in _portions((json.dumps(self._line(call)) + "\n" for call in calls), self._max_calls):
+            for lines in _portions(starmap(self._line, calls.items()), self._max_calls):
                 submitted.append(await self._submit_file("".join(lines).encode()))
                 self._note(submitted)  # on disk before the next one, in case of a kill
         return f"batch: {len(calls):,} calls were submitted as {', '.join(submitted)}; fetch them with --batch collect."
@@ -161,12 +149,11 @@ class Batches:
         return True, f"{batch.status}: {sum(results):,} replies kept, {results.count(False):,} calls without one.{why}"
 
     async def _download(self, file: str) -> str:
-        content = await self._client.call(lambda api: api.files.content(file))
-        return content.text
+        return (await self._client.call(lambda api: api.files.content(file))).text
 
-    def _line(self, call: BatchCall) -> dict[str, Any]:
-        body = self._client.endpoint.body(call.chat)
-        return {"custom_id": call.asked, "method": "POST", "url": "/v1/chat/completions", "body": body}
+    def _line(self, asked: str, chat: Messages) -> str:
+        request = {"method": "POST", "url": "/v1/chat/completions", "body": self._client.endpoint.body(chat)}
+        return json.dumps({"custom_id": asked, **request}) + "\n"
 
     def _keep(self, line: str) -> bool:
         """Write the reply of one result line to the journal; return False if the line has none."""

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -29,7 +29,7 @@ from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
 from reflectrl.endpoint.endpoint import NO_KEY, OPENAI_URL, Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
 from reflectrl.endpoint.replies import UnusableReply, classify_error, read_text, read_tokens
-from reflectrl.endpoint.transport import FirstReply, open_http, proxies
+from reflectrl.endpoint.transport import FirstReply, open_http, through_proxies
 
 MAX_BACKOFF_S = 30.0
 """Longest pause before a repetition, unless the server asks for another one."""
@@ -83,8 +83,6 @@ class ChatClient:
         self._first = FirstReply(str(endpoint), endpoint.notice_s, tell)
         self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
         self._posting: set[asyncio.Task[Any]] = set()
-        self._leaving = False
-        self._slots = asyncio.Semaphore(endpoint.concurrency)
         self._runner = asyncio.Runner()
 
     async def __aenter__(self) -> ChatClient:
@@ -164,7 +162,7 @@ class ChatClient:
         messages, bad = chat, []
         for _ in range(self.endpoint.max_attempts):
             asked, text = self.endpoint.digest(messages, draw), await self._text(messages, draw)
-            cut = self.journal.is_cut(asked)
+            cut = asked in self.journal.cut
             try:
                 if cut:
                     raise BadReply(CUT)
@@ -277,7 +275,7 @@ class ChatClient:
             self._account.settle(max_cost, paid)
         return self._keep(asked, completion, batch=False)
 
-    def check_batch_cost(self, chats: Sequence[Messages]) -> None:
+    def check_batch_cost(self, chats: Iterable[Messages]) -> None:
         """Check that the budget suffices for ``chats`` in Batch mode.
 
         Raises:
@@ -333,10 +331,8 @@ class ChatClient:
                 self.endpoint, error.status_code, error.code, error.response.headers, self._safe(error.response.text)
             ) from None  # its text may contain the key
         except openai.APIConnectionError as error:
-            through = f", through {proxies()}" if proxies() else ""
-            raise UnusableReply(
-                f"it cannot be reached ({self._safe(str(error.__cause__ or error))}{through})."
-            ) from None
+            reason = self._safe(str(error.__cause__ or error))
+            raise UnusableReply(f"it cannot be reached ({reason}{through_proxies()}).") from None
         except (openai.APIResponseValidationError, ValueError, RecursionError) as error:  # wrong bytes, syntax or depth
             raise UnusableReply("its reply is not the JSON of a chat completion.", answered=True) from error
         finally:

@@ -66,7 +66,8 @@ class Journal:
         self._folder = folder
         self._replies: dict[str, str] = {}
         self._rejected: dict[str, str] = {}
-        self._cut: set[str] = set()
+        self.cut: set[str] = set()
+        """Calls whose replies ``max_tokens`` truncated."""
         self.paid: list[tuple[Tokens, bool]] = []
         """Tokens of each reply of an earlier process, and whether it came in Batch mode."""
         if folder is not None:
@@ -99,10 +100,6 @@ class Journal:
             raise RejectedReply(self._rejected[asked])
         return self._replies.get(asked)
 
-    def is_cut(self, asked: str) -> bool:
-        """Return whether ``max_tokens`` truncated the reply to a call."""
-        return asked in self._cut
-
     def add(self, reply: PaidReply) -> None:
         """Append a reply to the file; it is on disk when this returns."""
         self._append(REPLIES, reply)
@@ -120,7 +117,7 @@ class Journal:
             append_jsonl(self._folder / name, [line])
 
     def _remember(self, reply: PaidReply) -> None:
-        (self._cut.add if reply.cut else self._cut.discard)(reply.asked)
+        (self.cut.add if reply.cut else self.cut.discard)(reply.asked)
         if reply.text is None:
             self._replies.pop(reply.asked, None)
         elif self._folder is not None:

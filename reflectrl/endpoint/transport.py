@@ -54,9 +54,9 @@ def open_http() -> httpx2.AsyncClient:
         ) from None
 
 
-def proxies() -> str:
-    """Return the names of the environment variables that set a proxy, for messages."""
-    return ", ".join(_set(*_PROXIES))
+def through_proxies() -> str:
+    """Return ", through" and the environment variables that set a proxy, for messages; empty without any."""
+    return f", through {', '.join(names)}" if (names := _set(*_PROXIES)) else ""
 
 
 def _set(*names: str) -> list[str]:
@@ -92,13 +92,9 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class FirstReply:
-    """Reports at growing intervals that a server, which may still load its model, has not replied yet.
+    """Reports through ``tell`` that the server ``who``, which may still load its model, has not replied yet.
 
-    Args:
-        who: the endpoint, for messages.
-        notice_s: seconds until the first message; they double with each further one.
-        tell: receives each message.
-
+    ``notice_s`` are the seconds until the first message; they double with each further one.
     """
 
     def __init__(self, who: str, notice_s: float, tell: Callable[[str], None]) -> None:

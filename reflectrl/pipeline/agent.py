@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.config import Recipe
-from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_file
+from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput, Observation, nearest
 from reflectrl.core.layout import POLICIES
 from reflectrl.core.promises import wrong_observation
@@ -105,20 +105,9 @@ def load_agent(
     exported = read_agent_file(run)
     if exported is not None:
         wanted = exported_recipe(wanted, run)
-    here = recipe is not None  # an environment for it can be made, and its menus may be longer
-    run_players = (
-        RunPlayers(wanted, RunFolder(run)) if exported is None or here else _ExportedPlayers(wanted, run, exported)
-    )
-    lm, player = run_players.lm_policy(name)
-    return Agent(
-        f"{name} of {run}", wanted, run_players.layout, len(run_players.labels), player(greedy), run_players.seats(lm)
-    )
-
-
-class _ExportedPlayers(RunPlayers):
-    """Players of an exported agent, whose environment need not be installed."""
-
-    def __init__(self, recipe: Recipe, run: Path, file: AgentFile) -> None:
-        super().__init__(recipe, RunFolder(run))
-        self.layout = file.prompt
-        self.labels = labels(file.prompt.labels, file.max_actions)
+    players = RunPlayers(wanted, RunFolder(run))
+    if exported is not None and recipe is None:  # its environment need not be installed
+        players.layout = exported.prompt
+        players.labels = labels(exported.prompt.labels, exported.max_actions)
+    lm, player = players.lm_policy(name)
+    return Agent(f"{name} of {run}", wanted, players.layout, len(players.labels), player(greedy), players.seats(lm))

@@ -14,7 +14,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, mak
 from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, RandomPolicy, Seat, reflecting
+from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
@@ -48,23 +48,32 @@ def person(name: str, options: Options, *, hints: bool = False, reflects: bool =
     """
     from reflectrl.players.human import HumanPolicy, HumanReflector
 
-    env, policy = make_env(name, **options), HumanPolicy()
+    policy = HumanPolicy()
     reflector = HumanReflector(policy) if reflects else ExpertReflector() if hints else None
-    header = Header(name, options, PromptFormat(env.instructions, history=0))
-    return Game(env, header, "you", policy, reflecting(reflector))
+    return _game(name, options, "you", policy, reflector, history=0)
 
 
 def expert(name: str, options: Options) -> Game:
     """Return a game that the environment's own expert plays."""
-    env = make_env(name, **options)
-    header = Header(name, options, PromptFormat(env.instructions))
-    return Game(env, header, "expert", ExpertPolicy(), reflecting(ExpertReflector()))
+    return _game(name, options, "expert", ExpertPolicy(), ExpertReflector())
 
 
 def chance(name: str, options: Options) -> Game:
     """Return a game of actions that are drawn uniformly from the legal ones."""
+    return _game(name, options, "random", RandomPolicy(), None)
+
+
+def _game(
+    name: str,
+    options: Options,
+    who: str,
+    policy: Policy,
+    reflector: Player | None,
+    history: int = PromptFormat.history,
+) -> Game:
     env = make_env(name, **options)
-    return Game(env, Header(name, options, PromptFormat(env.instructions)), "random", RandomPolicy(), ())
+    header = Header(name, options, PromptFormat(env.instructions, history=history))
+    return Game(env, header, who, policy, reflecting(reflector))
 
 
 def trained(run: Path, name: str | None, options: Options, *, policy: str | None = None, greedy: bool = True) -> Game:

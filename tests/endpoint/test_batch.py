@@ -14,7 +14,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen import DataSummary, generate
 from reflectrl.data_gen.generate import Spending
-from reflectrl.endpoint.batch import OPEN_BATCHES, BatchCall, Batches
+from reflectrl.endpoint.batch import OPEN_BATCHES, Batches
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.journal import REPLIES, Journal
 
@@ -146,17 +146,17 @@ def test_more_calls_than_a_batch_may_hold_are_several_each_known_as_soon_as_it_i
     endpoint.reply, endpoint.batches.states = lambda chat: f"you said {chat[0]['content']}", ["completed"]
     client = ChatClient(endpoint.at(), Journal(tmp_path))
     chats = [[{"role": "user", "content": str(number)}] for number in range(10)]
-    calls = [BatchCall(client.endpoint.digest(chat), chat) for chat in chats]
+    calls = {client.endpoint.digest(chat): chat for chat in chats}
     batches = Batches(tmp_path, client, max_calls=4)
     endpoint.faults.extend(["none"] * 3 + ["401"])
     with pytest.raises(WorkFailed, match="401"):
         run_async(batches.submit(calls))
     assert "4 replies" in run_async(Batches(tmp_path, client).collect())
-    assert "batch-1, batch-2" in run_async(batches.submit(calls[4:]))
+    assert "batch-1, batch-2" in run_async(batches.submit(dict(list(calls.items())[4:])))
     assert [len(portion) for portion in endpoint.batches.calls] == [4, 4, 2]
-    client.journal.reject(calls[9].asked, calls[9].chat, "it said no")
+    client.journal.reject(list(calls)[9], chats[9], "it said no")
     assert "1 replies kept, 1 calls" in run_async(batches.collect())
-    assert [client.journal.known(call.asked) for call in calls[:9]] == [f"you said {number}" for number in range(9)]
+    assert [client.journal.known(asked) for asked in list(calls)[:9]] == [f"you said {number}" for number in range(9)]
 
 
 def test_a_batch_that_might_pass_the_limit_or_has_a_teacher_that_plays_is_not_submitted(
