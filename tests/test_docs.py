@@ -1,4 +1,4 @@
-"""Commands in docs/ parse, with recipes and overrides that the schema takes; keys and names on its pages exist."""
+"""Commands in docs/ and the README parse, with overrides that the schema takes; keys and names on the pages exist."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from reflectrl.core.settings import section_of, settings_fields
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+WITH_README = TEXT + (ROOT / "README.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
@@ -29,8 +30,8 @@ FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
 
 def commands() -> list[str]:
     """Lines of code blocks that run reflectrl, by torchrun or not."""
-    indented = [line for line in FENCE.sub("", TEXT).splitlines() if line.startswith("    ")]
-    fenced = "\n".join(FENCE.findall(TEXT)).replace("\\\n", " ").splitlines()
+    indented = [line for line in FENCE.sub("", WITH_README).splitlines() if line.startswith("    ")]
+    fenced = "\n".join(FENCE.findall(WITH_README)).replace("\\\n", " ").splitlines()
     return [line.strip() for line in indented + fenced if re.match(r"\s*(reflectrl|torchrun)\s", line)]
 
 

@@ -1,4 +1,4 @@
-"""The README's Python is run and its numbers are checked; its commands are parsed by ``tests/cli/test_readme.py``."""
+"""The README's Python is run and its numbers are checked; its commands are parsed by ``tests/test_docs.py``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def test_the_sandbox_of_the_readme_shows_what_it_says(monkeypatch, capsys):
     assert head.strip() == "\n".join((ROOT / "recipes/auto_explore/nano.yaml").read_text().splitlines()[:3])
     assert f"# {changes};" in block_with("with Sandbox(")
     assert not (ROOT / "recipes/auto_explore/notes.md").exists()
+
+
+def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
+    given = re.findall(r"^    make (\w+)", README, flags=re.MULTILINE)
+    assert given[:2] == ["demo", "test"]
+    named = {*given, *re.findall(r"`make ([\w-]+)", README)}
+    assert named <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def test_every_python_block_is_run():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from corridor import corridor
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, check_env
 
@@ -19,12 +20,12 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task,
     ],
     ids=["all of it", "no expert", "tasks for training only", "menus that differ"],
 )
-def test_a_good_environment_passes(corridor, replaced):
+def test_a_good_environment_passes(replaced):
     for _ in range(5 if "observe" in replaced else 1):  # gymnasium's checker samples in one state, plays in another
         check_env(corridor(**replaced))
 
 
-def test_further_splits_are_played_as_well(corridor):
+def test_further_splits_are_played_as_well():
     def tasks(_, split):
         return [Task(split, {"room": 0 if split != "far" else "nowhere"})]
 
@@ -95,7 +96,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named(corridor, fault):
+def test_a_fault_is_named(fault):
     replaced, facts = FAULTS[fault]
     with pytest.raises(InvalidInput) as caught:
         check_env(corridor(**replaced))

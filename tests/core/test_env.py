@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from corridor import corridor
 
 from reflectrl.core import Hints, InvalidInput, Observation, Task
 from reflectrl.core.spaces import TextSpace
@@ -14,7 +15,7 @@ def start(env, task=AT_0, seed=0):
     return env.reset(seed=seed, options={"task": task})
 
 
-def test_task_and_seed_determine_an_episode_whatever_was_played_before(corridor):
+def test_task_and_seed_determine_an_episode_whatever_was_played_before():
     fresh, used = corridor(), corridor()
     text, info = start(used, AT_1, seed=5)
     assert text == used.render()
@@ -30,7 +31,7 @@ def test_task_and_seed_determine_an_episode_whatever_was_played_before(corridor)
     assert len({used.reset(options={"task": AT_0})[0] for _ in range(5)}) == 5  # without a seed
 
 
-def test_reset_without_a_task_draws_training_tasks_by_seed(corridor):
+def test_reset_without_a_task_draws_training_tasks_by_seed():
     env = corridor()
     drawn = [env.reset(seed=seed) for seed in range(20)]
     assert {info["task"] for _, info in drawn} == {"train-0", "train-1"}
@@ -39,7 +40,7 @@ def test_reset_without_a_task_draws_training_tasks_by_seed(corridor):
     assert drawn == [start(env, tasks[info["task"]], seed) for seed, (_, info) in enumerate(drawn)]
 
 
-def test_what_is_no_task_no_horizon_and_no_legal_action_is_refused(corridor):
+def test_what_is_no_task_no_horizon_and_no_legal_action_is_refused():
     for options, facts in (({"tusk": AT_0}, "'tusk'.*'task'"), ({"task": "train-0"}, "'train-0'")):
         with pytest.raises(InvalidInput, match=facts):
             corridor().reset(options=options)
@@ -65,7 +66,7 @@ def test_what_is_no_task_no_horizon_and_no_legal_action_is_refused(corridor):
         (3, ["right"] * 3, (1.0, True, False, True)),  # an end on the last step terminates and does not truncate
     ],
 )
-def test_the_horizon_truncates_and_nothing_is_played_after_the_end(corridor, horizon, actions, last):
+def test_the_horizon_truncates_and_nothing_is_played_after_the_end(horizon, actions, last):
     env = corridor(horizon)
     with pytest.raises(InvalidInput, match="reset"):
         env.step("right")
@@ -80,13 +81,13 @@ def test_the_horizon_truncates_and_nothing_is_played_after_the_end(corridor, hor
     assert not env.step("right")[2]
 
 
-def test_an_ended_episode_needs_no_legal_action(corridor):
+def test_an_ended_episode_needs_no_legal_action():
     env = corridor(observe=lambda self: Observation("Here.", ("right",) if self.room < 3 else ()))
     start(env, AT_2)
     assert env.step("right")[4]["actions"] == ()
 
 
-def test_hints_default_to_the_experts_action(corridor):
+def test_hints_default_to_the_experts_action():
     for action, hints in (("right", Hints("right", "Next: right.", "The best next action is: right")), (None, Hints())):
         env = corridor(expert=lambda _, action=action: action)
         start(env)
@@ -94,7 +95,7 @@ def test_hints_default_to_the_experts_action(corridor):
 
 
 @pytest.mark.parametrize("seed", [0, None], ids=["seeded", "unseeded"])
-def test_restore_reproduces_the_state_and_what_follows_also_in_another_environment(corridor, seed):
+def test_restore_reproduces_the_state_and_what_follows_also_in_another_environment(seed):
     env, other = corridor(), corridor()
     start(env, seed=seed)
     env.step("right")
@@ -106,12 +107,12 @@ def test_restore_reproduces_the_state_and_what_follows_also_in_another_environme
         assert each.step("left") == after
 
 
-def test_gymnasium_sees_the_task_with_the_state(corridor):
+def test_gymnasium_sees_the_task_with_the_state():
     env = corridor(observe=lambda _: Observation("Room 0.", ("right",), task="Find the exit."))
     assert env.reset(seed=0)[0] == env.render() == env.step("right")[0] == "Find the exit.\nRoom 0."
 
 
-def test_a_text_space_holds_every_text_and_draws_legal_ones_by_seed_or_from_a_mask(corridor):
+def test_a_text_space_holds_every_text_and_draws_legal_ones_by_seed_or_from_a_mask():
     env = corridor()
     start(env, AT_1)
     drawn = []
@@ -130,7 +131,7 @@ def test_a_text_space_holds_every_text_and_draws_legal_ones_by_seed_or_from_a_ma
             space.sample(**given)
 
 
-def test_splits_are_named_and_those_without_tasks_refused(corridor):
+def test_splits_are_named_and_those_without_tasks_refused():
     env = corridor(
         tasks=lambda _, split: [] if split == "test" else [Task(f"{split}-0", {"room": 0})], further_splits=("far",)
     )

@@ -9,11 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core import Choice, InvalidInput, Tokens, WorkFailed
 from reflectrl.core.jsonl import MAX_LINE_BYTES, MAX_NESTING, append_jsonl, decode, read_jsonl, write_jsonl
 
 
@@ -21,15 +20,6 @@ from reflectrl.core.jsonl import MAX_LINE_BYTES, MAX_NESTING, append_jsonl, deco
 class Record:
     value: float
     options: Mapping[str, Any]
-
-
-class Choice(msgspec.Struct, frozen=True, tag="choice"):
-    index: int
-    probabilities: tuple[float, ...] = ()
-
-
-class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
-    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -45,6 +35,7 @@ def read(path: Path, line: str | bytes, kind: type = Record) -> list[Any]:
     return [decode(kind, value, where) for where, value in read_jsonl(path)]
 
 
+TOKENS = {"type": "tokens", "ids": [1], "spans": [], "logprobs": []}
 DEEP = "[" * MAX_NESTING + "]" * MAX_NESTING
 
 
@@ -80,17 +71,17 @@ def test_a_line_that_no_record_is_written_as_is_refused_with_one_short_sentence(
     [
         ({"output": {"type": "choice", "index": "1", "probabilities": []}}, r"output\.index is '1'.*int"),
         ({"output": {"type": "words"}}, "output.*'words'|words"),
-        ({"output": {"type": "tokens", "ids": [1, 2.5]}}, r"output\.ids\[1\] is 2\.5.*int"),
-        ({"output": {"type": "tokens"}}, "output .*'ids'"),
-        ({"output": {"type": "tokens", "ids": [], "text": ""}}, "output .*'text'"),
+        ({"output": {**TOKENS, "ids": [1, 2.5]}}, r"output\.ids\[1\] is 2\.5.*int"),
+        ({"output": {"type": "tokens", "ids": []}}, "output .*'spans'"),
+        ({"output": {**TOKENS, "ids": [], "text": ""}}, "output .*'text'"),
         ({"output": {"type": "choice", "index": 0}}, "output .*'probabilities'"),
         ({"inner": [{"value": 1.0, "options": {}}, {"value": 1.0}]}, r"inner\[1\] .*'options'"),
         ({"inner": [{"value": 1.0, "options": {}, "x": 0}]}, r"inner\[0\] .*'x'.*value, options"),
     ],
 )
 def test_the_sentence_names_the_field_what_it_holds_and_what_was_expected(tmp_path, change, facts):
-    good = {"output": {"type": "tokens", "ids": [1]}, "inner": [], "name": None, "extra": {}}
-    assert read(tmp_path / "records.jsonl", json.dumps(good), Nested) == [Nested(Tokens((1,)))]
+    good = {"output": TOKENS, "inner": [], "name": None, "extra": {}}
+    assert read(tmp_path / "records.jsonl", json.dumps(good), Nested) == [Nested(Tokens((1,), (), ()))]
     with pytest.raises(InvalidInput, match=f"line 1.*{facts}"):
         read(tmp_path / "records.jsonl", json.dumps(good | change), Nested)
 
@@ -99,7 +90,7 @@ def test_what_was_written_comes_back_equal(tmp_path):
     path = tmp_path / "records.jsonl"
     records = [
         Nested(Choice(1, (0.1 + 0.2, -0.0)), (Record(5e-324, {"ä\u2028": [None, True, {}]}),), "a"),
-        Nested(Tokens((10**30,)), extra=MappingProxyType({"n": 1})),
+        Nested(Tokens((10**30,), ((0, 1),), (-0.5,)), extra=MappingProxyType({"n": 1})),
     ]
     write_jsonl(path, records[:1])
     append_jsonl(path, records[1:])

@@ -6,6 +6,7 @@ import math
 import signal
 
 import pytest
+from corridor import corridor
 
 from reflectrl.core import Image, InvalidInput, Observation, Outcome, Task, WorkFailed, check_env
 from reflectrl.core.errors import EnvFailed
@@ -37,7 +38,7 @@ AT_1 = "in task 'train-0' after 1 steps"
         ("tasks", 0, "train tasks"),
     ],
 )
-def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(corridor, method, steps, where):
+def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(method, steps, where):
     env = corridor(**late(method, fail, steps))
     with pytest.raises(EnvFailed) as caught:  # noqa: PT012
         env.reset(seed=0, options={"task": env.split_tasks("train")[0]})
@@ -55,7 +56,7 @@ def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(cor
     assert ("env.workers" in str(caught.value)) is (method != "tasks")
 
 
-def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program(corridor):
+def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program():
     for kind in (InvalidInput, WorkFailed):
         refusal = kind("this task is not for you; choose another.")
         with pytest.raises(kind) as caught:
@@ -90,7 +91,7 @@ def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program(co
         ("observe", Observation("A door.", ("left",), images=(Image(b""),)), "Image.*PNG"),
     ],
 )
-def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(corridor, method, answer, facts):
+def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(method, answer, facts):
     replaced = late(method, lambda: answer)
     env = corridor(**replaced)
     env.reset(seed=0, options={"task": env.tasks("train")[0]})
@@ -103,33 +104,25 @@ def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(
 
 
 @pytest.mark.parametrize(
-    ("replaced", "facts"),
+    ("method", "answer", "facts"),
     [
-        ({"tasks": lambda *_: None}, "None"),
-        ({"tasks": lambda *_: iter([])}, "<list_iterator"),
-        ({"tasks": lambda *_: [Task(1)]}, r"Task\(id=1"),
-        ({"tasks": lambda *_: [Task("a"), Task("a")]}, "'a'"),
+        ("tasks", None, "None"),
+        ("tasks", iter([]), "<list_iterator"),
+        ("tasks", [Task(1)], r"Task\(id=1"),
+        ("tasks", [Task("a"), Task("a")], "'a'"),
+        ("expert", "fly", r"'fly'.*\('right',"),
+        ("spoiler", 3, "3"),
+        ("reflection", "\udcff", r"'\\udcff'"),
+        ("mistaken", 1, "1"),
+        ("secrets", ["amber", 3], "3"),
     ],
 )
-def test_tasks_that_are_none_are_refused(corridor, replaced, facts):
-    with pytest.raises(EnvFailed, match=f"'corridor' .*train tasks: .*{facts}"):
-        corridor(**replaced).split_tasks("train")
-    with pytest.raises(InvalidInput, match=facts):
-        check_env(corridor(**replaced))
-
-
-@pytest.mark.parametrize(
-    ("replaced", "facts"),
-    [
-        ({"expert": lambda _: "fly"}, r"'fly'.*\('right',\)"),
-        ({"spoiler": lambda _: 3}, "3"),
-        ({"reflection": lambda _: "\udcff"}, r"'\\udcff'"),
-        ({"mistaken": lambda _: 1}, "1"),
-        ({"secrets": lambda _: ["amber", 3]}, "3"),
-    ],
-)
-def test_hints_that_nobody_can_play_or_say_are_refused(corridor, replaced, facts):
-    env = corridor(**replaced)
-    env.reset(options={"task": Task("train-0", {"room": 0})})
-    with pytest.raises(EnvFailed, match=f"after 0 steps, .*{facts}"):
+def test_tasks_and_hints_that_cannot_be_used_are_refused(method, answer, facts):
+    env = corridor(**{method: lambda *_: answer})
+    where = "train tasks: .*" if method == "tasks" else "after 0 steps, .*"
+    with pytest.raises(EnvFailed, match=f"'corridor' .*{where}{facts}"):  # noqa: PT012
+        env.split_tasks("train")
+        env.reset(options={"task": Task("train-0", {"room": 0})})
         env.hints()
+    with pytest.raises(InvalidInput, match=facts):
+        check_env(corridor(**{method: lambda *_: answer}))

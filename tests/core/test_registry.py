@@ -5,6 +5,7 @@ import sys
 
 import gymnasium
 import pytest
+from corridor import corridor
 
 from reflectrl.core import InvalidInput, check_env, env_names, make_env, register_env, registry
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
@@ -56,7 +57,7 @@ def test_only_the_first_colon_counts():
         ("nameless", {}, "'nameless'"),
     ],
 )
-def test_an_environment_that_cannot_be_made_is_refused(corridor, name, options, facts):
+def test_an_environment_that_cannot_be_made_is_refused(name, options, facts):
     register_env("no_module", "no_such_module:Env")
     register_env("no_class", "reflectrl.envs.number_line:Nobody")
     register_env("a_record", "reflectrl.core:Task")

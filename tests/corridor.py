@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
 from reflectrl.core import NatLangEnv, Observation, Outcome, Task
 
@@ -15,6 +15,7 @@ class Corridor(NatLangEnv):
 
     def __init__(self, horizon: int = 5) -> None:
         super().__init__(horizon)
+        self.handle = lambda: None  # which nothing can copy
 
     def tasks(self, split):
         rooms = {"train": (0, 1), "validation": (2,), "test": (1,)}[split]
@@ -37,11 +38,6 @@ class Corridor(NatLangEnv):
         return "right"
 
 
-@pytest.fixture
-def corridor():
-    """Build a corridor, with class attributes and methods replaced by name."""
-
-    def build(horizon: int = 5, **replaced):
-        return type("ReplacedCorridor", (Corridor,), replaced)(horizon)
-
-    return build
+def corridor(horizon: int = 5, **replaced: Any) -> Corridor:
+    """A corridor with class attributes and methods replaced by name."""
+    return type("ReplacedCorridor", (Corridor,), replaced)(horizon)
