@@ -1,4 +1,4 @@
-"""Whether python and pip can run in the sandbox here."""
+"""Check whether python and pip can run in the sandbox here."""
 
 from __future__ import annotations
 

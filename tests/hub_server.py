@@ -17,13 +17,12 @@ class HubServer:
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}
-        """Of each repository, by path."""
+        """Contents by path, of each repository."""
         self.private: dict[str, bool] = {}
         self.status: dict[str, int] = {}
-        """Of calls whose path holds the key: the failure that they are answered with."""
-        self.calls: list[str] = []
+        """Failure of each call whose path holds the key."""
         self.large: dict[str, bytes] = {}
-        """By their sha256, before they are committed."""
+        """Uploads by their sha256, before they are committed."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,7 +41,6 @@ class HubServer:
 
             def do(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                hub.calls.append(f"{self.command} {self.path}")
                 failing = next((status for part, status in hub.status.items() if part in self.path), None)
                 if failing is None and "/large/" not in self.path:
                     failing = None if self.headers.get("Authorization") == f"Bearer {TOKEN}" else 401
@@ -65,43 +63,37 @@ class HubServer:
         self._server.server_close()
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[Any, int]:
-        """The value, and the status."""
+        """JSON value and status of the reply."""
         if path.startswith("/large/"):
             self.large[path.removeprefix("/large/")] = body
             return {}, 200
+        asked = json.loads(body) if body and not path.endswith("/commit/main") else {}
         if path == "/api/validate-yaml":
             return {"errors": [], "warnings": []}, 200
         if path == "/api/repos/create":
-            return self._create(json.loads(body))
+            name = f"{asked['organization']}/{asked['name']}"
+            if name in self.files:
+                return {"error": "You already created this model repo", "url": f"{self.url}/{name}"}, 409
+            self.files[name] = {}
+            self.private[name] = asked.get("visibility") == "private" or asked.get("private") is True
+            return {"url": f"{self.url}/{name}"}, 200
         if path.endswith(".git/info/lfs/objects/batch"):
-            return {"objects": [self._place(wanted) for wanted in json.loads(body)["objects"]]}, 200
+            links = {each["oid"]: {"upload": {"href": f"{self.url}/large/{each['oid']}"}} for each in asked["objects"]}
+            return {"objects": [{**each, "actions": links[each["oid"]]} for each in asked["objects"]]}, 200
         owner, name, what = path.removeprefix("/api/models/").split("/")[:3]
         files = self.files.get(f"{owner}/{name}")
         if files is None:
             return {"error": "Repository not found"}, 404
         if what == "preupload":
-            return {"files": [self._mode(file["path"]) for file in json.loads(body)["files"]]}, 200
+            large = [file["path"].endswith(".safetensors") for file in asked["files"]]
+            modes = [{"uploadMode": "lfs" if each else "regular", "shouldIgnore": False} for each in large]
+            return {"files": [{**file, **mode} for file, mode in zip(asked["files"], modes, strict=True)]}, 200
         if what == "tree":
             return [{"type": "file", "path": each, "size": len(files[each]), "oid": "0"} for each in files], 200
         assert (method, what) == ("POST", "commit"), f"{method} {path} is not part of this server"
         for line in body.decode().splitlines():
             self._commit(files, **json.loads(line))
         return {"commitUrl": f"{self.url}/{owner}/{name}/commit/{'1' * 40}", "commitOid": "1" * 40}, 200
-
-    def _create(self, asked: dict[str, Any]) -> tuple[Any, int]:
-        name = f"{asked['organization']}/{asked['name']}"
-        if name in self.files:
-            return {"error": "You already created this model repo", "url": f"{self.url}/{name}"}, 409
-        self.files[name] = {}
-        self.private[name] = asked.get("visibility") == "private" or asked.get("private") is True
-        return {"url": f"{self.url}/{name}"}, 200
-
-    def _place(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        return {**wanted, "actions": {"upload": {"href": f"{self.url}/large/{wanted['oid']}"}}}
-
-    def _mode(self, path: str) -> dict[str, Any]:
-        mode = "lfs" if path.endswith(".safetensors") else "regular"
-        return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None}
 
     def _commit(self, files: dict[str, bytes], key: str, value: dict[str, Any]) -> None:
         if key == "file":

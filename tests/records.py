@@ -1,4 +1,4 @@
-"""Turns, decisions and views, written shortly: what tests of players and records share."""
+"""Turns, decisions and views, written shortly."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _CONTEXT.set_forkserver_preload(["reflectrl.cli.app", "reflectrl.pipeline.stages
 
 
 def command_line(*arguments: str) -> None:
-    """What the console script does with ``arguments``."""
+    """Run ``reflectrl`` with ``arguments``, as the console script does."""
     from reflectrl.cli import main
 
     sys.argv = ["reflectrl", *arguments]
@@ -59,12 +59,8 @@ class WarmProcess:
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8")
 
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
     def poll(self) -> int | None:
-        return self.returncode
+        return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -76,8 +72,8 @@ class WarmProcess:
     def wait(self, timeout: float = 240) -> int:
         """The exit code, negative after a signal."""
         self._process.join(timeout)
-        assert self.returncode is not None, f"still at work after {timeout} s: {self.said}"
-        return self.returncode
+        assert self._process.exitcode is not None, f"still at work after {timeout} s: {self.said}"
+        return self._process.exitcode
 
 
 def run_command(log: Path, *arguments: str, **options: Any) -> WarmProcess:
@@ -101,7 +97,7 @@ def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any, ra
 
 
 def _live(log: Path, target: Callable[..., object], arguments: tuple[Any, ...], cwd: Path, env: dict[str, str]) -> None:
-    """The body of the process; it ends as a Python program would, without what its parent wants to do at its end."""
+    """Run ``target`` in the new process, which ends as a Python program would, without the exit hooks of its parent."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()

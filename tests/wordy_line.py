@@ -1,4 +1,4 @@
-"""A number line whose states tell the whole path, and whose task may be long: prompts that outgrow a model."""
+"""A number line whose states show the whole path, and whose task may be long: prompts that outgrow a model."""
 
 from __future__ import annotations
 
