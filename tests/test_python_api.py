@@ -15,36 +15,22 @@ from reflectrl.data_gen import read_rows
 OVERRIDES = {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in SMALL)}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> rl.Run:
-    return rl.Run(tmp_path_factory.mktemp("runs") / "line", "number_line/nano", OVERRIDES)
-
-
-def test_each_stage_returns_what_it_has_made_and_does_so_again_when_it_is_done(run: rl.Run) -> None:
+def test_a_run_returns_what_each_stage_made_and_again_when_it_is_done_and_its_agent_acts(tmp_path: Path) -> None:
+    run = rl.Run(tmp_path / "line", "number_line/nano", OVERRIDES)
     for _ in range(2):
         rows = run.gen_data()
         assert {len(read_rows(path)) for path in rows.values()} == {run.recipe.data.samples}
-        players = run.sft()
-        assert [path.is_dir() for path in players.values()] == [True, True]
-        iterations = run.rlft()
-        assert [each.iteration for each in iterations] == [0, 1, 2, 3]
+        assert [path.is_dir() for path in run.sft().values()] == [True, True]
+        assert [each.iteration for each in run.rlft()] == [0, 1, 2, 3]
         scores = run.evaluate()
         assert {row.policy for row in scores} == set(run.recipe.eval.policies)
         assert all(0 <= row.metrics.success <= 1 for row in scores)
     assert "<html" in run.report().read_text(encoding="utf-8")
-
-
-def test_the_agent_of_a_run_acts(run: rl.Run) -> None:
-    run.run()
     env = rl.make_env("number_line")
     env.reset(seed=0)
     for agent in (run.agent(), rl.load_agent(str(run.path), policy="policy-sft")):
         assert agent.act(env.observation).decision.action in env.observation.actions
-
-
-def test_a_folder_is_opened_with_the_recipe_that_it_was_begun_with(run: rl.Run) -> None:
-    run.run()
-    assert rl.Run(run.path).recipe == run.recipe
+    assert rl.Run(run.path).recipe == run.recipe  # a folder is opened with the recipe that it was begun with
     with pytest.raises(InvalidInput, match="seed"):
         rl.Run(run.path, overrides={"seed": 7}).gen_data()
 
@@ -77,9 +63,8 @@ def test_mistakes_are_named_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_every_public_name_is_there_and_no_other() -> None:
+def test_every_public_name_is_there() -> None:
     assert [name for name in rl.__all__ if not hasattr(rl, name)] == []
-    assert not hasattr(rl, "Trainer")
 
 
 def test_the_trainers_arguments_check_themselves_and_keep_the_recipes_defaults(tmp_path: Path) -> None:

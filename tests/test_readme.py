@@ -5,35 +5,43 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MEASURED = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def block_with(words: str) -> str:
+def run(words: str) -> str:
+    """Run the block that holds ``words``, and return it."""
     (block,) = [block for block in BLOCKS if words in block]
+    exec(compile(block, "README.md", "exec"), {})
     return block
 
 
-def run(block: str) -> None:
-    exec(compile(block, "README.md", "exec"), {})
-
-
-def test_the_environment_of_the_readme_passes_check_env_in_forty_lines():
-    block = block_with("check_env(Vault())")
-    assert len([line for line in block.splitlines() if line.strip()]) <= 40
-    run(block)
-
-
-def test_the_sandbox_of_the_readme_shows_what_it_says(monkeypatch, capsys):
+def test_both_python_blocks_run_and_show_what_they_say(monkeypatch, capsys):
+    assert len(BLOCKS) == 2
+    assert len([line for line in run("check_env(Vault())").splitlines() if line.strip()]) <= 40
+    capsys.readouterr()
     monkeypatch.chdir(ROOT)
-    run(block_with("with Sandbox("))
+    block = run("with Sandbox(")
     head, changes = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
     assert head.strip() == "\n".join((ROOT / "recipes/auto_explore/nano.yaml").read_text().splitlines()[:3])
-    assert f"# {changes};" in block_with("with Sandbox(")
+    assert f"# {changes};" in block
     assert not (ROOT / "recipes/auto_explore/notes.md").exists()
+
+
+def test_measured_tables_and_numbers_are_the_benchmarks_own_and_name_their_commit():
+    for mark in ("dangerous_taxi_short", "engine_whole"):
+        shown = README.partition(f"<!-- {mark} -->\n")[2].partition("<!-- end -->")[0].strip()
+        assert shown
+        assert shown in MEASURED
+    for page in (README, MEASURED):
+        made = re.findall(r"^Made on .*$", page, flags=re.MULTILINE)
+        assert made
+        assert [line for line in made if not re.search(r"commit [0-9a-f]{7}", line)] == []
+    table = MEASURED.partition("<!-- alfworld_engine -->")[2]
+    (stock, ours), *_ = re.findall(r"a step of random play \| (\S+) \([^)]*\) \| (\S+) ", table)
+    assert f"{ours} processor milliseconds at the median instead of {stock} " in " ".join(README.split())
 
 
 def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
@@ -41,28 +49,3 @@ def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exis
     assert given[:2] == ["demo", "test"]
     named = {*given, *re.findall(r"`make ([\w-]+)", README)}
     assert named <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-
-
-def test_every_python_block_is_run():
-    assert len(BLOCKS) == 2
-
-
-@pytest.mark.parametrize("mark", ["dangerous_taxi_short", "engine_whole"])
-def test_the_measured_tables_are_the_benchmark_s_own(mark):
-    shown = README.partition(f"<!-- {mark} -->\n")[2].partition("<!-- end -->")[0].strip()
-    assert shown
-    assert shown in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", ["README.md", "benchmarks/README.md"])
-def test_every_measured_table_names_its_commit(page):
-    made = re.findall(r"^Made on .*$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert made
-    assert [line for line in made if not re.search(r"commit [0-9a-f]{7}", line)] == []
-
-
-def test_the_engine_s_speed_is_the_measured_one():
-    table = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").partition("<!-- alfworld_engine -->")[2]
-    (stock, ours), *_ = re.findall(r"a step of random play \| (\S+) \([^)]*\) \| (\S+) ", table)
-    claim = " ".join(README.split())
-    assert f"{ours} processor milliseconds at the median instead of {stock} " in claim
