@@ -13,22 +13,15 @@ from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_games, read_game, read_json
 
 OWN = "alfworld:"
-"""Begins the names of the datasets that need no files of the user's."""
+"""Beginning of the names of datasets that are no folders."""
 PUBLISHED = "published"
 
 
 class Catalogue:
     """Lists the games of a split when they are first asked for; reads a file when its game is first played.
 
-    Args:
-        dataset: ``alfworld:tomato`` or ``alfworld:all`` (games made here), ``alfworld:published`` (those that
-            ALFWORLD_DATA points at), or a folder: ``json_2.1.1``, the one it is in, or one with games in train/,
-            validation/ and test/.
-        count: games to make for the training split; the other two get a quarter of it each.
-        seed: seed of the games to make.
-        families: the task types to play.
-        scenes: the floor plans of games to make; ``None`` gives each split its own.
-
+    The arguments are those of ``AlfWorld``. A folder is ``json_2.1.1``, the one it is in, or one with games in train/,
+    validation/ and test/.
     """
 
     def __init__(
@@ -135,9 +128,7 @@ def open_catalogue(
     return Catalogue(dataset, count, seed, families, scenes)
 
 
-@lru_cache(maxsize=512)
-def _read(path: Path) -> Game:
-    return read_game(path)
+_read = lru_cache(maxsize=512)(read_game)
 
 
 # ---- the published games, for those who have downloaded them: fixed lists by split ----

@@ -75,12 +75,7 @@ class Position:
 class Engine:
     """A player of games. Not for several threads; several engines in one process are independent.
 
-    Args:
-        states: how many different states of a game are remembered, about 100 bytes each, before a reset loads it again.
-
-    Raises:
-        InvalidInput: Fast Downward's library does not fit this machine.
-
+    Once ``states`` different states of a game are remembered, about 100 bytes each, a reset loads it again.
     """
 
     def __init__(self, states: int = 50_000) -> None:
@@ -232,9 +227,9 @@ def _changed(facts: Mapping[str, Rows], effects: Iterable[tuple[str, tuple[str, 
 
 
 def names(ids: Iterable[str]) -> dict[str, str]:
-    """Return what the player reads for each id: ``tomato 2``. ALFWorld numbers the ids of a kind in reverse order.
+    """Return the name of each id, such as ``tomato 2``, as ALFWorld's ``Demangler`` does, down to trailing spaces.
 
-    As ``alfworld.agents.utils.misc.Demangler`` has it, down to the space after a name without a number.
+    It numbers the ids of a kind in reverse order.
     """
     kinds = {id: _kind(id) for id in sorted(set(ids))}
     left = Counter(kind for id, kind in kinds.items() if "_bar_" in id)

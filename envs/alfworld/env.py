@@ -93,7 +93,7 @@ class AlfWorld(NatLangEnv):
         return self._catalogue.tasks(split)
 
     def benchmark(self, split: str, tasks: int) -> str:
-        """ALFWorld's name of the split for its published games; that they are self-generated for all others."""
+        """ALFWorld's name of the split for its published games, and a label for self-generated ones."""
         return self._catalogue.benchmark(split, tasks)
 
     def start(self, task: Task) -> None:

@@ -33,7 +33,7 @@ class Errand:
     command: str
     """Command to play there; empty when being there is all."""
     fact: str
-    """Fact about the state before it, without where the place is."""
+    """Fact about the state before it, without the distance of the place."""
     inside: bool = False
     """True if the place must be open for it."""
 
@@ -49,7 +49,7 @@ class Plan:
 
 
 class State:
-    """One state of a game, indexed by what a plan asks for."""
+    """One state of a game, indexed for the questions of a plan."""
 
     def __init__(
         self,
@@ -78,20 +78,12 @@ class State:
         self.toggled = column("istoggled")
         self.holds = set(pairs("cancontain"))
         self.pickable = column("pickupable")
-        self._facts = facts
+        self.facts = facts
 
     def of(self, kind: str, among: Iterable[str]) -> list[str]:
         """Those of a kind, in the order of their numbers."""
         wanted = f"{kind.lower()}type"
         return sorted((id for id in among if self.kind.get(id) == wanted), key=self.number)
-
-    def true(self, predicate: str, id: str) -> bool:
-        """Return whether ``predicate`` holds for this entity."""
-        return (id,) in self._facts.get(predicate, ())
-
-    def takes(self, place: str, thing: str) -> bool:
-        """Return whether the thing may be put there."""
-        return (self.kind[place], self.kind[thing]) in self.holds
 
     def unlike(self, places: Iterable[str], special: set[str]) -> list[str]:
         """One of each sort of places that a plan cannot tell apart, and all that are special to it."""
@@ -136,13 +128,8 @@ def best_plan(
 ) -> Plan | None:
     """A shortest plan from a position; ``None`` where the game is won, or cannot be.
 
-    Args:
-        game: the game with its goal.
-        names: names of the things, by id.
-        position: where to start.
-        seen: names of the things that may be planned with; ``None`` is all that there are. With one thing of two, the
-            plan is to bring that one; with no lamp, to have the thing in hand, and then there is none.
-
+    Only things whose names were ``seen`` are planned with; ``None`` is all that there are. With one thing of two, the
+    plan is to bring that one; with no lamp, to have the thing in hand, and then there is none.
     """
     if position.reply.won:
         return None
@@ -181,7 +168,8 @@ def _in_hand(game: Game, state: State, one: str, special: set[str]) -> Iterator[
         yield (_take(state, one),)
         return
     held = state.held
-    for place in state.unlike((place for place in state.location if state.takes(place, held)), special):
+    room = (place for place in state.location if (state.kind[place], state.kind[held]) in state.holds)
+    for place in state.unlike(room, special):
         away = Errand(
             place,
             game.put(state.names[held], state.names[place]),
@@ -197,7 +185,7 @@ def _services(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]
     washing: list[tuple[Errand, ...]] = [()]
     if game.family in _SERVICES:
         verb, furniture, predicate, result = _SERVICES[game.family]
-        if not state.true(predicate, one):
+        if (one,) not in state.facts.get(predicate, ()):
             fact = f"{name} is in hand but not {result}; there is "
             places = [(place, state.names[place]) for place in state.of(furniture, state.location)]
             washing = [(Errand(place, f"{verb} {name} with {tool}", fact + tool),) for place, tool in places]

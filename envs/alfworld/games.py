@@ -67,7 +67,7 @@ def make_game(
 
     Args:
         family: one of ``FAMILIES``.
-        seed: seed of everything that is drawn: what is not given, what lies where, the start, the wording of the goal.
+        seed: seed of everything that is drawn, including the arguments below that are absent.
         object: the kind of thing that the goal is about.
         receptacle: the kind of furniture that gets it, or the lamp of ``look_at_obj_in_light``.
         scene: number of the floor plan.

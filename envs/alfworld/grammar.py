@@ -1,4 +1,4 @@
-"""``Grammar``: what a game says, from the text grammar inside its file.
+"""``Grammar``: the texts of a game, from the text grammar inside its file.
 
 TextWorld's own parsers read the grammar; a small deriver writes the sentences. TextWorld's deriver writes the same ones
 (the tests compare them), but copies all names at every symbol, parses every condition again, and hands expressions of
@@ -46,15 +46,7 @@ class Sentences:
 
 
 class Grammar:
-    """The rules of one grammar text; see TextWorld's ``ContextSensitiveGrammar`` for the language.
-
-    Args:
-        text: text of a grammar file, ``alfred.twl2`` with the goal filled in.
-
-    Raises:
-        InvalidInput: TextWorld's parser refuses the text.
-
-    """
+    """The rules of a grammar file such as ``alfred.twl2``; TextWorld's ``ContextSensitiveGrammar`` has the language."""
 
     def __init__(self, text: str) -> None:
         try:

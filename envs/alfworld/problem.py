@@ -53,14 +53,7 @@ def goals_in(family: str, scene: Scene) -> tuple[tuple[str, str], ...]:
 def write_problem(family: str, scene: Scene, thing: str, target: str, rng: random.Random, name: str) -> str:
     """The problem's text. It is solvable: the agent can go everywhere and no door is locked.
 
-    Args:
-        family: family of the task.
-        scene: where it is set.
-        thing: the kind that the goal is about; none of it lies on ``target`` at the start.
-        target: the kind of furniture that gets it, or the lamp.
-        rng: draws what lies where, and the start.
-        name: name of the problem, one word.
-
+    No ``thing`` lies on ``target``, its furniture or the lamp, at the start; ``rng`` draws the start and all places.
     """
     things = _things(family, scene, thing, target, rng)
     taken = {receptacle.location for receptacle in scene.receptacles}

@@ -68,7 +68,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Moment:
-    """A state, and what the player knows there; what follows from it is worked out once."""
+    """A state with the player's knowledge of it; conclusions from them are drawn once."""
 
     game: Game
     names: Mapping[str, str]
@@ -94,14 +94,7 @@ class Moment:
 
 
 def reflect(now: Moment, command: str | None = None, before: Moment | None = None) -> str:
-    """Judge the last command and describe the state: ``Good. tomato 1 is in fridge 1, which is here.``.
-
-    Args:
-        now: where the episode stands.
-        command: the last command played.
-        before: where it was played.
-
-    """
+    """Judge the command that led from ``before``, and describe the state: ``Good. tomato 1 is on shelf 1.``."""
     if command is None or before is None:
         return now.outlook.standing
     if is_mistake(now, command, before):
@@ -115,7 +108,7 @@ def is_mistake(now: Moment, command: str, before: Moment) -> bool:
 
 
 def fault(command: str, seen: Seen) -> str:
-    """Why a command that brought the goal no nearer was a mistake, as a fact about what it did."""
+    """The fact that makes a command a mistake, where it brought the goal no nearer."""
     if command.split()[0] in NOISE:
         return "that changed nothing"
     if took := _THING.fullmatch(command):

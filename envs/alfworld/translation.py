@@ -65,15 +65,18 @@ def translate(domain: str, problem: str) -> Translation:
 @lru_cache(maxsize=MAX_TRANSLATIONS)
 def packed_translation(domain: str, problem: str) -> bytes:
     """Return a translation as its file holds it; it is made where there is no file, or a damaged one."""
-    path = _folder() / f"{hashlib.sha256(json.dumps([domain, problem]).encode()).hexdigest()}.json.z"
+    # a folder for each version of the translator and of this format
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "reflectrl" / "alfworld" / f"{version('fast-downward-textworld')}-1"
+    path = folder / f"{hashlib.sha256(json.dumps([domain, problem]).encode()).hexdigest()}.json.z"
     with contextlib.suppress(OSError, zlib.error, msgspec.MsgspecError, ValueError):
         kept = path.read_bytes()
         _unpacked(kept)
         return kept
     made = zlib.compress(msgspec.json.encode(_translated(domain, problem), order="deterministic"))
     with contextlib.suppress(OSError):  # a full disk or a read-only home costs time, nothing else
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(made)
         Path(file.name).replace(path)  # in one move: other processes may write the same one
     return made
@@ -110,12 +113,6 @@ def _translated(domain: str, problem: str) -> Translation:
         raise InvalidInput(f"a game's problem speaks of {unknown[0]!r}, which is not among its objects; leave it out.")
     parameters = {action.name: tuple(each.name.strip("?") for each in action.parameters) for action in task.actions}
     return Translation(sas, kinds, facts, parameters)
-
-
-def _folder() -> Path:
-    """One a version of the translator and of this module's format."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "reflectrl" / "alfworld" / f"{version('fast-downward-textworld')}-1"
 
 
 @contextlib.contextmanager

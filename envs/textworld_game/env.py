@@ -117,14 +117,14 @@ class TextWorldGame(NatLangEnv):
     def act(self, action: str) -> Outcome:
         """Send the command to the engine."""
         with _engine_at_work(self._folder / self.task.id):
-            before = self._left
+            before = self._state.get("policy_commands")
             self._state, score, ended = self._engine.step(action)
         gained = (score or 0) - self._score
         self._score += gained
         self._last = _tidy(self._state["feedback"])
         won = bool(self._state["won"])
-        after = self._left
-        no_shorter = None if before is None or after is None else after >= before
+        after = self._state.get("policy_commands")
+        no_shorter = len(after) >= len(before) if before and after else None
         self._mistaken = not won if ended else no_shorter
         return Outcome(gained / self._highest, ended=bool(ended), success=won)
 
@@ -136,12 +136,6 @@ class TextWorldGame(NatLangEnv):
     def mistaken(self) -> bool | None:
         """True if the last command made the game's own way to win no shorter, or lost the game."""
         return self._mistaken
-
-    @property
-    def _left(self) -> int | None:
-        """Commands of the game's own way to win; ``None`` if it knows none."""
-        policy = self._state.get("policy_commands")
-        return len(policy) if policy else None
 
     def close(self) -> None:
         """Stop the engine."""

@@ -33,7 +33,8 @@ class Scrubber:
             places |= {str(home.resolve()): "~", str(home): "~"}
         # of nested folders, the longer path first
         self._places = sorted(places.items(), key=lambda pair: -len(pair[0]))
-        self._secrets = [value for name, value in os.environ.items() if _SECRET.search(name)]
+        variables = [value for name, value in os.environ.items() if _SECRET.search(name)]
+        self._secrets = [value for value in variables if len(value) >= _MIN_SECRET_CHARS]
 
     def text(self, text: str) -> str:
         """Return ``text`` without run folder, home folder, credentials in addresses and secrets of this process."""
@@ -41,8 +42,7 @@ class Scrubber:
         for place, name in self._places:
             text = name.join(re.split(re.escape(place) + r"(?![\w-])", text))
         for secret in self._secrets:
-            if len(secret) >= _MIN_SECRET_CHARS:
-                text = text.replace(secret, "[secret]")
+            text = text.replace(secret, "[secret]")
         return text
 
     def value(self, value: Any) -> Any:

@@ -47,17 +47,13 @@ def _wrong(name: str) -> str | None:
         return "it is a keyword or built-in name of Python"
     if name in env_names():
         return "an environment of that name exists already (reflectrl check-env --list)"
-    if _is_installed(name):
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin is not None:  # one without an origin is a folder of the working directory
         return "a module of that name is installed already, and one would hide the other"
     cls = class_name(name)
     if keyword.iskeyword(cls) or cls in dir(builtins) or cls in reflectrl.__all__:
         return f"its class would be called {cls}, which has another meaning"
     return None
-
-
-def _is_installed(name: str) -> bool:
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None  # one without an origin is a folder of the working directory
 
 
 def _nearest(name: str) -> list[str]:

@@ -6,7 +6,7 @@ import copy
 from functools import partial
 
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, env_names, make_env
 from reflectrl.core.errors import EnvFailed
@@ -59,21 +59,6 @@ def test_processes_show_what_one_process_shows_and_a_copy_plays_on(name):
     finally:
         with_processes.close()
         without.close()
-
-
-def test_the_last_text_of_an_episode_is_kept_where_the_next_one_begins_in_the_same_step():
-    envs = AsyncVectorEnv([partial(make_env, "number_line", size=4)], autoreset_mode=AutoresetMode.SAME_STEP)
-    try:
-        _, info = envs.reset(seed=0)
-        ended = False
-        while not ended:
-            texts, _, terminated, truncated, info = envs.step((info["actions"][0][0],))
-            ended = terminated[0] or truncated[0]
-        assert texts[0].startswith("Number ")
-        assert info["final_obs"][0].startswith("Number ")
-        assert info["final_obs"][0] != texts[0]
-    finally:
-        envs.close()
 
 
 class Speaker(NatLangEnv):

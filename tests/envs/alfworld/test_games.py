@@ -105,14 +105,10 @@ def test_a_list_of_games_depends_on_its_arguments_only():
     assert done.stdout.strip() == hashlib.sha256(repr(games).encode()).hexdigest()
 
 
-@pytest.mark.parametrize(("installed", "fact"), [(False, "alfworld"), (True, r"data/alfred\.pddl")])
-def test_without_the_right_package_one_sentence_says_what_to_install(installed, fact, tmp_path, monkeypatch):
-    if installed:
-        (tmp_path / "alfworld").mkdir()
-        (tmp_path / "alfworld" / "__init__.py").touch()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "alfworld", raising=False)
-    with pytest.raises(InvalidInput, match=rf"{fact}.*pip install 'reflectrl\[alfworld\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install 'reflectrl\[alfworld\]'"):
         package_file("data", "alfred.pddl")
 
 

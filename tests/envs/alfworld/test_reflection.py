@@ -1,4 +1,4 @@
-"""What is said of a command and of where things stand, in three small houses that the real engine plays.
+"""Judgements of commands and descriptions of states, in three small houses that the real engine plays.
 
 TOMATO: tomato 1 is on countertop 1, tomato 2 on garbagecan 1. LIGHT: laptop 1 is on bed 1, laptop 2 on bed 2, the lamp
 on desk 1. TWO: pencil 2 is in drawer 1, pencils 1 and 3 are on sidetable 1, and they belong on shelf 1.
@@ -62,9 +62,7 @@ SEARCH = {
         "Good. fork 3 is in hand but not wanted now; there is room on countertop 1, which is here."
     ),
     ("go to countertop 1",): "Good. tomato 1 is on countertop 1, which is here.",
-    ("go to countertop 2",): f"Good. {LEFT}",
     ("go to fridge 1",): "Good. No tomato seen yet; fridge 1 is here and closed.",
-    ("go to fridge 1", "open fridge 1"): f"Good. {OPENED}",
     ("go to fridge 1", "open fridge 1", "close fridge 1"): f"Mistake: fridge 1 was looked at before. {OPENED}",
     ("go to toaster 1",): f"Mistake: toaster 1 is of no use now. {LEFT}",
     ("go to cabinet 1", "open cabinet 1"): f"Mistake: cabinet 1 is of no use now. {LEFT}",
@@ -78,7 +76,6 @@ OVEN = (*FETCH, "go to microwave 1")
 BRING = {
     FETCH: f"Good. {AWAY}",
     OVEN: f"Good. {HERE} and closed.",
-    (*OVEN, "open microwave 1"): f"Good. {HERE}.",
     (*OVEN, "heat tomato 2 with microwave 1"): f"Mistake: nobody asked for that. {HERE} and closed.",
     (*FETCH, "go to countertop 2", "move tomato 2 to countertop 2"): (
         "Mistake: tomato 2 does not belong in countertop 2 now. tomato 2 is on countertop 2, which is here."
@@ -96,9 +93,7 @@ PAIR = {
     (*FIRST, "take pencil 2 from shelf 1"): (
         "Mistake: pencil 2 is not wanted now. pencil 2 is in hand and belongs on shelf 1, which is here."
     ),
-    (*FIRST, "go to desk 1"): "Good. No other pencil seen yet; places left: garbagecan 1, sidetable 1.",
     (*FIRST, "go to drawer 1"): f"Mistake: drawer 1 was looked at before. {OTHER}",
-    BACK[:6]: "Good. pencil 1 is on sidetable 1, which is here.",
     (*FIRST[:3], "go to sidetable 1"): "Good. pencil 2 is in hand and belongs on shelf 1, which is elsewhere.",
     BACK: "Good. Everything is as it should be.",
 }
@@ -127,10 +122,6 @@ def test_reflections_by_hand(game, commands, sentence, moments):
     assert reflect(now, commands[-1] if commands else None, before) == sentence
 
 
-def test_the_older_dialect_is_understood():
-    assert fault("put tomato 1 in/on sinkbasin 1", Seen()) == "tomato 1 does not belong in sinkbasin 1 now"
-
-
 # ---- no privileged facts ---------------------------------------------------------------------------------------------
 
 
@@ -156,6 +147,10 @@ def test_a_reflection_names_no_command_and_nothing_that_no_text_has_shown(family
             assert set(NAME.findall(reflection)) <= shown
             assert [action for action in info["actions"] if re.search(rf"\b{action}\b", reflection)] == []
     assert judged == {"Good.", "Mistake:"}
+
+
+def test_the_older_dialect_is_understood():
+    assert fault("put tomato 1 in/on sinkbasin 1", Seen()) == "tomato 1 does not belong in sinkbasin 1 now"
 
 
 def test_where_unseen_things_are_changes_neither_reflections_nor_the_experts_commands(moments):
