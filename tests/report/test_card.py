@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -56,25 +57,10 @@ def metadata(text: str) -> dict[str, Any]:
     return yaml.safe_load(head)
 
 
-class Shown(HTMLParser):
-    """Tags and texts of the page that a card becomes."""
-
-    def __init__(self, card: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.texts: list[str] = []
-        body = card.split("---\n", 2)[2]
-        self.feed(MarkdownIt("commonmark").enable("table").enable("strikethrough").render(body))
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
+def shown(text: str) -> tuple[list[str], str]:
+    """Return the tags, and the text, of the page that a card becomes."""
+    page = MarkdownIt("commonmark").enable("table").enable("strikethrough").render(text.split("---\n", 2)[2])
+    return re.findall(r"<(\w+)", page), unescape(re.sub("<[^>]*>", "", page))
 
 
 def test_a_card_has_the_metadata_of_the_hub_every_section_and_the_intervals():
@@ -90,10 +76,9 @@ def test_a_card_has_the_metadata_of_the_hub_every_section_and_the_intervals():
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert titles[:5] == ["What it is", "How to use it", "Evaluation", "Training data", "Recipe"]
     assert titles[5:] == ["Curriculum", "Limits", "Citation"]
-    shown = Shown(text)
-    assert "50% [35, 65]" in shown.texts
-    assert "Played on 40 tasks of the split test" in shown.text
-    assert "2402.12621" in shown.text
+    _, body = shown(text)
+    for fact in ("50% [35, 65]", "Played on 40 tasks of the split test", "2402.12621"):
+        assert fact in body
     assert "| main | unchanged | 20 | 7 |" in text.split("## Curriculum")[1]
 
 
@@ -115,7 +100,7 @@ def test_a_card_says_what_is_not_known_or_not_done():
 
 
 def test_hostile_texts_are_shown_and_do_nothing():
-    plain = Shown(model_card(card("description=fine", rows=(row(benchmark="fine"),), notes=["fine"])))
+    plain, _ = shown(model_card(card("description=fine", rows=(row(benchmark="fine"),), notes=["fine"])))
     given = card(rows=(row(benchmark=HOSTILE, split=HOSTILE, reflections=HOSTILE),))
     stages = [replace(given.recipe.rlft.stages[0], name=HOSTILE, env={HOSTILE: HOSTILE})]
     recipe = given.recipe.model_copy(
@@ -128,9 +113,9 @@ def test_hostile_texts_are_shown_and_do_nothing():
     )
     agent = AgentFile(HOSTILE, {HOSTILE: HOSTILE}, PromptFormat(), 2)
     text = model_card(Card(given.run, recipe, agent, "policy", False, None, [HOSTILE]))
-    shown = Shown(text)
-    assert shown.tags == plain.tags
-    assert shown.text.count("<script>alert(1)</script> ![x](https://evil.example/x.png)") >= 8
+    tags, body = shown(text)
+    assert tags == plain
+    assert body.count("<script>alert(1)</script> ![x](https://evil.example/x.png)") >= 8
     assert "\x1b" not in text
     assert metadata(text)["tags"][-1].startswith("<script>")
 

@@ -26,21 +26,16 @@ def only_step(played):
     return found["texts"], [found["texts"][text] for text in found["menus"][step[1]]], step
 
 
-def test_a_step_has_what_was_seen_said_possible_done_and_earned():
-    texts, menu, step = only_step(episode(success=False, text="\n  Room 7.", reflection="Turn."))
-    seen, _, said, chosen, reward, illegal, value, advantage, hidden, rest, odds = step
-    assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
-    assert (chosen, reward, illegal, value, advantage) == (1, -0.5, 1, 0.0, None)
-    assert (hidden, rest, odds) == (0, 0, [2500, 7500])
-
-
-def test_an_episode_has_its_task_its_end_its_seed_and_perhaps_no_step():
-    won, late = episode("a"), episode("b", success=False)
+def test_an_episode_has_its_task_end_and_seed_and_a_step_what_was_seen_said_possible_done_and_earned():
+    won, late = episode("a"), episode("b", success=False, text="\n  Room 7.", reflection="Turn.")
     lost = replace(late, terminated=True, truncated=False, seed=7)
     found = packed(won, lost, late)
     assert tasks(found) == ["a", "b", "b"]
     assert [each[2:5] for each in found["episodes"]] == [[0, 0, None], [1, 7, None], [2, 0, None]]
     assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
+    texts, menu, (seen, _, said, *numbers) = only_step(late)
+    assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
+    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500]]
 
 
 def test_what_is_the_same_is_said_once():

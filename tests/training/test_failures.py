@@ -80,24 +80,6 @@ def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_n
 # ---- sft -------------------------------------------------------------------------------------------------------------
 
 
-def train(lm, folder, **settings):
-    steps = {"steps": 8, "batch_size": 4, "micro_batch_size": 2, "max_grad_norm": 1.0, "learning_rate": 0.01}
-    return train_sft(
-        lm,
-        ROWS,
-        player="both",
-        section=SFTPlayerSection(**{**steps, **settings}),
-        labels=LABELS,
-        max_length=MAX_LENGTH,
-        max_new_tokens=8,
-        drop_long_rows=False,
-        output_dir=folder / "checkpoints",
-        seed=3,
-        save_every=1,
-        failures=folder / "failures",
-    )
-
-
 def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
     section = save_tiny("gpt2", tmp_path / "base")
     weights = load_file(tmp_path / "base" / "model.safetensors")
@@ -106,20 +88,22 @@ def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
     lm = new_model(section, labels=LABELS, seed=0)
     before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
     with pytest.raises(WorkFailed, match="nan .* step 1 of sft both"):
-        train(lm, tmp_path)
+        train_sft(
+            lm,
+            ROWS,
+            player="both",
+            section=SFTPlayerSection(steps=8, batch_size=4, micro_batch_size=2),
+            labels=LABELS,
+            max_length=MAX_LENGTH,
+            max_new_tokens=8,
+            drop_long_rows=False,
+            output_dir=tmp_path / "checkpoints",
+            seed=3,
+            failures=tmp_path / "failures",
+        )
     after = lm.model.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items() if "c_fc.bias" not in name)
     rows = lines(tmp_path / "failures" / "sft-both-step-00001.jsonl")
     assert len(rows) == 4  # of both micro-batches
     assert {row["completion"] for row in rows} == {" Mistake.<|eos|>", "2"}
     assert {row["prompt"] for row in rows} == {row.prompt.text for row in ROWS}
-
-
-def test_a_learning_rate_that_explodes_leaves_the_last_good_checkpoint(tmp_path):
-    lm = new_model(save_tiny("gpt2", tmp_path / "base"), labels=LABELS, seed=0)
-    with pytest.raises(WorkFailed, match=r"step \d of sft both"):
-        train(lm, tmp_path, learning_rate=1e30, warmup=0.0)
-    (folder,) = (tmp_path / "checkpoints").iterdir()
-    kept = load_file(last_checkpoint(folder) / "model.safetensors")
-    assert all(torch.isfinite(weight).all() for weight in kept.values())
-    assert all(torch.equal(weight, lm.model.state_dict()[name]) for name, weight in kept.items())

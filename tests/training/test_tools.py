@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import get_json_schema
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed, register_env
+from reflectrl.core import InvalidInput, Outcome, WorkFailed, register_env
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.training.tools import ToolEnv, environment_factory, task_rows
 
@@ -46,19 +47,14 @@ def test_an_episode_is_played_by_calling_a_tool_until_it_ends_and_then_another()
     assert game.get_reward() == game.episode_return == pytest.approx(0.95)
     game.reset(task="3-to-5")
     assert (game.success, game.get_reward()) == (False, 0.0)
+    won = line("4-to-5", reward="success")
+    assert [won.get_reward(), won.act(UP)[-4:], won.get_reward()] == [0.0, "won.", 1.0]
     lost = line("0-to-3", size=4)  # one conversation is independent of another
     assert [lost.act(action) for action in (UP, DOWN, UP, DOWN)][-1] == (
         "Number 0, target 3.\nThe game is over: not won."
     )
     assert not lost.success
     assert game.act(UP).startswith("Number 4")
-
-
-def test_the_reward_may_be_the_success():
-    game = line("4-to-5", reward="success")
-    assert game.get_reward() == 0.0
-    game.act(UP)
-    assert game.get_reward() == 1.0
 
 
 @pytest.mark.parametrize("said", ["ADD ONE!", "", "x" * 100_000, ["add one"], None])
@@ -80,36 +76,21 @@ def test_the_model_is_shown_one_tool_and_rewards_are_logged_under_the_environmen
     assert type(line()).__name__ == "NumberLine"
 
 
-class Breaks(NatLangEnv):
+class Breaks(NumberLine):
     """Raises at the first action."""
-
-    name = "breaks"
-
-    def __init__(self) -> None:
-        super().__init__(horizon=3)
-
-    def tasks(self, split: str) -> list[Task]:
-        return [Task(split)]
-
-    def start(self, task: Task) -> None:
-        pass
-
-    def observe(self) -> Observation:
-        return Observation("fine so far", ("go on",))
 
     def act(self, action: str) -> Outcome:
         raise ZeroDivisionError(f"{action} divided by nothing")
 
 
-def test_an_environment_that_breaks_stops_training_though_the_loop_of_trl_goes_on():
+def test_an_environment_that_breaks_stops_training_though_the_loop_of_trl_continues():
     register_env("breaks", Breaks)
     game = environment_factory("breaks")()
-    game.reset(task="train")
-    with pytest.raises(WorkFailed, match="divided by nothing"):
-        game.act("go on")
-    with pytest.raises(WorkFailed, match="divided by nothing"):
-        game.get_reward()
-    game.reset(task="train")
+    game.reset(task="3-to-5")
+    for use in (lambda: game.act(UP), game.get_reward):
+        with pytest.raises(WorkFailed, match="divided by nothing"):
+            use()
+    game.reset(task="3-to-5")
     assert game.get_reward() == 0.0
 
 
