@@ -11,10 +11,9 @@ from string import Template
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output, write_text
-from reflectrl.report.costs import total_dollars
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, shortened, table
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import Run, read_runs, total_dollars
 from reflectrl.report.series import running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows

@@ -15,9 +15,10 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import METRICS, RESULTS, THROUGHPUT
+from reflectrl.core.layout import CALLS, METRICS, RESULTS, STAGES, THROUGHPUT
 from reflectrl.core.version import version_errors
-from reflectrl.report.costs import Calls, StageTime, number, part, read_calls, stage_times
+from reflectrl.endpoint.account import Price
+from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
@@ -26,6 +27,40 @@ T = TypeVar("T", Iteration, Throughput)
 
 MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
+_SECTIONS = {
+    "writer": ("dataset",),
+    "teacher": ("data",),
+    "reflector": ("players", "reflector"),
+    "policy": ("players", "policy"),
+}
+"""Sections of the recipe with the endpoint of each role."""
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Times of a stage in ``stages.json``."""
+
+    name: str
+    done: bool
+    wall_seconds: float
+    """Wall seconds of its last start; 0 before its end."""
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Replies to one role."""
+
+    role: str
+    model: str
+    """Empty where the recipe does not say."""
+    replies: int
+    rejected: int
+    """Calls that were set aside without a usable reply."""
+    prompt_tokens: int
+    completion_tokens: int
+    dollars: float | None
+    """``None`` without a price in the recipe."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +124,7 @@ def _read_run(path: Path, name: str) -> Run:
         artefacts.verify(file) if (path / file).is_file() else None for file in (RESULTS, METRICS, THROUGHPUT)
     )
     values = _values(recipe)
-    rlft = part(values, "rlft")
+    rlft = _part(values, "rlft")
     return Run(
         name,
         path,
@@ -97,11 +132,11 @@ def _read_run(path: Path, name: str) -> Run:
         tuple(read_results(results)) if results else (),
         _read_iterations(metrics, Iteration) if metrics else (),
         _read_iterations(throughput, Throughput) if throughput else (),
-        episodes=int(number(rlft, "episodes")),
-        gamma=number(rlft, "gamma", RLFTSettings.gamma),
-        reflector=str(part(values, "players", "reflector").get("player", Run.reflector)),
-        times=stage_times(ledger),
-        calls=read_calls(path, values),
+        episodes=int(_number(rlft, "episodes")),
+        gamma=_number(rlft, "gamma", RLFTSettings.gamma),
+        reflector=str(_part(values, "players", "reflector").get("player", Run.reflector)),
+        times=_stage_times(ledger),
+        calls=tuple(_calls(each.parent, values) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
     )
 
 
@@ -131,3 +166,65 @@ def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
         unknown: dict[str, Any] = {name: math.nan for name in missing if isinstance(getattr(record, name), float)}
         records.append(replace(record, **unknown))
     return tuple(records)
+
+
+def _stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
+    return tuple(
+        StageTime(name, entry.get("done") is True, _number(entry, "wall_seconds"), _number(entry, "cpu_seconds"))
+        for name in STAGES
+        if isinstance(entry := ledger.get(name), dict)
+    )
+
+
+def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
+    # a Journal would repair the files that it reads; a report changes nothing
+    replies = read_replies(folder)
+    paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others revoke a reply
+    endpoint = _endpoint(recipe, folder.name)
+    price = _price(_part(endpoint, "price"))
+    rejected = folder / REJECTED
+    return Calls(
+        role=folder.name,
+        model=endpoint["model"] if isinstance(endpoint.get("model"), str) else "",
+        replies=len(paid),
+        rejected=sum(1 for _ in read_jsonl(rejected)) if rejected.is_file() else 0,
+        prompt_tokens=sum(reply.tokens.prompt for reply in paid),
+        completion_tokens=sum(reply.tokens.completion for reply in paid),
+        dollars=None if price is None else sum(reply.tokens.cost(price, batch=reply.batch) for reply in paid),
+    )
+
+
+def _endpoint(recipe: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    kind, _, name = role.partition("-")
+    if kind != "eval":
+        return _part(recipe, *_SECTIONS.get(kind, ()), "endpoint")
+    listed = _part(recipe, "eval").get("reflectors")
+    named = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
+    return _part(next((each for each in named if each.get("name") == name), {}), "endpoint")
+
+
+def _price(section: Mapping[str, Any]) -> Price | None:
+    if not isinstance(section.get("prompt"), int | float):
+        return None
+    cached = _number(section, "cached") if section.get("cached") is not None else None
+    return Price(_number(section, "prompt"), _number(section, "completion"), cached)
+
+
+def _part(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """Return the mapping at ``names``, one inside the other; empty where there is none."""
+    for name in names:
+        found = values.get(name)
+        values = found if isinstance(found, dict) else {}
+    return values
+
+
+def _number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
+    """Return the number called ``name``, within reason; ``default`` where there is none."""
+    found = values.get(name)
+    return float(found) if isinstance(found, int | float) and abs(found) < 1e12 else default
+
+
+def total_dollars(calls: Sequence[Calls]) -> float | None:
+    """Return the dollars of all roles; ``None`` where the price of one is not known."""
+    known = [each.dollars for each in calls if each.dollars is not None]
+    return sum(known) if len(known) == len(calls) else None
