@@ -1,8 +1,14 @@
 """Protocols of players and policies, and the players that need no local model."""
 
 from reflectrl.players.base import Player, Policy, ReadsHints, Seat, reflecting
-from reflectrl.players.expert import ExpertPolicy, ExpertReflector
-from reflectrl.players.scripted import GivenActions, RandomPolicy, ScriptedReflector, ShuffledReflector
+from reflectrl.players.scripted import (
+    ExpertPolicy,
+    ExpertReflector,
+    GivenActions,
+    RandomPolicy,
+    ScriptedReflector,
+    ShuffledReflector,
+)
 
 __all__ = [
     "ExpertPolicy",

@@ -1,4 +1,4 @@
-"""Prefix trees have the states and gradients of sequences alone, and their division costs least."""
+"""Prefix trees hold each beginning once, and their division costs least."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ import random
 
 import pytest
 import torch
-from tiny import LABELS, language_model, shaken, tokenizer
+from tiny import language_model
 
-from reflectrl.config.schema import LoraSection
-from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.sequences import attention_break_even_tokens, make_tree, packed, read, split
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.encode import PromptBatch, action_distribution
-from reflectrl.models.tokenizer import label_ids
 
 CPU = torch.device("cpu")
 BRANCHES = [(1, 2), (1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 5), (1, 6), (7,)]
@@ -147,55 +142,3 @@ def test_a_tree_has_at_most_512_different_sequences(count, trees):
     (part,) = split([*rows, rows[0]], tokens=10**9, square=1e9)
     assert len(part) == trees
     assert max(len({rows[index % count] for index in tree}) for tree in part) <= 512
-
-
-# ---- the same states and gradients -----------------------------------------------------------------------------------
-
-ROWS = [tuple(row) for row in (*walks(4, 7), *walks(5, 3), *walks(4, 2))]
-MENUS = [2 + index % 4 for index in range(len(ROWS))]
-
-
-def update(model, parts):
-    """Log-probabilities and values of all rows, the gradients of a loss, and how many passes had branches."""
-    model.zero_grad()
-    found = torch.zeros(2, len(ROWS))
-    trees = 0
-    for part in parts:
-        order = [index for tree in part for index in tree]
-        inputs = read(ROWS, part, CPU, torch.float32)
-        trees += "attention_mask" in inputs.extra
-        menu = torch.tensor([MENUS[index] for index in order])
-        batch = PromptBatch(inputs, menu, torch.tensor(label_ids(tokenizer(), LABELS)[: max(menu)]))
-        distribution, values = action_distribution(model, batch)
-        logprobs = distribution.log_prob(torch.tensor([index % 2 for index in order]))
-        weights = torch.tensor([(-1.0) ** index * (1 + index / 20) / len(ROWS) for index in order])
-        losses = weights * (logprobs + 0.1 * distribution.entropy()) + (values - 0.5).square() / len(ROWS)
-        losses.sum().backward()
-        found[:, order] = torch.stack([logprobs, values]).detach()
-    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-    return found, gradients, trees
-
-
-@pytest.mark.parametrize(
-    ("architecture", "adapters", "kernel"),
-    [("gpt2", False, "sdpa"), ("gpt2", True, "eager"), ("llama", True, "sdpa"), ("qwen2", False, "eager")],
-)
-def test_trees_have_the_states_and_gradients_of_sequences_alone(architecture, adapters, kernel):
-    base = language_model(architecture)
-    base.set_attn_implementation(kernel)
-    model = add_lora(base, LoraSection(r=4), []) if adapters else base
-    add_choice_head(base, value_head=True)
-    shaken(model, "lora_B", "value_head.weight", spread=0.2).eval()
-    expected, gradients, _ = update(model, [[[index]] for index in range(len(ROWS))])
-    assert expected.std(dim=1).min() > 0.05
-    for tokens, passes in ((10_000, 1), (60, 2)):
-        parts = list(split(ROWS, tokens=tokens, square=attention_break_even_tokens(base)))
-        found, others, trees = update(model, parts)
-        assert len(parts) >= passes
-        assert trees >= passes
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-        assert others.keys() == gradients.keys()
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(others[name], gradient, rtol=1e-5, atol=1e-5, msg=name)
-    assert any("lora_A" in name for name in gradients) == adapters
-    assert any("value_head" in name for name in gradients)

@@ -40,14 +40,11 @@ def test_a_reflection_is_asked_in_view_of_what_the_players_see_and_then_a_choice
     assert chat[3]["content"].startswith("0. go east\n1. go west\n")
 
 
-def test_a_spoiler_comes_with_the_order_to_keep_it() -> None:
+def test_a_spoiler_and_a_mistake_are_named_only_where_there_are_some() -> None:
     plain, spoiled = PROMPTS.reflect(seen()), PROMPTS.reflect(seen(), spoiler="The key is in the vase.")
     assert "note" not in said(plain, "system")
     assert "never quote the note" in said(spoiled, "system")
     assert "Private note: The key is in the vase." in said(spoiled, "user")
-
-
-def test_only_a_known_mistake_is_called_one() -> None:
     asked = {known: said(PROMPTS.reflect(seen("go west"), mistaken=known), "user") for known in (True, None, False)}
     assert "was a mistake" in asked[True]
     assert "may have been a mistake" in asked[None]
