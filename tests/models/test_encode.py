@@ -109,18 +109,3 @@ def test_a_prompt_loses_its_oldest_history_only_as_far_as_the_limit_and_the_rese
         assert kept == prompt.text.replace("Past: first\n", "")
     reserve = len(full) - len(encoder().tokens(bare(prompt)))
     assert tokenizer().decode(encoder(len(full)).tokens(prompt, reserve=reserve)) == bare(prompt).text
-
-
-def test_a_prompt_is_tokenized_once_until_newer_ones_push_it_out():
-    texts = []
-
-    def counting(text, **options):
-        texts.append(text)
-        return tokenizer()(text, **options)
-
-    small = PromptEncoder(counting, (), 128, cache_size=2)
-    texts.clear()
-    one, two, three = (reflector_prompt(number) for number in (1, 2, 3))
-    for prompt in (one, one, two, three, one):
-        assert small.tokens(prompt) == tokens_of(prompt.text)
-    assert texts == [prompt.text for prompt in (one, two, three, one)]

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from records import shown
-from tiny import LABELS, LAYOUT, draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
+from tiny import LABELS, draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
 
 from reflectrl.engine.head import add_choice_head
-from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.players import ExpertReflector, reflecting
-from reflectrl.rollout import Episode, rollout
 
 LARGEST_DRAW = 1 - 2**-53
 """``random.random()`` never returns more."""
@@ -108,40 +104,22 @@ def test_acting_is_without_dropout_and_leaves_the_model_in_its_mode(training):
 
 # ---- what was read before --------------------------------------------------------------------------------------------
 
-LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
-"""As real prompts are, most of one is as it was a step before."""
 
-
-def played(policy):
-    """Whole episodes, in which prompts grow, part and end."""
-    tasks = NumberLine(size=8).tasks("train")
-    episodes = [Episode(tasks[number % 5], seed=number) for number in range(14)]
-    envs = [NumberLine(size=8) for _ in range(5)]
-    return rollout(envs, episodes, policy=policy, seats=reflecting(ExpertReflector()), layout=LONG)
-
-
-@pytest.mark.parametrize(("architecture", "limit"), [("gpt2", 256), ("llama", 2)])
-def test_with_a_prefix_cache_whole_episodes_are_the_same(architecture, limit):
-    model = language_model(architecture)
+@pytest.mark.parametrize("limit", [256, 2])
+def test_with_a_prefix_cache_decisions_are_the_same_and_equal_prompts_are_read_once(limit):
+    model, held = language_model("llama"), prefix_cache(limit=limit)
     add_choice_head(model, value_head=True)
     shaken(model, "value_head.weight", spread=0.1)
-    held = prefix_cache(limit=limit)
-    found, expected = (played(LMPolicy(model, encoder(), prefix_cache=each)) for each in (held, None))
-    for one, other in zip(found, expected, strict=True):
-        assert (one.task, one.rewards) == (other.task, other.rewards)
-        assert_same_decisions([turn.decision for turn in one.turns], [turn.decision for turn in other.turns])
-    assert len({turn.decision.value for one in found for turn in one.turns}) > 5
-    assert len({len(one.turns) for one in found}) > 1
-    assert held.computed < 0.8 * held.given
-
-
-def test_with_a_prefix_cache_equal_prompts_are_read_once_and_each_gets_its_own_draw(model):
-    held = prefix_cache()
-    prompts, at = [*PROMPTS[:3]] * 2, [0.0] * 3 + [LARGEST_DRAW] * 3
-    found = act(model, prompts, at, prefix_cache=held)
-    assert_same_decisions(found, act(model, prompts, at))
-    assert chosen(found) == [0, 0, 0, *(len(prompt.menu.actions) - 1 for prompt in PROMPTS[:3])]
-    assert held.given == sum(len(encoder().tokens(prompt)) for prompt in PROMPTS[:3])
+    player = LMPolicy(model, encoder(), prefix_cache=held)
+    tokens = 0
+    for past in range(4):
+        prompts = [policy_prompt(number, actions=2 + number, past=past) for number in range(4)]
+        found = player.act(shown(prompts * 2), [0.0] * 4 + [LARGEST_DRAW] * 4)
+        assert_same_decisions(found, act(model, prompts * 2, [0.0] * 4 + [LARGEST_DRAW] * 4))
+        assert chosen(found) == [0] * 4 + [1, 2, 3, 4]
+        assert len({decision.value for decision in found}) == 4
+        tokens += sum(len(encoder().tokens(prompt)) for prompt in prompts)
+    assert held.computed < held.given == tokens
 
 
 def test_new_weights_are_followed_once_the_old_are_forgotten():

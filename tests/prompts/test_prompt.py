@@ -66,8 +66,3 @@ def test_then_the_end_of_the_reflection_then_the_ends_of_actions():
 def test_a_prompt_that_does_not_fit_without_all_that_may_be_cut_is_refused(prompt, limit, facts):
     with pytest.raises(InvalidInput, match=facts):
         prompt.fit(len, limit)
-
-
-def test_equal_prompts_are_one_cache_key():
-    again = Prompt(PROMPT.head, tuple(PROMPT.history), PROMPT.tail, Menu(("0", "1"), ("go", "wait")))
-    assert len({PROMPT, again}) == 1
