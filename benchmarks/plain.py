@@ -24,7 +24,7 @@ from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.policy import Scores
-from reflectrl.models.reflector import Chosen
+from reflectrl.models.reflector import SamplerProcessor
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import step_losses
@@ -195,7 +195,7 @@ class PlainReflector:
         for start in range(0, len(views), self._batch_size):
             stop = start + self._batch_size
             rows = [self._encoder.tokens(view.prompt, reserve=self._max_new_tokens) for view in views[start:stop]]
-            sampler = [Chosen(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
+            sampler = [SamplerProcessor(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
             said += _generate(self._model, rows, self._max_new_tokens, sampler, sorted(self._ends))
         return [self._utterance(ids) for ids in said]
 

@@ -30,24 +30,6 @@ DEADLY = {"exit", "kill", "stall", "stall with a child"}
 """Those after which there is no process any more."""
 
 
-class Own(Observation):
-    """An author's own class."""
-
-
-class Unreadable(str):
-    """A text of an author's own class, which a pickle of it would not bring back."""
-
-    __slots__ = ()
-
-    def __reduce__(self):
-        return int, ("no number",)
-
-
-SIGHTS = {
-    "unreadable": Observation(Unreadable("A door."), ("left", "right")),
-    "own class": Own("A door.", ("left", "right")),
-}
-"""What is to be seen where the fault happens."""
 KEPT = []
 """What leaks."""
 
@@ -86,7 +68,6 @@ class Faulty(NatLangEnv):
 
     def start(self, task):
         self.number = task.options["number"]
-        self.sight = None
         if self.fault == "leak":
             KEPT.append(b"x" * 10_000_000)
         if self.log:
@@ -95,8 +76,6 @@ class Faulty(NatLangEnv):
         self.fail()
 
     def observe(self):
-        if self.sight is not None:
-            return self.sight
         wall = f"Door {self.number}, number {int(self.number_on_the_wall)}.{self.task.options.get('note', '')}"
         return Observation(f"{wall} {os.getpid()}" if self.signed else wall, ("left", "right"))
 
@@ -129,7 +108,6 @@ class Faulty(NatLangEnv):
             raise InvalidInput("this task is not for you; choose another.")
         if self.fault == "nonsense":
             return Outcome(math.nan)
-        self.sight = SIGHTS.get(self.fault)
         if self.fault == "grow":
             while True:
                 KEPT.append(b"x" * 1_000_000)

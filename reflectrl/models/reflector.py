@@ -18,7 +18,7 @@ from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
 
 
-class _SamplerProcessor(LogitsProcessor):
+class SamplerProcessor(LogitsProcessor):
     """Leaves ``generate`` no choice but the sampler's."""
 
     def __init__(self, sampler: Sampler) -> None:
@@ -103,7 +103,7 @@ class LMReflector(CachedPlayer):
         written = self._model.generate(
             input_ids=torch.tensor([[pad] * (width - len(row)) + [*row] for row in rows], device=device),
             attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device),
-            logits_processor=LogitsProcessorList([_SamplerProcessor(sampler)]),
+            logits_processor=LogitsProcessorList([SamplerProcessor(sampler)]),
             max_new_tokens=self._max_new_tokens,
             do_sample=False,
             num_beams=1,

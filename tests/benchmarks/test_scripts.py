@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,3 +78,10 @@ def test_products_and_the_memory_that_is_held_at_the_peak_are_counted():
     assert flops(lambda: left @ right) == 2 * 3 * 5 * 7
     # more than 32 MB, which malloc always asks the system for
     assert 60 * MEGABYTE < memory_growth(lambda: torch.ones(64 * MEGABYTE // 4)) < 80 * MEGABYTE
+
+
+def test_no_benchmark_hides_the_package_it_measures():
+    """Scripts find what lies beside them first: a benchmark called alfworld.py would be imported as ALFWorld."""
+    find = "import importlib.util as u; print(u.find_spec('alfworld').submodule_search_locations is not None)"
+    found = subprocess.run([sys.executable, "-c", find], cwd=HERE, check=True, capture_output=True, text=True)
+    assert found.stdout == "True\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -113,28 +112,13 @@ def test_an_ablation_changes_nothing_else(name: str, changed: set[str]) -> None:
 
 # ---- recipes that claim the paper's objective or settings ------------------------------------------------------------
 
-CLAIM = re.compile(r"Algorithm 1|the paper's (objective|settings)|table 3", re.IGNORECASE)
-
-
-def ancestry(name: str) -> list[str]:
-    """A recipe, the one that it extends, and so on."""
-    parent = yaml.safe_load(recipe_text(name)).get("extends")
-    return [name, *(ancestry(parent) if parent else [])]
-
-
-def claims_the_paper(name: str) -> bool:
-    words = " ".join(recipe_text(name).replace("#", " ").split())
-    return "paper" in name.partition("/")[2] or CLAIM.search(words) is not None
-
-
-CLAIMING = [name for name in NAMES if any(map(claims_the_paper, ancestry(name)))]
 PAPERS = [name for name in NAMES if name.partition("/")[2].startswith("paper")]
+CLAIMING = [*PAPERS, "number_line/nano_reinforce", "dangerous_taxi/nano_paper_objective"]
 
 
 @pytest.mark.parametrize("name", CLAIMING)
 def test_a_recipe_that_claims_the_papers_objective_has_it(name: str) -> None:
     recipe = load_recipe(name)
-    assert {"number_line/nano_reinforce", "dangerous_taxi/nano_paper_objective", *PAPERS} <= set(CLAIMING)
     assert recipe.sft.policy.label_smoothing == 0.0
     if recipe.rlft is None:
         return

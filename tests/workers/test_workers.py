@@ -21,7 +21,6 @@ from faulty import wait_until
 from reflectrl.core import (
     EpisodeFailed,
     InvalidInput,
-    Observation,
     Task,
     WorkFailed,
     check_env,
@@ -120,12 +119,6 @@ def test_what_the_inner_one_refuses_is_refused_with_its_words_and_is_no_failure(
     with pytest.raises(InvalidInput, match=r"^this task is not for you; choose another\.$"):
         env.step("left")
     assert pool.failures == 0
-
-
-def test_only_what_an_observation_is_made_of_leaves_a_worker_process(pool):
-    for fault in ("own class", "unreadable"):
-        seen = begin(*pool.make("faulty", {"fault": fault, "at": 0}, 1)).observation
-        assert (type(seen), type(seen.text)) == (Observation, str)
 
 
 # ---- many at a time --------------------------------------------------------------------------------------------------
