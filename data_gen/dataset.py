@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported where a chat model asks: openai takes a second
     from reflectrl.endpoint.chat import ChatClient
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number done, the number wanted, and the name of what is counted."""
+"""Callback that receives the number done, the number wanted, and the name of what is counted."""
 
 
 def build_dataset(

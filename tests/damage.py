@@ -13,12 +13,12 @@ VALUES: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 7, 10**6, 10**12, 10**400, 2.5, -1e308, 1e308, float("nan"), float("inf")),
     *("", "x", "../x", "gpt2", "\ud800", "\x00", "\u202e<script>", "a" * 9000, [], {}, [1], {"a": 1}, [[[]]]),
 )
-"""What a value is replaced by."""
+"""Replacements of a value."""
 TEXTS = (
     *("", "null", "[]", "3", "{}", "NaN", '"', "\x00", "\ufeff{}", "{} {}", "'a'", "9" * 5000, '"\\ud800"'),
     *("[" * 100_000, '{"a":' * 5000, '{"a":' * 60 + "1" + "}" * 60),
 )
-"""What stands where JSON is expected."""
+"""Texts in the place of JSON."""
 
 
 def damaged_json(rng: random.Random, text: str) -> str:

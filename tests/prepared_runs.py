@@ -64,7 +64,7 @@ def files(run: Path) -> dict[str, bytes]:
 
 
 def results(run: Path) -> dict[str, bytes]:
-    """What a run has made: the same bytes, however often it was interrupted."""
+    """Products of a run: the same bytes, however often it was interrupted."""
     others = ("checkpoints/", "calls/", "throughput.jsonl", "trackers/")
     return {name: content for name, content in files(run).items() if not name.startswith(others)}
 

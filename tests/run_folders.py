@@ -65,7 +65,7 @@ def forget_digests(run):
 
 
 def blocks(page):
-    """What the page's data blocks hold, by the keys of their sources."""
+    """Contents of the page's data blocks by the keys of their sources."""
     index = json.loads(re.search('<script type="application/json" id="index">(.*?)</script>', page)[1])
     packed = re.findall('<script type="text/plain" id="source-\\d+">(.*?)</script>', page)
     keys = [source["key"] for source in index["sources"]]
@@ -73,7 +73,7 @@ def blocks(page):
 
 
 def unpacked(block):
-    """What a browser makes of a packed block."""
+    """Content of a packed block, as a browser reads it."""
     return json.loads(zlib.decompress(base64.b64decode(block)))
 
 

@@ -26,7 +26,7 @@ Chat = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Request:
-    """What one call sent."""
+    """Request of one call."""
 
     path: str
     headers: dict[str, str]
@@ -43,7 +43,7 @@ def fixed_usage(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
 
 
 def counted_usage(chat: Chat, words: str) -> dict[str, Any]:
-    """As a tokenizer would whose tokens are four characters long."""
+    """Counts of a tokenizer whose tokens are four characters long."""
     prompt, completion = sum(len(message["content"]) for message in chat) // 4, len(words) // 4
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
@@ -62,13 +62,13 @@ class ScriptedEndpoint:
         self.usage: Callable[[Chat, str], dict[str, Any]] = fixed_usage
         self.faults: deque[str] = deque()
         self.requests: list[Request] = []
-        """Of the chat API; those of the others are in ``batches``."""
+        """Requests of the chat API; those of the others are in ``batches``."""
         self.connections = 0
-        """Accepted so far."""
+        """Connections accepted so far."""
         self.open = 0
-        """Of them, those not closed yet."""
+        """Connections not closed yet."""
         self.latency_s = 0.0
-        """Before every reply."""
+        """Pause before every reply."""
         self.flooded = 0
         """Bytes of endless replies that were sent."""
         self.peak = 0
@@ -91,12 +91,12 @@ class ScriptedEndpoint:
         self._thread.join()
 
     def at(self, **changes: object) -> Endpoint:
-        """How to ask it, without long pauses."""
+        """Return settings of a client of it, without long pauses."""
         fields: dict[str, object] = {"base_url": self.url, "backoff_s": 0.01, "max_attempts": 4, **changes}
         return Endpoint(**fields)  # type: ignore[arg-type]
 
     def next_fault(self) -> str:
-        """Called once a request, with the lock held."""
+        """Return the fault of a request; the lock is held."""
         return self.faults.popleft() if self.faults else "none"
 
     def completion(self, chat: Chat) -> dict[str, Any]:
@@ -105,14 +105,14 @@ class ScriptedEndpoint:
 
 
 class ScriptedBatches:
-    """The Files and Batches API: a batch goes through ``states``, one each time somebody looks."""
+    """The Files and Batches API: a batch goes through ``states``, one each time it is retrieved."""
 
     def __init__(self, owner: ScriptedEndpoint) -> None:
         self.states: Sequence[str] = ("validating", "in_progress", "completed")
         self.refused: Callable[[Chat], bool] = lambda chat: False  # noqa: ARG005
         """Calls that end in the error file."""
         self.calls: list[list[dict[str, Any]]] = []
-        """Of each batch, its lines."""
+        """Lines of each batch."""
         self.seen: list[str] = []
         """Method and path of each request."""
         self._owner = owner
@@ -197,7 +197,7 @@ class _Server(ThreadingHTTPServer):
             self.owner.open -= 1
 
     def handle_error(self, *about: object) -> None:
-        """A client that hung up is no news."""
+        """Ignore clients that hung up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -325,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _odd(answer: dict[str, Any]) -> dict[str, Any]:
-    """Replies that are JSON, and no use."""
+    """Replies that are JSON and cannot be used."""
     refusal, wrong = _completion(""), _completion("")
     refusal["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
     wrong["choices"][0]["message"]["content"] = 7

@@ -43,7 +43,7 @@ class TrainedRuns:
     """Memoised runs of ``small_recipe`` in a folder that all workers of a test session share; a fixture returns it.
 
     ``trained_run()`` is the path of a run of all stages, ``trained_run("seed=7", stages=STAGES[:2])`` of another one
-    without RLFT and evaluation. Whoever asks first trains it, everybody else waits for that. The folder is shared: a
+    without RLFT and evaluation. The first request trains it, the others wait for that. The folder is shared: a
     test that changes anything in it copies it first (``shutil.copytree``), or the session ends with an error.
     """
 

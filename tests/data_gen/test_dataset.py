@@ -82,8 +82,8 @@ def asked_about(endpoint: ScriptedEndpoint) -> list[str]:
 def test_the_files_own_words_become_questions_that_the_environment_plays(
     shop: Path, office: Path, tmp_path: Path
 ) -> None:
-    expected = ask_about({"shop": shop, "office": office}, write_questions, per_file=3, seed=0)
-    build_dataset(recipe(shop, office), tmp_path / "run", Account())
+    expected = ask_about({"shop": shop, "office": office}, write_questions, per_file=3, seed=5)
+    build_dataset(recipe(shop, office, seed=5), tmp_path / "run", Account())
     dataset = read_dataset(tmp_path / "run" / "dataset")
     assert dataset.questions == expected.questions
     assert sorted(dataset.repositories) == ["office", "shop"]
@@ -102,25 +102,6 @@ def test_gen_data_builds_the_dataset_first_and_once(shop: Path, tmp_path: Path) 
     (shop / "docs" / "rome.md").write_text("# sick notes in Rome\n\nNobody knows.\n")
     build_dataset(recipe(shop), tmp_path / "run", Account())
     assert {path: path.read_bytes() for path in tmp_path.joinpath("run").rglob("*") if path.is_file()} == before
-
-
-def test_the_seed_of_the_recipe_splits_the_files(shop: Path, tmp_path: Path) -> None:
-    splits = set()
-    for seed in range(5):
-        build_dataset(recipe(shop, seed=seed), tmp_path / str(seed), Account())
-        splits.add(read_dataset(tmp_path / str(seed) / "dataset").questions["test"][0].file)
-    assert len(splits) > 1
-
-
-@pytest.mark.parametrize("writer", ["extractive", "openai"])
-def test_as_many_files_are_asked_about_as_wanted(
-    writer: str, endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
-) -> None:
-    endpoint.reply = good
-    questions = build(recipe(shop, writer=writer, files=3, endpoint={"base_url": endpoint.url}), tmp_path / "run")
-    assert len({question.file for question in questions}) == 3
-    assert len(list((tmp_path / "run" / "dataset" / "repositories" / "shop" / "docs").iterdir())) == len(CITIES)
-    assert len(endpoint.requests) == (3 if writer == "openai" else 0)
 
 
 def test_an_environment_without_a_builder_gets_no_dataset(shop: Path, tmp_path: Path) -> None:
@@ -144,10 +125,10 @@ def test_a_chat_model_is_asked_about_every_file_of_every_repository(
     asked = {(row.repository, row.file, row.question, row.answer) for row in questions}
     assert ("shop", "docs/cairo.md", "Where are sick notes in Cairo?", "Nobody.") in asked
     assert ("office", "docs/cairo.md", "Is Cairo where nobody knows hourly wages?", "Yes.") in asked
-    longest = endpoint.requests[0].body["max_tokens"]
-    assert longest > 200  # room for all questions, although the endpoint says 10
-    build(remote(endpoint, shop, max_tokens=5000), tmp_path / "long")
-    assert endpoint.requests[-1].body["max_tokens"] == 5000
+    assert endpoint.requests[0].body["max_tokens"] > 200  # room for all questions, although the endpoint says 10
+    asked_about(endpoint)
+    few = build(recipe(shop, writer="openai", files=3, endpoint={"base_url": endpoint.url}), tmp_path / "few")
+    assert len({row.file for row in few}) == len(asked_about(endpoint)) == 3
 
 
 def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
@@ -208,15 +189,6 @@ def test_a_reply_without_a_question_is_asked_again_once_with_the_reason(
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
     assert chat[2]["content"] == "How interesting."
     assert "QUESTION 1" in chat[3]["content"]
-
-
-def test_replies_are_kept_when_the_dataset_cannot_be_written(
-    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
-) -> None:
-    endpoint.reply = lambda chat: good(chat).replace("sick notes", "holidays")  # which no file mentions
-    with pytest.raises(InvalidInput):
-        build_dataset(remote(endpoint, shop), tmp_path / "run", Account())
-    assert len((tmp_path / "run" / "calls" / "writer" / REPLIES).read_text().splitlines()) == 4
 
 
 def test_two_repositories_of_one_name_get_two_names(shop: Path, tmp_path: Path) -> None:

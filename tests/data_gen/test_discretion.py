@@ -67,7 +67,7 @@ class Vault(NatLangEnv):
 
 
 class Even(Vault):
-    """Whatever is done is as good as anything else."""
+    """Every action is as good as any other."""
 
     name = "even"
     mistakes = False

@@ -34,9 +34,9 @@ def reflect(chat: Chat) -> str:
 
 
 def run(endpoint: ScriptedEndpoint, folder: Path, what: Any = None, **data: object) -> tuple[DataSummary | None, str]:
-    told: list[str] = []
-    done = generate(recipe(endpoint, **data), folder, spending=Spending(batch=what), tell=told.append)
-    return done, told[-1]
+    lines: list[str] = []
+    done = generate(recipe(endpoint, **data), folder, spending=Spending(batch=what), tell=lines.append)
+    return done, lines[-1]
 
 
 def rows(folder: Path) -> dict[str, bytes]:
@@ -56,9 +56,9 @@ def test_calls_are_submitted_fetched_and_not_made_again(
     endpoint: ScriptedEndpoint, tmp_path: Path, online: dict[str, bytes]
 ) -> None:
     folder = tmp_path / "batched"
-    _, told = run(endpoint, folder, "submit")
+    _, report = run(endpoint, folder, "submit")
     [calls] = endpoint.batches.calls
-    assert f"{len(calls)} calls" in told
+    assert f"{len(calls)} calls" in report
     assert len({call["custom_id"] for call in calls}) == len(calls) > 3
     assert {(call["method"], call["url"]) for call in calls} == {("POST", "/v1/chat/completions")}
     for state in ("validating", "in_progress"):

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,10 +34,9 @@ def ask(
     *texts: str,
     read: Callable[[str], str] = str,
     calls: Path | None = None,
-    draws: Sequence[str] | None = None,
 ) -> list[str]:
     client = ChatClient(endpoint, Journal(calls))
-    return [reply.value for reply in client.ask_many([question(text) for text in texts], [read] * len(texts), draws)]
+    return [reply.value for reply in client.ask_many([question(text) for text in texts], [read] * len(texts))]
 
 
 def number(words: str) -> str:
@@ -58,22 +57,13 @@ def calls(tmp_path: Path) -> Path:
 # ---- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_equal_chats_in_flight_are_asked_once_and_paid_by_one(endpoint: ScriptedEndpoint) -> None:
+def test_equal_chats_are_asked_once_and_paid_by_one_unless_another_draw_is_wanted(endpoint: ScriptedEndpoint) -> None:
     endpoint.latency_s = 0.05
-    client = ChatClient(endpoint.at())
-    replies = client.ask_many([question(text) for text in "aabab"], [str] * 5)
-    assert [(reply.value, reply.tokens) for reply in replies] == [("fine", n) for n in (5, 0, 5, 0, 0)]
-    assert sorted(asked(endpoint)) == ["a", "b"]
-    assert client.usage.kept == 3
-
-
-@pytest.mark.parametrize(("temperature", "requests"), [(0.0, 1), (0.7, 2)])
-def test_different_draws_are_asked_apart_above_temperature_0(
-    endpoint: ScriptedEndpoint, calls: Path, temperature: float, requests: int
-) -> None:
-    for _ in range(2):
-        ask(endpoint.at(temperature=temperature), *"aaa", draws=["1", "2", "1"], calls=calls)
-    assert len(endpoint.requests) == requests
+    for temperature, paid in ((0.0, (5, 0, 5, 0, 0)), (0.7, (5, 0, 5, 5, 0))):
+        client, chats = ChatClient(endpoint.at(temperature=temperature)), [question(text) for text in "aabab"]
+        replies = client.ask_many(chats, [str] * 5, draws=["1", "1", "1", "2", "1"])
+        assert [(reply.value, reply.tokens) for reply in replies] == [("fine", tokens) for tokens in paid]
+        assert (client.usage.calls, client.usage.kept) == (sum(paid) // 5, paid.count(0))
 
 
 def test_own_servers_and_azure_are_asked_in_their_own_ways(

@@ -8,7 +8,6 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from alfworld_games import write_game
@@ -28,9 +27,7 @@ from reflectrl.core import (
     Trajectory,
     Turn,
     Utterance,
-    WorkFailed,
 )
-from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.rows import Row, read_rows, write_rows
@@ -187,23 +184,3 @@ def test_records_come_back_equal(tmp_path_factory, header, episodes, samples, ro
     assert read_samples(path) == (header, samples)
     write_rows(path, rows)
     assert read_rows(path) == rows
-
-
-ANYTHING = st.recursive(
-    st.none() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(max_size=3),
-    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(st.characters()), part, max_size=3),
-)
-
-
-@given(options=st.dictionaries(TEXT, ANYTHING, max_size=3))
-def test_what_no_file_can_hold_is_refused_before_it_is_written(tmp_path_factory, options: dict[str, Any]):
-    path = tmp_path_factory.getbasetemp() / "task.jsonl"
-    task = Task("a", options)
-    write_jsonl(path, [Task("b")])
-    try:
-        write_jsonl(path, [task])
-    except WorkFailed:
-        task = Task("b")
-    (where, value), *others = read_jsonl(path)
-    assert not others
-    assert decode(Task, value, where) == task

@@ -1,4 +1,4 @@
-"""Whatever a model answers, it is understood or asked again: ``BadReply`` is the only complaint."""
+"""Any reply of a model is understood or asked for again: ``BadReply`` is the only complaint."""
 
 from __future__ import annotations
 

@@ -192,8 +192,6 @@ def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(tmp_path
         ("eval.split=[test, test]", "split has 'test'"),
         ("eval.split=../test", "'../test'"),
         ("eval.split=3", "eval.split: given 3"),
-        ("eval.groups=[a, a]", "groups has 'a'"),
-        ("eval.reflectors=[{name: x}]", "eval.reflectors"),
         ("eval.reflectors=[{name: x, run: a, endpoint: {model: b}}]", "eval.reflectors"),
         ("eval.reflectors=[{name: blank, run: a}]", "'blank'"),
         ("eval.reflectors=[{name: a/b, run: a}]", "'a/b'"),
