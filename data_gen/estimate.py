@@ -52,15 +52,9 @@ def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
 def estimate_teacher_calls(
     env: NatLangEnv, tasks: Sequence[Task], teaching: Teaching, prompts: TeacherPrompts, *, samples: int, chooses: bool
 ) -> Estimate:
-    """Return the estimate for ``samples``, extrapolated from a few episodes that are played without any call.
+    """Return the estimate for ``samples``, extrapolated from a few episodes of ``tasks`` that are played for nothing.
 
-    Args:
-        env: environment in which they are played.
-        tasks: training tasks, in the order in which they are played.
-        teaching: settings of the episodes; their teacher is not asked.
-        prompts: prompts of the teacher.
-        samples: number of samples to collect.
-        chooses: True if the teacher plays; here the expert does if there is one, else the first action is taken.
+    With ``chooses`` the teacher plays; here the expert does in its place, or the first action where there is none.
 
     Raises:
         InvalidInput: no expert where the teacher does not play.

@@ -25,7 +25,7 @@ from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
-from reflectrl.endpoint.account import Account, Usage
+from reflectrl.endpoint.account import Usage
 from reflectrl.endpoint.journal import Journal
 from reflectrl.prompts import TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
@@ -105,7 +105,11 @@ def generate(
     spending = spending or Spending()
     given = read_demonstrations(recipe)
     account = open_account(recipe, folder, spending.max_cost)
-    client = _teacher_client(recipe, folder, account)
+    client: ChatClient | None = None
+    if recipe.data.teacher == "openai":
+        from reflectrl.endpoint.chat import ChatClient
+
+        client = ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account)
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=spending.dry_run)
     if usage is None:
         return None
@@ -131,15 +135,6 @@ def generate(
     if client is not None:
         usage += client.usage
     return collection.summary(questions, usage, account.spent)
-
-
-def _teacher_client(recipe: Recipe, folder: Path, account: Account) -> ChatClient | None:
-    """Return the client of the teacher of ``recipe``; ``None`` for the expert."""
-    if recipe.data.teacher == "expert":
-        return None
-    from reflectrl.endpoint.chat import ChatClient
-
-    return ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account)
 
 
 def _batch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from reflectrl.config import Recipe
@@ -18,7 +18,6 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, ShuffledReflector, reflecting
-from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
@@ -40,7 +39,18 @@ class _Evaluation:
         self._checked = False
         section = recipe.eval
         self._env = self.run_players.env(section.env)
-        self._episodes = self._fixed_episodes()
+        self._episodes = {
+            (split, mode): fixed_episodes(
+                self._env,
+                split,
+                episodes=count,
+                max_tasks=section.max_tasks,
+                seed=recipe.seed,
+                prefixes=section.tasks,
+            )
+            for split in section.splits
+            for mode, count in (("sampled", section.episodes), ("greedy", None))
+        }
         # clients first: without a key or a run, nothing is to be played
         self._reflectors = {each.name: self.run_players.other_reflector(each) for each in section.reflectors}
         drop_unfinished_line(self._unfinished)
@@ -48,22 +58,6 @@ class _Evaluation:
         self._before = {(row.policy, row.reflections, row.mode, row.split): row for row in finished}
         most = max(len(episodes) for episodes in self._episodes.values())
         self._envs = envs.make(section.env, min(section.batch_size, most))
-
-    def _fixed_episodes(self) -> Mapping[tuple[str, str], Sequence[Episode]]:
-        """The episodes to play, by split and mode."""
-        section = self.recipe.eval
-        return {
-            (split, mode): fixed_episodes(
-                self._env,
-                split,
-                episodes=count,
-                max_tasks=section.max_tasks,
-                seed=self.recipe.seed,
-                prefixes=section.tasks,
-            )
-            for split in section.splits
-            for mode, count in (("sampled", section.episodes), ("greedy", None))
-        }
 
     def empty_groups(self) -> list[str]:
         """The groups of tasks of which no task is played."""
@@ -145,10 +139,9 @@ def _control(kind: str, sampled: Sequence[Trajectory]) -> Player:
 def run_eval(
     recipe: Recipe, run: RunFolder, account: Account, advance: Advance, report: Callable[[str], None]
 ) -> Usage:
-    """Write ``eval.jsonl`` and the trajectories of every row; ``report`` gets a line for each group without tasks.
+    """Write ``eval.jsonl`` and the trajectories of every row, and return the calls to chat endpoints.
 
-    Returns:
-        Calls to chat endpoints of this process.
+    ``report`` gets a line for each group without tasks.
 
     Raises:
         InvalidInput: a split or tasks that the environment does not have, or a reflector that cannot advise here;

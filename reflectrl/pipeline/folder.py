@@ -253,12 +253,7 @@ class RunFolder:
         return {name: value for name, value in given if not name.startswith(BASE) and (self.path / name).exists()}
 
     def record(self, stage: str) -> None:
-        """Record the digests of the products of ``stage`` so far, unless a stage has recorded them.
-
-        Raises:
-            WorkFailed: the folder was taken away; what lies at its place is a part of it at most.
-
-        """
+        """Record the digests of the products of ``stage`` so far; raises ``WorkFailed`` if the folder is gone."""
         if not (self.path / LOCK).exists():
             raise _gone(self.path)
         known = self._artefacts

@@ -175,12 +175,7 @@ def check_teacher(game: Game, episodes: list[Episode]) -> None:
 
 
 def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> Trajectory:
-    """Play one episode.
-
-    Args:
-        game: the environment and its players.
-        episode: the task, and the seed of all that is drawn.
-        show: called with each step once it is played.
+    """Play one episode; ``show`` is called with each step once it is played.
 
     Raises:
         InvalidInput: a state that is too long for a local model.
@@ -188,12 +183,5 @@ def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> 
         WorkFailed: the environment or a chat endpoint failed.
 
     """
-    [played] = rollout(
-        [game.env],
-        [episode],
-        policy=game.policy,
-        seats=game.seats,
-        layout=game.header.prompt,
-        on_turn=show,
-    )
-    return played
+    layout = game.header.prompt
+    return rollout([game.env], [episode], policy=game.policy, seats=game.seats, layout=layout, on_turn=show)[0]

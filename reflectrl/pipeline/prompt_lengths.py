@@ -62,13 +62,13 @@ def check_prompt_lengths(
 ) -> None:
     """Warn of prompts that will be cut, and refuse those that cannot be.
 
-    States are those of the teacher's episodes, and of episodes that are played at random to their ends.
+    States are those of the teacher's episodes, and of episodes of ``split`` that are played at random to their ends.
 
     Args:
         run_players: the players of a run.
         models: models of the ``policy``, the ``reflector`` or both.
         split: split of the tasks that will be played.
-        options: options of the environments that will be played, over the recipe's.
+        options: for each environment that will be played, its options over the recipe's.
 
     Raises:
         InvalidInput: a prompt that cannot be made to fit.
