@@ -31,13 +31,13 @@ class Killed(Exception):
 
 @dataclass
 class Run:
-    """A trainer and what it tells as it goes."""
+    """A trainer, its metrics and its episodes."""
 
     trainer: ReflectRLTrainer
     model: PreTrainedModel | PeftModel
     iterations: list[Iteration]
     episodes: list[Sequence[Trajectory]]
-    """Of each iteration."""
+    """Fresh episodes of each iteration."""
 
     def train(self, checkpoint: Path | None = None) -> Run:
         self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -85,7 +85,7 @@ def run(
     failures: Path | None = None,
     **options: Any,
 ) -> Run:
-    """A run that is ready to train; the expert reflects unless somebody else does.
+    """A run that is ready to train; the expert reflects unless another player is given.
 
     ``dies_after`` is an iteration whose end the run does not survive.
     """

@@ -81,7 +81,7 @@ class Team(Protocol):
 
     @property
     def layout(self) -> PromptFormat:
-        """How their prompts are written."""
+        """Layout of their prompts."""
 
 
 def evaluate(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -44,7 +45,6 @@ from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, step_losses
-from reflectrl.training.replay import ReplayBuffer
 from reflectrl.workers.env import Local, Pending
 
 if TYPE_CHECKING:  # peft takes a second to import
@@ -121,7 +121,8 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
-        self.replay = ReplayBuffer(args.replay_size)
+        self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
+        """The newest episodes of this stage that are worth replaying (section 4.4)."""
         self.iteration = 0
         self.env_steps = 0
         self.advantages: list[list[float]] = []
@@ -168,7 +169,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
 
             fresh = self._play(stage)  # line 25: B episodes with the frozen players and the present policy
-            replayed = self.replay.sample(args.replay_episodes, rng)
+            replayed = rng.sample([*self.replay], min(args.replay_episodes, len(self.replay)))
 
             with part("advantages"):  # line 29
                 learned = [episode for episode in fresh if scored(episode, self._estimator.rewards)]

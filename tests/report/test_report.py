@@ -296,13 +296,10 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     ("file", "line", "message"),
     [
         ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'stage'"),
-        ("metrics.jsonl", "[]", "metrics.jsonl, line 1"),
         ("throughput.jsonl", '{"iteration": 0, "seconds": 1e300, "reflection_hit_rate": 0}', "line 1 .*1e"),
-        ("eval.jsonl", "{}", "eval.jsonl, line 1 .*'policy'"),
         ("stages.json", "{", "stages.json"),
         ("calls/teacher/replies.jsonl", "{}", "replies.jsonl, line 1"),
         ("trajectories/advantages-00000.jsonl", '["a"]', "line 1\\[0\\] is 'a'"),
-        ("trajectories/eval-rlft-local-sampled.jsonl", "{}", "sampled.jsonl, line 1 .*None"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, message):

@@ -94,7 +94,7 @@ def think_once_begun(met):
     return Noting(lambda batch: batch != 2 or faulty.wait_until(Path(met["marker"]).exists))
 
 
-# ---- the same, whoever begins ahead ----------------------------------------------------------------------------------
+# ---- the same, wherever it begins ahead -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [2, 5])
@@ -108,7 +108,7 @@ def test_episodes_and_who_thinks_side_by_side_are_the_same_with_any_processes_an
 def test_a_slot_sits_out_one_step_of_the_others_and_none_where_there_are_no_others():
     policy = Noting()
     play([make_env("faulty") for _ in range(2)], episodes(1, 3, 2, 1, 1), policy=policy)
-    # 0 and 1; 1 alone, as 2 begins; 1 and 2, which both end; 3 and 4, with nobody to wait for
+    # 0 and 1; 1 alone, as 2 begins; 1 and 2, which both end; 3 and 4, with no other to wait for
     assert policy.sizes == [2, 1, 2, 1, 1, 1]
 
 

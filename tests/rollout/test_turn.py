@@ -8,7 +8,6 @@ import pytest
 from pictured import PICTURES, Pictured
 
 from reflectrl.core import InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
-from reflectrl.core.errors import EnvFailed
 from reflectrl.core.seeds import draw
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, Seat, reflecting
@@ -259,15 +258,6 @@ def test_images_stand_beside_the_trajectories_by_the_hash_of_their_bytes(tmp_pat
 def test_players_that_read_text_refuse_a_state_that_only_an_image_shows():
     with pytest.raises(InvalidInput, match=r"Observation\.text"):
         pictured(words=False)
-
-
-def test_what_is_no_image_is_the_environments_fault():
-    class Careless(NumberLine):
-        def observe(self):
-            return replace(super().observe(), images=("picture.png",))
-
-    with pytest.raises(EnvFailed, match=r"picture\.png"):
-        Careless(size=6).reset(seed=0)
 
 
 def test_images_come_out_of_a_worker_process_unchanged():

@@ -19,19 +19,18 @@ import torch
 from safetensors.torch import load_file
 from tiny import gpt2
 from tiny_models import LABELS, reflector_row, save_tiny
-from tiny_models import MAX_LENGTH as SFT_LENGTH
 from tiny_rlft import run
+from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import LoraSection, SFTPlayerSection
+from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.rlft import checkpoint_iteration
-from reflectrl.training.sft import train_sft
 
 
 class Noisy(NumberLine):
@@ -65,18 +64,8 @@ def folder(three, tmp_path):
 def sft(folder):
     """Train adapters for one step; returns the folder of the checkpoint."""
     section = save_tiny("gpt2", folder / "base").model_copy(update={"lora": LoraSection(r=4)})
-    train_sft(
-        new_model(section, labels=LABELS, seed=0),
-        [reflector_row("|T:P|", " Mistake.")],
-        player="reflector",
-        section=SFTPlayerSection(steps=1, batch_size=2, micro_batch_size=1),
-        labels=LABELS,
-        max_length=SFT_LENGTH,
-        max_new_tokens=8,
-        drop_long_rows=False,
-        output_dir=folder / "sft",
-        seed=3,
-    )
+    lm = new_model(section, labels=LABELS, seed=0)
+    fine_tune(lm, [reflector_row("|T:P|", " Mistake.")], folder / "sft", "reflector", steps=1)
     (found,) = (folder / "sft").iterdir()
     return found
 

@@ -7,16 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import gpt2
-from tiny_models import LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny
+from tiny_models import LABELS, policy_row, reflector_row, save_tiny
 from tiny_rlft import run
+from tiny_sft import fine_tune
 
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core import WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.sft import train_sft
 
 ROWS = [reflector_row("|T:P|", " Mistake."), policy_row("|T:P|", "2")]
 
@@ -88,19 +87,7 @@ def test_a_model_that_is_broken_on_disk_is_not_trained(tmp_path):
     lm = new_model(section, labels=LABELS, seed=0)
     before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
     with pytest.raises(WorkFailed, match="nan .* step 1 of sft both"):
-        train_sft(
-            lm,
-            ROWS,
-            player="both",
-            section=SFTPlayerSection(steps=8, batch_size=4, micro_batch_size=2),
-            labels=LABELS,
-            max_length=MAX_LENGTH,
-            max_new_tokens=8,
-            drop_long_rows=False,
-            output_dir=tmp_path / "checkpoints",
-            seed=3,
-            failures=tmp_path / "failures",
-        )
+        fine_tune(lm, ROWS, tmp_path / "checkpoints", "both", micro_batch_size=2, failures=tmp_path / "failures")
     after = lm.model.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items() if "c_fc.bias" not in name)
     rows = lines(tmp_path / "failures" / "sft-both-step-00001.jsonl")

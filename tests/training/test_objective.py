@@ -9,7 +9,7 @@ from reflectrl.config.rlft import PPOTerm, Term, Terms
 from reflectrl.training.objective import step_losses
 
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
-"""Of a softmax policy over three actions."""
+"""Probabilities of a softmax policy over three actions."""
 
 
 def losses(terms, logprobs, *, old=None, advantages, entropies=None, values=None, targets=None, progress=0.0):

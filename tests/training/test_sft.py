@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_row, save_tiny
+from tiny_sft import fine_tune
 
-from reflectrl.config.schema import LoraSection, SFTPlayerSection, SFTPolicySection
+from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
@@ -19,7 +20,6 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Menu
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.sft import train_sft
 from reflectrl.training.sft_examples import ReflectionExample
 from reflectrl.training.sft_loss import action_losses, reflection_losses
 
@@ -40,14 +40,7 @@ def gpt2(tmp_path_factory):
 
 
 def train(lm: LanguageModel, folder: Path, player="policy", rows=None, **given):
-    options = {"labels": LABELS, "max_length": MAX_LENGTH, "max_new_tokens": 8, "drop_long_rows": False, "seed": 3}
-    options |= {"on_step": None, "save_every": 100, "stop": None}
-    options |= {name: given.pop(name) for name in list(given) if name in options}
-    steps = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.01, "max_grad_norm": 1.0}
-    section = SFTPlayerSection if player == "reflector" else SFTPolicySection
-    settings = section(**{**steps, **given})
-    rows = ROWS[player] if rows is None else rows
-    return train_sft(lm, rows, player=player, section=settings, output_dir=folder, **options)
+    return fine_tune(lm, ROWS[player] if rows is None else rows, folder, player, **given)
 
 
 def tokens(lm: LanguageModel, text: str) -> list[int]:
