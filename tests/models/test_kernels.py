@@ -7,6 +7,7 @@ import torch
 from records import shown
 from tiny import encoder, language_model, policy_prompt, prefix_cache
 from transformers import GPT2LMHeadModel
+from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config.schema import ModelSection
@@ -29,6 +30,18 @@ def with_kernels(architecture, **options):
     adopt_kernels(model, ModelSection(**options))
     add_choice_head(model)
     return model
+
+
+def test_the_activation_of_gpt2_is_one_kernel_with_the_same_values_and_gradients():
+    plain, fused = language_model("gpt2"), with_kernels("gpt2")
+    assert any(isinstance(module, NewGELUActivation) for module in plain.modules())
+    assert not any(isinstance(module, NewGELUActivation) for module in fused.modules())
+    add_choice_head(plain)
+    for own in (plain, fused):
+        probabilities(own)[:, 0].log().sum().backward()
+    torch.testing.assert_close(probabilities(fused), probabilities(plain), rtol=0, atol=1e-6)
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(dict(fused.named_parameters())[name].grad, weight.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
