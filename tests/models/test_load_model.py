@@ -77,7 +77,8 @@ def test_all_weights_train_and_come_back_with_the_same_logits(section, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
     assert torch.equal(logits(load_model(folder, section, trainable=True)), logits(lm))
     plain = AutoModelForCausalLM.from_pretrained(folder)
-    assert torch.equal(logits(LanguageModel(plain, lm.tokenizer)), logits(lm))
+    # transformers adds up the activation of GPT-2 in another order
+    torch.testing.assert_close(logits(LanguageModel(plain, lm.tokenizer)), logits(lm), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("lora", [None, LoraSection(r=4)])
