@@ -1,4 +1,4 @@
-"""Commands in docs/ and the README parse, with overrides that the schema takes; keys and names on the pages exist."""
+"""Commands and Python in docs/ and the README work, names on the pages exist, and numbers are the measured ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from reflectrl.core.settings import section_of, settings_fields
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-WITH_README = TEXT + (ROOT / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MEASURED = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+WITH_README = TEXT + README
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
@@ -119,3 +121,46 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     assert len(re.findall(r"^\d+ [\d.]+ -?[\d.]+$", printed, re.MULTILINE)) == 4
     assert "rlft sampled" in printed
     assert (tmp_path / "runs" / "corridor" / "policy").is_dir()
+
+
+# ---- the README ------------------------------------------------------------------------------------------------------
+
+
+def run(words: str) -> str:
+    """Run the block that holds ``words``, and return it."""
+    (block,) = [block for block in PYTHON.findall(README) if words in block]
+    exec(compile(block, "README.md", "exec"), {})
+    return block
+
+
+def test_both_python_blocks_run_and_show_what_they_say(monkeypatch, capsys):
+    assert len(PYTHON.findall(README)) == 2
+    assert len([line for line in run("check_env(Vault())").splitlines() if line.strip()]) <= 40
+    capsys.readouterr()
+    monkeypatch.chdir(ROOT)
+    block = run("with Sandbox(")
+    head, changes = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
+    assert head.strip() == "\n".join((ROOT / "recipes/auto_explore/nano.yaml").read_text().splitlines()[:3])
+    assert f"# {changes};" in block
+    assert not (ROOT / "recipes/auto_explore/notes.md").exists()
+
+
+def test_measured_tables_and_numbers_are_the_benchmarks_own_and_name_their_commit():
+    for mark in ("dangerous_taxi_short", "engine_whole"):
+        shown = README.partition(f"<!-- {mark} -->\n")[2].partition("<!-- end -->")[0].strip()
+        assert shown
+        assert shown in MEASURED
+    for page in (README, MEASURED):
+        made = re.findall(r"^Made on .*$", page, flags=re.MULTILINE)
+        assert made
+        assert [line for line in made if not re.search(r"commit [0-9a-f]{7}", line)] == []
+    table = MEASURED.partition("<!-- alfworld_engine -->")[2]
+    (stock, ours), *_ = re.findall(r"a step of random play \| (\S+) \([^)]*\) \| (\S+) ", table)
+    assert f"{ours} processor milliseconds at the median instead of {stock} " in " ".join(README.split())
+
+
+def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
+    given = re.findall(r"^    make (\w+)", README, flags=re.MULTILINE)
+    assert given[:2] == ["demo", "test"]
+    named = {*given, *re.findall(r"`make ([\w-]+)", README)}
+    assert named <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
