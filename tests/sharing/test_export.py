@@ -111,27 +111,6 @@ def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(t
     assert json.dumps(re.search(r"Number .*", state["prompt"])[0]) in own
 
 
-def on_local_base(run: Path, base: Path) -> Path:
-    """Make the recipe of a run name a folder as the base."""
-    path = forget_digests(run) / "recipe.yaml"
-    path.write_text(path.read_text().replace("name: builtin/nano", f"name: {base}"))
-    return run
-
-
-def test_an_adapter_on_a_base_in_a_local_folder_is_merged_while_that_is_there(adapted, tmp_path):
-    base = shutil.copytree(adapted / "base", tmp_path / "models" / "my base")
-    run = on_local_base(shutil.copytree(adapted, tmp_path / "run"), base)
-    said: list[str] = []
-    folder = export_run(run, tmp_path / "out", tell=said.append)
-    assert "my base" in said[0]
-    assert not [name for name, content in contents(folder).items() if str(tmp_path).encode() in content]
-    assert "name: my base" in (folder / "recipe.yaml").read_text()
-    shutil.rmtree(base)
-    with pytest.raises(InvalidInput, match="my base"):
-        export_run(run, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-
-
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers for an old name
 def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(trained, tmp_path, monkeypatch, capsys):
     commit = "0123456789abcdef0123456789abcdef01234567"
