@@ -57,22 +57,6 @@ def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: Script
     assert len(chats) == len(set(chats))
 
 
-def test_the_user_s_own_server_is_free_whatever_the_recipe_was_priced_for(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
-    priced = tmp_path / "priced.yaml"
-    priced.write_text(
-        "extends: number_line/nano\nname: run\ndata:\n  teacher: openai\n  samples: 4\n"
-        "  endpoint: {model: theirs, price: {prompt: 1000000, completion: 1000000}}\n"
-    )
-    own = f"data.endpoint.base_url={endpoint.url}"
-    done = reflectrl("gen-data", "--recipe", priced, "--runs", tmp_path, "--max-cost", "0.01", own)
-    assert done.code == 0, done.err
-    assert re.match(rf"note: .*'theirs' at OpenAI.*'theirs' at {endpoint.url}", done.err)
-    assert " 0.00 dollars" in done.err
-    assert endpoint.requests
-
-
 def test_a_stopped_run_keeps_its_paid_replies_and_says_how_to_go_on(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     assert gen_data(endpoint, tmp_path / "whole").code == 0
     whole = len(endpoint.requests)

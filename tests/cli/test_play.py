@@ -105,26 +105,17 @@ class Terminal:
 
 
 def test_the_expert_plays_with_its_reflections_and_bars() -> None:
-    done = play("number_line", "size=8", "--expert", "--task", "2-to-0")
+    done = play("number_line", "size=8", "--expert", "--task", "1-to-0")
     assert done.code == 0, done.err
     assert done.out == (
         "Environment: number_line size=8\n"
         "Player: expert\n"
         "\n"
-        "Episode 1 of 1: 2-to-0\n"
+        "Episode 1 of 1: 1-to-0\n"
         "\n"
         "Step 1\n"
-        "  Number 2, target 0.\n"
-        "  Reflection: The target is lower.\n"
-        "  Menu:\n"
-        "      0%                        0. add one\n"
-        "    100%  ████████████████████  1. subtract one\n"
-        "  Action: subtract one\n"
-        "  Reward: -0.05\n"
-        "\n"
-        "Step 2\n"
         "  Number 1, target 0.\n"
-        "  Reflection: Good. The target is lower.\n"
+        "  Reflection: The target is lower.\n"
         "  Menu:\n"
         "      0%                        0. add one\n"
         "    100%  ████████████████████  1. subtract one\n"
@@ -133,7 +124,7 @@ def test_the_expert_plays_with_its_reflections_and_bars() -> None:
         "\n"
         "End\n"
         "  Number 0, target 0.\n"
-        "Outcome: success after 2 steps, return +0.95\n"
+        "Outcome: success after 1 step, return +1\n"
     )
 
 

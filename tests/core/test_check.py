@@ -68,7 +68,6 @@ def init_with_a_foreign_space(self, horizon):
 
 FAULTS = {
     "no name": ({"name": ""}, "ReplacedCorridor"),
-    "instructions that are no text": ({"instructions": 3}, "instructions"),
     "max_actions of 0": ({"max_actions": 0}, "max_actions"),
     "no tasks": ({"tasks": lambda *_: []}, "'train'"),
     "shared tasks": ({"tasks": lambda *_: [Task("a", {"room": 0})]}, "task 'a' is in train and in validation"),
@@ -77,7 +76,6 @@ FAULTS = {
         "task 'test' is in test and in mytest",
     ),
     "a further split that is a usual one": ({"further_splits": ("test",)}, "further_splits are ('test',)"),
-    "further splits that are a text": ({"further_splits": "far"}, "further_splits are 'far'"),
     "changing tasks": ({"tasks": tasks_that_differ}, "tasks('train')"),
     "text that moves the state": ({"observe": observe_that_moves}, "observe()"),
     "an expert that makes mistakes": ({"mistaken": lambda self: self.room > 0}, "mistaken() says True"),
