@@ -63,8 +63,13 @@ def play(
     """
     others = {"--expert": expert, "--random": chance, "--run": run is not None}
     _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
-    _check_run({"--policy": policy is not None, "--sample": sample}, run)
-    _check_numbers(watch, episodes)
+    for option, given in {"--policy": policy is not None, "--sample": sample}.items():
+        if given and run is None:
+            raise InvalidInput(f"{option} was given without --run, to which it belongs; give both or none.")
+    if watch is not None and not 0 <= watch <= MAX_PAUSE_S:
+        raise InvalidInput(f"--watch {watch} was given; expected 0 to {MAX_PAUSE_S:.0f} seconds.")
+    if episodes < 1:
+        raise InvalidInput(f"--episodes {episodes} was given; expected 1 or more.")
     from reflectrl.cli.screen import Screen
     from reflectrl.players.human import PlayerLeft
 
@@ -90,7 +95,8 @@ def play(
         session = _Session(game, chosen, screen, save)
         if step:
             screen.say("Enter plays the next step, q leaves.")
-        session.play(_pause(watch, step=step), menus=any(others.values()))
+        pause = _wait_for_enter if step else lambda: time.sleep(watch or 0.0)
+        session.play(pause, menus=any(others.values()))
     except (KeyboardInterrupt, PlayerLeft) as left:
         why = "this episode is not finished." if isinstance(left, KeyboardInterrupt) else str(left)
         warn(f"\nstopped: {why}{'' if session is None else session.saved()}")
@@ -119,7 +125,12 @@ class _Session:
 
         played = []
         for number, episode in enumerate(self._episodes, start=1):
-            self._begin(number, episode)
+            if number == 1:
+                options = "".join(f" {key}={value}" for key, value in self._game.header.options.items())
+                self._screen.say(f"Environment: {self._game.header.env}{options}")
+                self._screen.say(f"Player: {self._game.who}")
+            self._screen.say("")
+            self._screen.say(f"Episode {number} of {len(self._episodes)}: {episode.task.id}", "bold")
             trajectory = play_episode(self._game, episode, self._show(pause, menus=menus))
             self._end(trajectory)
             played.append(trajectory.success)
@@ -132,15 +143,6 @@ class _Session:
         if self._file is None:
             return ""
         return f" Saved in {self._file}: {_count(self._kept, 'episode')}."
-
-    def _begin(self, number: int, episode: Episode) -> None:
-        header, screen = self._game.header, self._screen
-        if number == 1:
-            options = "".join(f" {key}={value}" for key, value in header.options.items())
-            screen.say(f"Environment: {header.env}{options}")
-            screen.say(f"Player: {self._game.who}")
-        screen.say("")
-        screen.say(f"Episode {number} of {len(self._episodes)}: {episode.task.id}", "bold")
 
     def _show(self, pause: Callable[[], None], *, menus: bool) -> Callable[[Turn], None]:
         from reflectrl.prompts import labels
@@ -191,12 +193,6 @@ def _environment(given: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     return (given[0] if named else None), read_options(given[1:] if named else given)
 
 
-def _pause(watch: float | None, *, step: bool) -> Callable[[], None]:
-    if step:
-        return _wait_for_enter
-    return lambda: time.sleep(watch or 0.0)
-
-
 def _wait_for_enter() -> None:
     from reflectrl.players.human import PlayerLeft
 
@@ -219,16 +215,3 @@ def _check_together(players: dict[str, bool], paces: dict[str, bool], *, hints: 
         raise InvalidInput(f"{pacing[0]} was given, but you play yourself; add --expert, --random or --run to watch.")
     if hints and playing:
         raise InvalidInput(f"--hints and {playing[0]} were given; hints are for you: leave one out.")
-
-
-def _check_run(belonging: dict[str, bool], run: Path | None) -> None:
-    for option, given in belonging.items():
-        if given and run is None:
-            raise InvalidInput(f"{option} was given without --run, to which it belongs; give both or none.")
-
-
-def _check_numbers(watch: float | None, episodes: int) -> None:
-    if watch is not None and not 0 <= watch <= MAX_PAUSE_S:
-        raise InvalidInput(f"--watch {watch} was given; expected 0 to {MAX_PAUSE_S:.0f} seconds.")
-    if episodes < 1:
-        raise InvalidInput(f"--episodes {episodes} was given; expected 1 or more.")

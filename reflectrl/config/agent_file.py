@@ -69,12 +69,10 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
 
     The recipe on disk describes the training of the agent, so it still names them.
     """
-    sections = {"policy": recipe.model, "reflector": recipe.reflector_model or recipe.model}
-    as_saved = {role: _as_saved(section, folder / role) for role, section in sections.items()}
-    return recipe.model_copy(update={"model": as_saved["policy"], "reflector_model": as_saved["reflector"]})
 
+    def as_saved(section: ModelSection, role: str) -> ModelSection:
+        has_adapters = (folder / role / "adapter_config.json").is_file()
+        return section if has_adapters else section.model_copy(update={"lora": None, "quantization": "none"})
 
-def _as_saved(section: ModelSection, folder: Path) -> ModelSection:
-    if (folder / "adapter_config.json").is_file():
-        return section
-    return section.model_copy(update={"lora": None, "quantization": "none"})
+    reflector = as_saved(recipe.reflector_model or recipe.model, "reflector")
+    return recipe.model_copy(update={"model": as_saved(recipe.model, "policy"), "reflector_model": reflector})

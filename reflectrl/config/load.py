@@ -165,14 +165,25 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     if given in recipe_names():
         identity, text, folder = given, recipe_text(given), Path()
     elif _is_file(path):
-        identity, text, folder = str(path.resolve()), _read_file(path), path.parent
+        identity, folder = str(path.resolve()), path.parent
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8."
+            ) from error
     else:
         what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
         raise InvalidInput(f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())}")
     if identity in above:
         circle = " -> ".join([*above[above.index(identity) :], identity])
         raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
-    return _extended(_parse(text, identity), folder, (*above, identity))
+    values, problems = read_yaml(text, f"recipe {identity!r}")
+    if not isinstance(values, dict):
+        raise InvalidInput(
+            f"recipe {identity!r} holds {reprlib.repr(values)}; expected a mapping, e.g. a line 'name: my_run'."
+        )
+    return _extended(_Source(values, problems), folder, (*above, identity))
 
 
 def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
@@ -196,22 +207,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # a name that is too long, a folder that may not be entered
         return False
-
-
-def _read_file(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8.") from error
-
-
-def _parse(text: str, identity: str) -> _Source:
-    values, problems = read_yaml(text, f"recipe {identity!r}")
-    if not isinstance(values, dict):
-        raise InvalidInput(
-            f"recipe {identity!r} holds {reprlib.repr(values)}; expected a mapping, e.g. a line 'name: my_run'."
-        )
-    return _Source(values, problems)
 
 
 def _merge(base: Any, change: Any) -> Any:

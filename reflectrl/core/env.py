@@ -376,10 +376,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
 def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints: bool = False) -> str:
     """Say where something failed: at an ``action`` or a request for ``hints`` after so many steps, or at the start."""
+    place = f"in task {task.id!r} after {steps} steps"
     if hints:
-        return f"in task {task.id!r} after {steps} steps, asked for hints"
-    return (
-        f"at the start of task {task.id!r}"
-        if action is None
-        else (f"in task {task.id!r} after {steps} steps, at action {action!r}")
-    )
+        return f"{place}, asked for hints"
+    return f"at the start of task {task.id!r}" if action is None else f"{place}, at action {action!r}"
