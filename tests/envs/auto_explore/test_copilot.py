@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -151,24 +151,6 @@ def test_a_repository_that_has_changed_meanwhile_is_left_alone(shop: Path, name:
 def test_a_reply_without_a_block_holds_no_command(reply: str) -> None:
     with pytest.raises(BadReply, match="```"):
         read_command(reply)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "facts"),
-    [
-        (["", "--programs"], ["task"]),
-        (["Do it.", "--programs", "--steps", "0"], ["0 steps"]),
-        *(
-            (["Do it.", "--programs", option, "9"], [option, "--programs"])
-            for option in ("--run", "--expert", "--page")
-        ),
-        *((["Do it.", *option], [option[0], "--programs"]) for option in (["--apply"], ["--seconds", "3"])),
-    ],
-)
-def test_mistakes_are_refused_with_a_sentence(arguments: Sequence[str], facts: Sequence[str], shop: Path) -> None:
-    done = CliRunner().invoke(app, ["explore", str(shop), *arguments])
-    assert isinstance(done.exception, InvalidInput), done.output
-    assert all(fact in str(done.exception) for fact in facts)
 
 
 def test_work_that_is_not_ended_or_cannot_begin_changes_nothing(

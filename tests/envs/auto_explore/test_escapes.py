@@ -265,9 +265,6 @@ def test_what_is_huge_is_neither_read_nor_copied_nor_listed_whole(world):
     world.run("tail huge")
     with pytest.raises(WorkFailed):
         world.sandbox.changes()
-    (root / "lines").write_text("\n" * 1_000_000)
-    assert world.run("cat lines").output.endswith("(cut after 4,000 characters)")
-    assert world.run("tail -n 900000 lines").output.endswith("(only the last 4,000 characters)")
     (root / "many").mkdir()
     for number in range(1000):
         (root / "many" / f"file{number:03d}").touch()

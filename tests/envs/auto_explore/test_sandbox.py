@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox
 from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
-from reflectrl.envs.auto_explore.tree import MAX_LINKS, Tree
+from reflectrl.envs.auto_explore.tree import Tree
 
 pytestmark = pytest.mark.usefixtures("copies")
 
@@ -209,18 +209,11 @@ def test_views_share_files_for_reading_and_not_the_working_directory(sandbox):
                 use()
 
 
-def test_what_is_missing_is_a_sentence_and_a_copy_that_is_missing_an_error(sandbox):
+def test_what_is_missing_among_others_is_a_sentence_beside_them(sandbox):
     partly = sandbox.run("cat missing README.md")
     assert partly.failed
     assert partly.output.startswith("missing ")
     assert partly.output.endswith("\n# shop\nsells\ntea\n")
-    sandbox.run("cd people/leave")
-    shutil.rmtree(sandbox.root / "people")
-    assert "people/leave" in sandbox.run("ls").output
-    shutil.rmtree(sandbox.root.parent)
-    for command in ("cd /", "ls", "cat README.md", "cd people", "echo x > y"):
-        with pytest.raises(WorkFailed):
-            sandbox.run(command)
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -459,15 +452,6 @@ def test_many_that_start_at_once_do_not_take_each_others_folders_and_keep_no_han
 @pytest.fixture
 def tree(shop):
     return Tree(shop)
-
-
-def test_forty_links_are_followed_and_no_more(tree):
-    (tree.root / "link0").symlink_to("README.md")
-    for number in range(1, MAX_LINKS + 1):
-        (tree.root / f"link{number}").symlink_to(f"link{number - 1}")
-    assert tree.named(PurePosixPath(f"link{MAX_LINKS - 1}")).name == f"link{MAX_LINKS - 1}"
-    with pytest.raises(InvalidInput, match=f"link{MAX_LINKS}"):
-        tree.named(PurePosixPath(f"link{MAX_LINKS}"))
 
 
 def test_nothing_stays_open(tree):
