@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path, PurePosixPath
 
@@ -435,18 +432,3 @@ def test_a_copy_that_lost_a_file_is_made_again_for_those_who_look_for_it(shop, c
         shutil.rmtree(one)
     with pytest.raises(InvalidInput, match="shop'"):
         begin(env, "cairo.md")
-
-
-def test_nothing_temporary_stays_behind(shop, tmp_path):
-    code = (
-        "import os, sys; from reflectrl.envs.auto_explore import AutoExplore\n"
-        "company, env = AutoExplore(), AutoExplore(sys.argv[1])\n"
-        "company.reset(seed=0); env.reset(seed=0); env.step(env.expert())\n"
-        "print(len(os.listdir(os.environ['TMPDIR'])))\nenv.step('fly')"
-    )
-    (tmp_path / "temporary").mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
-    done = subprocess.run([sys.executable, "-c", code, str(shop)], env=environment, capture_output=True, check=False)
-    assert int(done.stdout) >= 3  # the company, and two copies
-    assert done.returncode == 1
-    assert list((tmp_path / "temporary").iterdir()) == []
