@@ -107,7 +107,7 @@ def trying(model: PreTrainedModel) -> Iterator[None]:
 
 
 def known_tokens(model: PreTrainedModel, count: int) -> Tokens:
-    """At most ``count`` token ids of ``model``, none of which stands for padding."""
+    """Return the first ``count`` token ids of ``model`` without its padding, or fewer."""
     config = model.config.get_text_config()
     return tuple(token for token in range(1, min(count + 2, config.vocab_size)) if token != config.pad_token_id)[:count]
 

@@ -17,17 +17,13 @@ from reflectrl.engine.sequences import Tokens, padded, read
 
 _log = logging.getLogger(__name__)
 _SHORT = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
-"""Sequences with a beginning in common: wrong masks or positions change what they end in."""
+"""Sequences with a beginning in common: wrong masks or positions change their last logits."""
 _EXACT = 1e-3
-"""Logits in float32 that are off by less are right."""
-_COARSE = 0.01
-"""In coarser arithmetic (bfloat16, quantised weights) those of short sequences are if they are off by less, or ..."""
-_ROUNDED = 0.25
-"""... by less than this part of what ignoring mask or positions would do; ..."""
-_COARSE_LONG = 0.03
-"""... and those of long sequences if they are off by less, or ..."""
-_ROUNDED_LONG = 3
-"""... by less than so many times what rounding does to the short ones."""
+"""Largest error of right logits in float32; the others are for bfloat16 and quantised weights, whichever is larger."""
+_COARSE, _ROUNDED = 0.01, 0.25
+"""Largest error after short sequences, and the same as a part of the error of an ignored mask or position."""
+_COARSE_LONG, _ROUNDED_LONG = 0.03, 3
+"""Largest error after long sequences, and the same as a multiple of the error after short ones."""
 
 
 def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> PrefixCache | None:
@@ -47,9 +43,9 @@ def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_to
 def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> str | None:
     """Return why ``model`` can be given neither prefix trees nor slots, as the end of a sentence; ``None`` if it can.
 
-    Both need a mask of one's own, positions of one's own, and attention to all of the tokens. Sequences are read alone,
-    as a tree and through slots, and what they end in is compared: first a few short ones, then some of ``max_length``
-    tokens, because a window or a fixed mask shows only in what is longer.
+    Both need masks and positions of our own, and attention to all tokens. The last logits of sequences that are read
+    alone, as a tree and through slots are compared: first of short ones, then of some of ``max_length`` tokens, because
+    a window or a fixed mask shows only in longer ones.
 
     Args:
         model: a causal language model.

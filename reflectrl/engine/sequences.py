@@ -129,7 +129,7 @@ def read(rows: Sequence[Tokens], part: Sequence[Sequence[int]], device: torch.de
 
 
 def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where ``sees``, the least number elsewhere: eager attention takes booleans for numbers, without an error."""
+    """Return 0 for ``sees`` and the least number for the rest: eager attention would add booleans without an error."""
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 

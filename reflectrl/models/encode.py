@@ -1,7 +1,7 @@
-"""From prompts to tensors, and from a model to the distribution over THIS state's labels.
+"""Tensors of prompts, and the distribution of a model over THIS state's labels.
 
-``action_distribution`` is the one function that supervised fine-tuning, sampling and the policy gradient all read, so
-the probability an action was sampled with and the one it is trained with cannot drift apart.
+Supervised fine-tuning, sampling and the policy gradient all call ``action_distribution``, so the probability that an
+action was sampled with and the one that it is trained with cannot drift apart.
 """
 
 from __future__ import annotations

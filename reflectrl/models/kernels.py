@@ -21,7 +21,7 @@ def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
     as they are. Under autocast the trunk still ends in the type of the weights.
 
     Raises:
-        InvalidInput: the architecture does not tell its trunk from its head.
+        InvalidInput: an architecture without a trunk of its own name.
 
     """
     for module in model.modules():

@@ -1,6 +1,6 @@
 """Menus: the legal actions of a state, one ``label. action`` a line (single-prompt action enumeration, section 4.3).
 
-Labels are strings here. Whether each is one token is a question to a tokenizer, asked by ``reflectrl.models``.
+Labels are strings here; ``reflectrl.models`` checks that each is one token of its tokenizer.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_a_window_that_prompts_outgrow_is_refused(architecture):
 
 
 class Near(GPT2Model):
-    """In rows, attends to 48 places before each only, wherever the mask says; with key-value states to all."""
+    """Attends to 48 places before each only in rows, whatever the mask says, and to all with key-value states."""
 
     def forward(self, *args, attention_mask=None, **given):
         if attention_mask is not None and given.get("past_key_values") is None:

@@ -13,7 +13,7 @@ from reflectrl.engine.sequences import attention_break_even_tokens, make_tree, p
 
 CPU = torch.device("cpu")
 BRANCHES = [(1, 2), (1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 5), (1, 6), (7,)]
-"""In lexicographic order: a beginning of another, two that part late, equal ones, one that parts early, one apart."""
+"""Lexicographic order: a beginning of another, two that part late, equal ones, one that parts early, one apart."""
 
 
 def walks(seed, count=12, longest=24):

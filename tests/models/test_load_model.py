@@ -201,7 +201,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_with_its_fault(gpt2, tmp_path,
         assert fact in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "facts"), [("nobody/nothing", "'nobody/nothing'.*hub"), (BUILTIN, "make_base")])
+@pytest.mark.parametrize(("name", "facts"), [("no/model", "'no/model'.*hub"), (BUILTIN, "make_base")])
 def test_a_name_that_leads_nowhere_is_refused(name, facts):
     with pytest.raises(InvalidInput, match=facts):
         new_model(ModelSection(name=name), labels=LABELS, seed=0)

@@ -24,7 +24,7 @@ CORPUS = ["Past: cat a.md\nReflection: Good. The file says hello.\n<|0|>. cat a.
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """As Qwen's and Llama 3's: bytes, and a first token before each text."""
+    """A tokenizer like Qwen's and Llama 3's: bytes, and a first token before each text."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.decoder = decoders.ByteLevel()
@@ -32,7 +32,7 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def sentencepiece(scheme: str) -> PreTrainedTokenizerFast:
-    """As Llama 2's (bytes for what is unknown, a space before the text) and Mistral's."""
+    """A tokenizer like Llama 2's (bytes for unknown letters, a space before the text) and Mistral's."""
     alphabet = sorted({letter for letter in "".join((*CORPUS, *EVIL))} | {"\u2581"})
     vocabulary = {token: number for number, token in enumerate(["<unk>", *(f"<0x{n:02X}>" for n in range(256))])}
     for letter in [*alphabet, "\u2581c", "\u2581ca", "\u2581cat"]:
@@ -45,7 +45,7 @@ def sentencepiece(scheme: str) -> PreTrainedTokenizerFast:
 
 
 def unigram() -> PreTrainedTokenizerFast:
-    """As T5's and XGLM's."""
+    """A tokenizer like T5's and XGLM's."""
     trained = Tokenizer(models.Unigram())
     trained.normalizer = normalizers.NFKC()
     trained.pre_tokenizer = pre_tokenizers.Metaspace()

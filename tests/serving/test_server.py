@@ -146,9 +146,9 @@ def test_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> N
 
 def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: str, client: httpx2.Client) -> None:
     assert "small (policy after RLFT) on http://127.0.0.1:" in server
-    told = client.get("/health").json()
-    assert (told["environment"], told["policy"], told["reflector"]) == ("number_line", "policy", "local")
-    assert (told["agent"], told["greedy"], told["waiting"]) == ("small (policy after RLFT)", True, 0)
+    health = client.get("/health").json()
+    assert (health["environment"], health["policy"], health["reflector"]) == ("number_line", "policy", "local")
+    assert (health["agent"], health["greedy"], health["waiting"]) == ("small (policy after RLFT)", True, 0)
     assert {"/act", "/health", "/v1/models", "/v1/chat/completions"} == set(client.get("/openapi.json").json()["paths"])
     assert {client.get(page).status_code for page in ("/docs", "/redoc")} == {404}
 
