@@ -1,4 +1,4 @@
-"""Token sequences as what a model reads: padded rows, or prefix trees in which what sequences share is computed once.
+"""Token sequences as model input: padded rows, or prefix trees that hold shared beginnings once.
 
 A prefix tree is one row of tokens in which each token attends to those on its own path, so the steps of an episode, or
 of many, cost as many tokens as they differ in. Both give the same hidden states and gradients.

@@ -71,7 +71,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
     with seeded(seed):
         model = _load_weights(section.name, section, tokenizer)
         if section.lora is not None:
-            return LanguageModel(add_lora(model, section.lora, token_ids), tokenizer)
+            model = add_lora(model, section.lora, token_ids)
     return LanguageModel(model, tokenizer)
 
 
@@ -90,11 +90,23 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or fix the path.")
     _warn_of_code(str(folder), section)
-    with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by what was saved
-        lm = _load_player(folder, section, trainable)
+    adapted = (folder / "adapter_config.json").is_file()
+    base = _base_of(folder, section) if adapted else str(folder)
+    _check_folder(base)
+    if section.lora is not None and not adapted:
+        raise InvalidInput(
+            f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
+            "trained with adapters: train it again, or set model.lora=null."
+        )
+    tokenizer = _load_tokenizer(str(folder), section)
+    with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by those in the folder
+        model = _load_weights(base, section, tokenizer)
+        if adapted:
+            with _loading(str(folder), "adapter"):
+                model = load_lora(model, folder, trainable=trainable)
     if not trainable:
-        lm.model.requires_grad_(False)
-    return lm
+        model.requires_grad_(False)
+    return LanguageModel(model, tokenizer)
 
 
 def save_model(lm: LanguageModel, folder: Path) -> None:
@@ -107,24 +119,6 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
         else:
             lm.model.save_pretrained(fresh)
         lm.tokenizer.save_pretrained(fresh)
-
-
-def _load_player(folder: Path, section: ModelSection, trainable: bool) -> LanguageModel:
-    if (folder / "adapter_config.json").is_file():
-        base = _base_of(folder, section)
-        _check_folder(base)
-        tokenizer = _load_tokenizer(str(folder), section)
-        model = _load_weights(base, section, tokenizer)
-        with _loading(str(folder), "adapter"):
-            return LanguageModel(load_lora(model, folder, trainable=trainable), tokenizer)
-    _check_folder(str(folder))
-    if section.lora is not None:
-        raise InvalidInput(
-            f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
-            "trained with adapters: train it again, or set model.lora=null."
-        )
-    tokenizer = _load_tokenizer(str(folder), section)
-    return LanguageModel(_load_weights(str(folder), section, tokenizer), tokenizer)
 
 
 def _base_of(folder: Path, section: ModelSection) -> str:

@@ -14,6 +14,7 @@ from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.prompts.views import MenuView, View
 
 QUIT = "quit"
+_QUIT_TYPED = f"{QUIT} was typed; this episode is not finished."
 
 
 class PlayerLeft(ReflectRLError):
@@ -79,7 +80,7 @@ class HumanPolicy:
             answer = self.console.line()
             found = _named(answer, menu)
             if not found and answer.casefold() == QUIT:
-                raise _left()
+                raise PlayerLeft(_QUIT_TYPED)
             found = found or _begun(answer, menu)
             if len(found) == 1:
                 return Decision(menu.actions[found[0]], 0.0, 0.0, Choice(found[0]))
@@ -108,12 +109,8 @@ class HumanReflector(ReadsHints):
         while not (said := self._console.line() or advice):
             self._console.show(f"Nothing was typed. Type how things stand, in one line. Or type {QUIT}.\n")
         if said.casefold() == QUIT:
-            raise _left()
+            raise PlayerLeft(_QUIT_TYPED)
         return said
-
-
-def _left() -> PlayerLeft:
-    return PlayerLeft(f"{QUIT} was typed; this episode is not finished.")
 
 
 def _named(answer: str, menu: Menu) -> list[int]:

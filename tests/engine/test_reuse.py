@@ -9,11 +9,9 @@ import torch
 from tiny import MAX_LENGTH, gpt2, language_model
 from transformers import GPT2LMHeadModel, GPT2Model
 
-from reflectrl.config.schema import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for, refusal
 from reflectrl.engine.seeding import seeded
-from reflectrl.models.adapters import add_lora
 
 
 def around(trunk):
@@ -50,12 +48,6 @@ def test_attention_alone_is_accepted_with_every_kernel_and_type(architecture, op
         model.set_attn_implementation(kernel)
         assert refusal(model, MAX_LENGTH) is None
     assert refusal(model.to(torch.bfloat16), MAX_LENGTH) is None
-
-
-def test_models_with_adapters_and_a_choice_head_are_accepted():
-    model = add_lora(language_model("llama"), LoraSection(r=4), [])
-    add_choice_head(model.get_base_model(), value_head=True)
-    assert refusal(model.get_base_model(), MAX_LENGTH) is None
 
 
 def test_an_accepted_model_gets_an_empty_cache_of_its_own_type_without_a_warning(caplog):

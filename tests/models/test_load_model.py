@@ -60,6 +60,9 @@ def test_adapters_train_and_come_back_with_the_same_logits(section, quantization
     assert torch.equal(logits(frozen), after)
     assert trained(frozen) == set()
     assert trained(load_model(tmp_path / "policy", section, trainable=True)) == trained(lm)
+    if quantization == "4bit":  # bitsandbytes' own answer is a number
+        packs = {getattr(layer, "support_avx512bf16_for_cpu", None) for layer in lm.model.modules()}
+        assert packs == {None, False}
     if quantization == "none":
         plain = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "policy"))
         plain_logits = logits(LanguageModel(plain, AutoTokenizer.from_pretrained(tmp_path / "policy")))

@@ -8,14 +8,12 @@ import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
 from tiny import MAX_LENGTH, quantized, token_ids
-from tiny_models import LABELS, save_tiny
 
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal
 from reflectrl.engine.sequences import padded
 from reflectrl.models.adapters import check_4bit, prepare_quantized
-from reflectrl.models.load import new_model
 
 
 def layer(inputs: int, outputs: int, *, packs: bool) -> Linear4bit:
@@ -66,11 +64,3 @@ def test_a_quantised_base_is_read_exactly_with_and_without_reuse_and_gradients_f
 def test_a_quantised_lm_head_is_refused(tmp_path, bits):
     with pytest.raises(InvalidInput, match="lm_head.*model.quantization"):
         add_choice_head(quantized("llama", tmp_path, bits, llm_int8_skip_modules=[]))
-
-
-def test_bases_are_prepared_as_they_are_loaded(tmp_path):
-    section = save_tiny("llama", tmp_path).model_copy(update={"quantization": "4bit"})
-    model = new_model(section, labels=LABELS, seed=0).model
-    layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
-    assert layers
-    assert all(each.support_avx512bf16_for_cpu is False for each in layers)  # bitsandbytes' own answer is a number

@@ -232,10 +232,6 @@ def test_an_invalid_request_is_refused(change: dict[str, Any], status: int, fact
     assert fact in found[1]
 
 
-def test_a_long_state_is_cut_as_in_an_episode(client: httpx2.Client) -> None:
-    assert client.post("/act", json={**STATE, "observation": LONG}).json()["action"] in STATE["actions"]
-
-
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
