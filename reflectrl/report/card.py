@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import Template
 from typing import Any
 
 import yaml
@@ -17,6 +18,7 @@ from reflectrl.config.agent_file import AgentFile
 from reflectrl.config.schema import ModelSection
 from reflectrl.core.text import visible
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.report.markup import asset
 from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
 
@@ -25,37 +27,6 @@ _MAX_CHARACTERS = 2000
 _SPECIAL = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_[]|~#$!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
 )
-_CITATION = """\
-```bibtex
-@article{zhou2024reflectrl,
-  title  = {Reflect-RL: Two-Player Online RL Fine-Tuning for LMs},
-  author = {Zhou, Runlong and Du, Simon S. and Li, Beibin},
-  journal = {arXiv preprint arXiv:2402.12621},
-  year   = {2024}
-}
-```"""
-_USE = """\
-`example.py` beside this file plays one step of a real episode with plain transformers{peft}, without reflectrl:
-
-```
-python example.py
-```
-
-The policy answers with one token, the label of an action: of the logits after the prompt, only those of the menu's
-labels count. With reflectrl, which also writes the prompts and asks the reflector:
-
-```
-reflectrl serve FOLDER
-reflectrl play --run FOLDER
-```
-
-```python
-from reflectrl import Observation, load_agent
-
-agent = load_agent("FOLDER")
-move = agent.act(Observation("what the state says", ("one action", "another action")))
-print(move.reflection, move.decision.action, move.decision.choice.probabilities)
-```"""
 _REFLECTORS = {
     "local": "a local model, in `reflector/`",
     "remote": "a model behind a chat endpoint, which is not part of this folder",
@@ -94,19 +65,20 @@ class Card:
 
 def model_card(card: Card) -> str:
     """Return the card as Markdown, with the metadata that the hub reads."""
-    sections = {
-        "What it is": _what(card),
-        "How to use it": [_USE.format(peft=" and peft" if card.adapter else "")],
-        "Evaluation": _evaluation(card.run),
-        "Training data": _data(card.recipe),
-        "Recipe": _settings(card.recipe),
-        "Curriculum": _curriculum(card.recipe, card.run),
-        "Limits": [f"- {line}" for line in _limits(card)],
-        "Citation": [_CITATION],
+    parts = {
+        "what": _what(card),
+        "evaluation": _evaluation(card.run),
+        "data": _data(card.recipe),
+        "recipe": _settings(card.recipe),
+        "curriculum": _curriculum(card.recipe, card.run),
+        "limits": (f"- {line}" for line in _limits(card)),
     }
-    parts = [f"---\n{yaml.safe_dump(_metadata(card), sort_keys=False)}---\n\n# {markdown(card.recipe.name)}\n"]
-    parts += [f"\n## {title}\n\n{body}\n" for title, lines in sections.items() if (body := "\n".join(lines))]
-    return "".join(parts)
+    return Template(asset("card.md.tmpl")).substitute(
+        {name: "\n".join(lines) for name, lines in parts.items()},
+        metadata=yaml.safe_dump(_metadata(card), sort_keys=False),
+        name=markdown(card.recipe.name),
+        peft=" and peft" if card.adapter else "",
+    )
 
 
 def _metadata(card: Card) -> dict[str, Any]:
@@ -201,7 +173,9 @@ def _curriculum(recipe: Recipe, run: Run) -> Iterator[str]:
     for stage in recipe.rlft.stages:
         options = ", ".join(f"{key}={value}" for key, value in stage.env.items())
         rows.append((stage.name, options or "unchanged", str(stage.iterations), str(done[stage.name])))
+    yield "\n## Curriculum\n"
     yield from _table(("stage", "environment", "updates at most", "updates done"), rows, words=2)
+    yield ""
 
 
 def _endpoint(endpoint: Endpoint) -> str:
