@@ -123,6 +123,7 @@ def test_a_negative_sample_follows_a_wrong_action_and_only_that_step_is_kept(tmp
         env.reset(seed=sample.seed, options={"task": sample.task})
         for action in sample.past:
             env.step(action)
+        assert env.hints().mistaken  # never an action that is as good as the advised one
         there = (env.observation, env.expert(), env.reflection())
         assert there == (sample.observation, sample.action, sample.reflection)
 
