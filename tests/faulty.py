@@ -1,4 +1,4 @@
-"""An environment that does on demand what none should: what the tests of worker processes play."""
+"""An environment with faults on demand, which the tests of worker processes play."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FAULTS = {
     "stall with a child": lambda: subprocess.run(["sleep", "3600"], check=False),
 }
 DEADLY = {"exit", "kill", "stall", "stall with a child"}
-"""Those after which there is no process any more."""
+"""Faults that end the process."""
 
 
 KEPT = []
-"""What leaks."""
+"""Memory that leaks."""
 
 
 class Faulty(NatLangEnv):

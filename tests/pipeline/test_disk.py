@@ -51,13 +51,11 @@ KIB = 1024
 pytestmark = pytest.mark.slow
 
 
-def bubblewrap_works() -> bool:
-    return (
-        shutil.which("bwrap") is not None and not subprocess.run(["bwrap", "--dev-bind", "/", "/", "true"]).returncode
-    )
-
-
-needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="bubblewrap makes the disks that are full")
+BWRAP = ("bwrap", "--dev-bind", "/", "/")
+needs_bubblewrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None or subprocess.run([*BWRAP, "true"]).returncode != 0,
+    reason="bubblewrap makes the disks that are full",
+)
 
 # ---- full, and not to be written -------------------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ def answers(prepared, tmp_path_factory):
         given = {"run": str(locked / name), "before": None, "room": None, "after": None}
         cases.append({"name": f"read-only {name}", "arguments": prepared.command("eval", locked / name), **given})
     disks = ["--size", str(8 * KIB * KIB), "--tmpfs", str(small), "--ro-bind", str(locked), str(locked)]
-    command = ["bwrap", "--dev-bind", "/", "/", *disks, sys.executable, "-c", DRIVER]
+    command = [*BWRAP, *disks, sys.executable, "-c", DRIVER]
     done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     said = json.loads(done.stdout.splitlines()[-1])
@@ -171,7 +169,7 @@ def test_a_second_command_on_one_folder_is_refused_and_the_first_goes_on(prepare
     second = []
     start = Interfering(lambda: second.append(run_command(tmp_path / "log", *prepared.command("eval", run))))
     run_stages(prepared.recipe, run, ("eval",), reporter=start)
-    assert second[0].returncode == 2
+    assert second[0].wait() == 2
     assert str(run) in second[0].said
     assert "Traceback" not in second[0].said
     assert results(run) == results(prepared.after("eval"))
