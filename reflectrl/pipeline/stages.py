@@ -92,7 +92,8 @@ def _run_stage(job: _Job, stage: str) -> None:
     if run.is_done(stage):
         job.reporter.line(f"{stage:<18} skipped: done before, {run.done_with(stage)}")
         return
-    run.begin(recipe, stage)
+    if not job.spending.dry_run:  # after which the recipe may still change
+        run.begin(recipe, stage)
     wall, cpu = time.monotonic(), time.process_time()
     with version_errors(run.path):
         is_finished = _WORK[stage](job)

@@ -41,7 +41,7 @@ def kept(runs: Path) -> int:
 
 
 def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    dry = gen_data(endpoint, tmp_path, "data.samples=100", "--dry-run")
+    dry = gen_data(endpoint, tmp_path, "--dry-run")
     assert dry.code == 0
     assert re.search(r"estimate: .* \d+ calls to model 'gpt-4o' at .* 0\.\d\d dollars", dry.err)
     assert (endpoint.requests, "done" in dry.err) == ([], False)
