@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import signal
@@ -291,6 +292,30 @@ def test_a_reply_under_way_when_the_client_is_left_is_kept(endpoint: ScriptedEnd
     asyncio.run(leave_early())
     assert ask(endpoint.at(), "hello", calls=calls) == ["fine"]
     assert len(endpoint.requests) == 1
+
+
+def test_errors_of_replies_whose_callers_were_cancelled_are_not_printed(
+    endpoint: ScriptedEndpoint, calls: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = ChatClient(endpoint.at(concurrency=2), Journal(calls))
+    calls.write_text("")  # where its folder would be, so that no reply can be kept
+    endpoint.faults.extend(["none", "slow:0.1"])
+
+    async def leave_slowly() -> None:
+        try:
+            await client.ask(question("b"), str)
+        finally:
+            await asyncio.sleep(0.3)  # cancelled, and its reply comes before the client is left
+
+    async def ask_both() -> None:
+        async with client, asyncio.TaskGroup() as group:
+            group.create_task(client.ask(question("a"), str))
+            group.create_task(leave_slowly())
+
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(ask_both())
+    gc.collect()
+    assert caplog.text == ""
 
 
 def test_a_client_that_is_left_does_not_wait_for_a_repetition(endpoint: ScriptedEndpoint) -> None:
