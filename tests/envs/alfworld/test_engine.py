@@ -13,9 +13,12 @@ from alfworld_games import PLANS
 from reflectrl.core import InvalidInput
 from reflectrl.envs.alfworld import engine as engine_module
 from reflectrl.envs.alfworld.engine import NOTHING, Engine
+from reflectrl.envs.alfworld.expert import best_plan
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
+from reflectrl.envs.alfworld.translation import packed_translation, translate
 
 GAMES = {family: make_game(family, 3, scene=plan) for family, plan in PLANS.items()}
+QUIET = ("examine", "help", "inventory", "look")
 SIMPLE = GAMES["pick_and_place_simple"]
 
 
@@ -154,3 +157,99 @@ def test_a_library_that_does_not_fit_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "_LIBRARIES", [])
     with pytest.raises(InvalidInput, match=r"pip install"):
         Engine()
+
+
+# ---- translations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    packed_translation.cache_clear()
+    return tmp_path
+
+
+def translated(game):
+    """Translate as a new process would."""
+    packed_translation.cache_clear()
+    return translate(game.domain, game.problem)
+
+
+def files(home):
+    return {path for path in home.rglob("*") if path.is_file()}
+
+
+def test_a_translation_is_kept_and_the_kept_one_is_used_unless_it_is_damaged(home):
+    first = translated(SIMPLE)
+    (kept,) = files(home)
+    whole, written = kept.read_bytes(), kept.stat().st_mtime_ns
+    assert translated(SIMPLE) == first
+    assert kept.stat().st_mtime_ns == written
+    other = translated(GAMES["pick_heat_then_place_in_recep"])
+    (new,) = files(home) - {kept}
+    kept.write_bytes(new.read_bytes())
+    assert translated(SIMPLE) == other != first
+    for damaged in (b"", b"no archive", b"x\x9cK\xaf\x02\x00\x02\x93\x01Q"):  # the last one is an archive of no JSON
+        kept.write_bytes(damaged)
+        assert translated(SIMPLE) == first
+        assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(home):
+    (home / "reflectrl").write_text("a file where the folder should be")
+    assert translated(SIMPLE).facts
+
+
+def test_a_problem_that_cannot_be_translated_is_not_kept(home):
+    with pytest.raises(InvalidInput):
+        translate(SIMPLE.domain, SIMPLE.problem.replace("(:goal", "(:gaol"))
+    assert not files(home)
+
+
+# ---- the expert ------------------------------------------------------------------------------------------------------
+
+
+def plan_of(engine, game):
+    return best_plan(game, engine.names, engine.snapshot())
+
+
+def busy(engine):
+    """Commands that can change something."""
+    return [command for command in engine.snapshot().reply.commands if command.split()[0] not in QUIET]
+
+
+def win(engine, game):
+    """Follow the expert, who is asked at each step; every step brings the win nearer by one, as announced."""
+    left = len(plan_of(engine, game).commands)
+    while plan := plan_of(engine, game):
+        commands = engine.snapshot().reply.commands
+        assert len(plan.commands) == left
+        assert plan.commands[0] in commands
+        assert plan.standing.endswith(".")
+        assert not [command for command in commands if command in plan.standing]
+        engine.step(plan.commands[0])
+        left -= 1
+    assert left == 0
+    assert engine.snapshot().reply.won
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_expert_wins_from_every_state_and_no_command_brings_the_win_nearer_than_it_says(family, engine):
+    """So no plan can be shorter: each command of one would have to shorten what is left by more than one."""
+    game, rng = GAMES[family], random.Random(family)
+    engine.load(game)
+    for steps in (0, 4, 10, 25):
+        engine.reset()
+        for _ in range(steps):
+            if not engine.snapshot().reply.won:
+                engine.step(rng.choice(busy(engine)))
+        here = engine.snapshot()
+        if here.reply.won:
+            continue
+        left = len(plan_of(engine, game).commands)
+        for command in rng.sample(busy(engine), min(12, len(busy(engine)))):
+            won = engine.step(command).won
+            assert (0 if won else len(plan_of(engine, game).commands)) >= left - 1, command
+            engine.restore(here)
+        win(engine, game)

@@ -28,16 +28,6 @@ def begin(env, family):
     return env.reset(seed=0, options={"task": task})
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder of games, two a split."""
-    root = tmp_path_factory.mktemp("games")
-    for split in SPLITS:
-        for family in FAMILIES[:2]:
-            write_game(root / split / family, make_game(family, 10))
-    return root
-
-
 def test_it_keeps_the_promises_of_an_environment():
     options = {"families": FAMILIES[1:3], "horizon": 4, "noise": True}
     check_env(make_env("alfworld", **EVERY | options), episodes=1)
@@ -154,7 +144,12 @@ def test_bad_options_are_refused_at_once(options, fact):
         AlfWorld(**options)
 
 
-def test_a_folder_of_games_is_played_and_games_that_are_not_there_are_refused(folder, tmp_path):
+def test_a_folder_of_games_is_played_and_games_that_are_not_there_are_refused(tmp_path):
+    folder, empty = tmp_path / "games", tmp_path / "empty"
+    empty.mkdir()
+    for split in SPLITS:
+        for family in FAMILIES[:2]:
+            write_game(folder / split / family, make_game(family, 10))
     env = AlfWorld(str(folder), families=[FAMILIES[1]])
     assert (env.horizon, [len(env.tasks(split)) for split in SPLITS]) == (50, [1, 1, 1])
     env.reset(seed=0, options={"task": env.tasks("test")[0]})
@@ -163,7 +158,7 @@ def test_a_folder_of_games_is_played_and_games_that_are_not_there_are_refused(fo
         ({"scenes": [31]}, "31.*201"),
         ({"scenes": [401]}, "'pick_and_place_simple'.*Tomato.*Microwave.*401"),
         ({"dataset": str(folder), "families": ["pick_two_obj_and_place"]}, "pick_two_obj_and_place"),
-        ({"dataset": str(tmp_path)}, str(tmp_path)),
+        ({"dataset": str(empty)}, str(empty)),
         ({"families": ["look_at_obj_in_light"]}, "pick_and_place_simple"),
     ):
         with pytest.raises(InvalidInput, match=fact):
