@@ -139,26 +139,25 @@ def straight(adapters, tmp_path_factory):
     return lm, summary, folder
 
 
-@pytest.mark.parametrize(("number", "begun"), [(signal.SIGINT, 5), (signal.SIGKILL, 3)], ids=["stopped", "killed"])
-def test_a_training_that_ended_early_goes_on_as_if_nothing_had_happened(adapters, straight, number, begun, tmp_path):
+@pytest.mark.parametrize(("end", "checkpoint"), [("stopped", 5), ("killed", 3)])
+def test_a_training_that_ended_early_goes_on_as_if_nothing_had_happened(adapters, straight, end, checkpoint, tmp_path):
     expected, summary, _ = straight
-    killed = RuntimeError("killed")
 
     def on_step(step, total, loss):
         assert total == 6
         assert loss > 0
-        if step == 5 and number == signal.SIGKILL:
-            raise killed
-        if step == 4 and number == signal.SIGINT:
-            signal.raise_signal(number)  # in the step after this report
+        if step == 5 and end == "killed":
+            raise RuntimeError(end)
+        if step == 4 and end == "stopped":
+            signal.raise_signal(signal.SIGINT)  # noticed after the next step
 
     with pytest.raises((KeyboardInterrupt, RuntimeError)), gentle_stops(lambda _: None) as stop:
         train(new_model(adapters, labels=LABELS, seed=0), tmp_path, on_step=on_step, stop=stop, **RESUMED)
     (folder,) = tmp_path.iterdir()
-    assert last_checkpoint(folder).name == f"checkpoint-{begun}"
+    assert last_checkpoint(folder).name == f"checkpoint-{checkpoint}"
     resumed, seen = new_model(adapters, labels=LABELS, seed=0), []
     assert train(resumed, tmp_path, on_step=lambda step, *_: seen.append(step), **RESUMED) == summary
-    assert seen == list(range(begun + 1, 7))
+    assert seen == list(range(checkpoint + 1, 7))
     for name, value in expected.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
 
