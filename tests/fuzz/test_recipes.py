@@ -43,12 +43,14 @@ def loads_or_is_refused(place, content: bytes, overrides=()) -> None:
     assert load_recipe(str(place)) == recipe
 
 
+@pytest.mark.slow
 @settings(max_examples=70)
 @given(rng=RANDOMS)
 def test_a_shipped_recipe_with_mistakes(place, rng: random.Random):
     loads_or_is_refused(place, mutant(rng, rng.choice(RECIPES)).encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.slow
 @given(section=st.sampled_from(sorted(RECIPES[0])), value=VALUES)
 def test_a_section_that_holds_anything(place, section: str, value: object):
     text = yaml.dump({**RECIPES[0], section: value}, Dumper=yaml.SafeDumper, allow_unicode=True)
@@ -60,6 +62,7 @@ def test_a_file_that_holds_anything(place, content: bytes):
     loads_or_is_refused(place, content)
 
 
+@pytest.mark.slow
 @given(
     overrides=st.lists(
         st.text()

@@ -97,6 +97,7 @@ def test_a_file_that_is_not_what_a_stage_wrote_is_refused_by_every_reader(run: P
         (run / name).write_bytes(content)
 
 
+@pytest.mark.slow
 def test_the_base_under_an_adapter_is_checked_as_well(trained_run: TrainedRuns, tmp_path: Path) -> None:
     run = shutil.copytree(trained_run(*ADAPTED), tmp_path / "run")
     load_agent(run)
