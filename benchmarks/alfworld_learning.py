@@ -40,7 +40,7 @@ PLAIN = Arm("alfworld-no_reflection", "alfworld/nano_no_reflection")
 UNTAUGHT = Arm("alfworld-rlft_only", "alfworld/nano_rlft_only")
 SPOTLESS = Arm("alfworld-no_negatives", "alfworld/nano_no_negatives")
 ARMS = {arm.name.removeprefix("alfworld-"): arm for arm in (PLAIN, UNTAUGHT, SPOTLESS)}
-"""Those beside Reflect-RL, in the order in which they are trained."""
+"""Arms beside Reflect-RL, in the order in which they are trained."""
 
 
 def line(title: str, arm: Arm, seeds: Sequence[int], policy: str, reflections: str | None = None) -> list[str]:

@@ -145,7 +145,7 @@ def objectives(recipe: Recipe) -> str:
 
 
 def made_by(command: str) -> str:
-    """When, from which commit, how and on what machine numbers were made."""
+    """Line with the date, commit, command and machine of measured numbers."""
     machine = f"on {os.cpu_count()} cores\n({platform.machine()})"
     return f"Made on {date.today()} at commit {commit()} by `{command}` {machine}"
 

@@ -69,7 +69,7 @@ class Line:
 
     title: str
     games: Sequence[Sequence[Game]]
-    """Those of each seed; one only where no seed matters."""
+    """Games of each seed; one entry where no seed matters."""
     greedy: str = "-"
     """Mean success in per cent with the most probable commands, where they were played."""
     cost: tuple[str, ...] = ("-", "-")
@@ -79,7 +79,7 @@ class Line:
 
 
 def depth(task: Task) -> int:
-    """That of the file which answers."""
+    """Depth of the file which answers a task."""
     return min(DEEPEST, int(task.id.partition("/")[0].removeprefix("d")))
 
 

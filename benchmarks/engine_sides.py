@@ -53,16 +53,16 @@ class Case:
 
     @property
     def heavy(self) -> bool:
-        """Seconds a call: nothing to warm up, and few repeats."""
+        """True where a call takes seconds: nothing to warm up, and few repeats."""
         return self.shape == SHAPES[1] and not effort.quick
 
     @property
     def samples(self) -> list[StepSample]:
-        """Of all episodes."""
+        """Samples of all episodes."""
         return [step.sample for episode in self.episodes for step in episode]
 
     def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> dict[str, Times]:
-        """In turns, seven times after a warm-up, or ``heavy_rounds`` times."""
+        """Time the contenders in turns, seven times after a warm-up, or ``heavy_rounds`` times."""
         return race(contenders, heavy_rounds if self.heavy else 2 if effort.quick else 7, warm_up=not self.heavy)
 
     def line(self, times: dict[str, Times], *words: str) -> list[str]:

@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def fine(self) -> bool:
-        """Whether nothing was lost, doubled or wrong, at few enough requests."""
+        """True if nothing was lost, doubled or wrong, at few enough requests."""
         return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MAX_REQUESTS_PER_CALL
 
     def table(self) -> str:

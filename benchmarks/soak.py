@@ -62,11 +62,11 @@ class Sample:
     own_mb: float
     """Resident memory of this process."""
     workers_mb: float
-    """That of the processes below it."""
+    """Resident memory of the processes below it."""
     files: int
-    """Open in all of these processes."""
+    """Open files of all these processes."""
     threads: int
-    """Of all of them."""
+    """Threads of all these processes."""
     processes: int
     """Processes below this one."""
     objects: int
@@ -149,7 +149,7 @@ def megabytes(pid: int) -> float:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of all its threads so far."""
+    """Processor seconds of all threads of a process so far."""
     with suppress(OSError):
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")

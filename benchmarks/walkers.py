@@ -1,4 +1,4 @@
-"""What a search without learning finds, by the agent's own commands: file by file, by names, and by words' rarity."""
+"""Searches without learning, by the agent's own commands: file by file, by names, and by words' rarity."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from reflectrl.core import NatLangEnv, Task
 from reflectrl.envs.auto_explore.ambiguity import content_words
 
 Texts = Mapping[str, str]
-"""What each file of a repository says, by its path."""
+"""Text of each file of a repository, by its path."""
 Place = tuple[str, ...]
-"""Where a walker stands: the commands that lead there from the root, ``cd`` and ``ls FIRST..LAST``."""
+"""Place of a walker: the commands that lead there from the root, ``cd`` and ``ls FIRST..LAST``."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _commands(
 
 
 def _in(words: frozenset[str], command: str) -> bool:
-    """Whether all words of the name that a command is about are among ``words``."""
+    """Return whether all words of the name that a command is about are among ``words``."""
     name = content_words(PurePosixPath(shlex.split(command)[1]).stem)
     return bool(name) and name <= words
 

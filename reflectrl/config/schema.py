@@ -18,7 +18,7 @@ from reflectrl.workers.limits import WorkerLimits
 
 @settings(kw_only=True)
 class EnvSection(WorkerLimits):
-    """Which environment, and how it is set up."""
+    """Environment of the recipe and its options."""
 
     name: str
     """Registered name, see ``reflectrl check-env --list``."""
@@ -134,7 +134,7 @@ class ReflectorPlayerSection(Section):
     max_new_tokens: Count = 100
     """Longest reflection of a local model (section 5.1)."""
     temperature: NonNegative = 0.0
-    """Of a local model: 0 is greedy, which makes an exact cache of reflections correct."""
+    """Sampling temperature of a local model; 0 is greedy, which makes an exact cache of reflections correct."""
     cache_size: CountOrZero = 100_000
     """Reflections kept when greedy; 0 for none."""
     endpoint: Endpoint = Endpoint()

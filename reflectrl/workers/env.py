@@ -330,7 +330,7 @@ class WorkerEnv(NatLangEnv):
     def pend(self, request: Request) -> Pending:
         """Return a request that is still to be sent."""
         if self._unread is not None:
-            self.life = 0  # nobody knows which way the inner environment has gone
+            self.life = 0  # the inner environment may have gone another way
         if isinstance(request, Reset):
             need_plain(request.task.options, f"task {request.task.id!r}")
             self._begun, self._played = None, []

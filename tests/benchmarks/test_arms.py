@@ -1,4 +1,4 @@
-"""What the benchmarks share: numbers over seeds, and tables that stand between marks."""
+"""Parts that the benchmarks share: numbers over seeds, and tables that stand between marks."""
 
 from __future__ import annotations
 

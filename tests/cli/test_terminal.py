@@ -1,4 +1,4 @@
-"""What commands print of foreign text, such as names of files, tasks and runs, does nothing to a terminal."""
+"""Foreign text that commands print, such as names of files, tasks and runs, does nothing to a terminal."""
 
 from __future__ import annotations
 

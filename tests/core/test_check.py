@@ -79,7 +79,7 @@ FAULTS = {
     "changing tasks": ({"tasks": tasks_that_differ}, "tasks('train')"),
     "text that moves the state": ({"observe": observe_that_moves}, "observe()"),
     "an expert that makes mistakes": ({"mistaken": lambda self: self.room > 0}, "mistaken() says True"),
-    "a reflection that tells a secret": (
+    "a reflection that gives a secret away": (
         {"reflection": lambda _: "The EXIT is room 3.", "secrets": lambda _: ["exit", "room"]},
         "reflection() says ['exit']",
     ),

@@ -13,7 +13,7 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
 class Ended(Exception):
-    """What the handler raises that was there before."""
+    """Error of the handler that was there before."""
 
 
 @pytest.fixture(autouse=True)
