@@ -32,11 +32,6 @@ def test_the_random_policy_inverts_the_uniform_distribution_at_its_draws_and_rep
     assert (decisions[0].logprob, decisions[0].entropy) == pytest.approx((math.log(0.25), math.log(4)))
 
 
-def test_a_scripted_reflector_says_its_words_about_each_prompt():
-    said = ScriptedReflector(lambda text: text.splitlines()[-2].upper()).say([to_reflect()] * 2, [0.1, 0.2])
-    assert said == [Utterance("A HALL.")] * 2
-
-
 def test_the_expert_finds_its_action_wherever_the_menu_shows_it_and_says_the_environments_words():
     views = [to_act(seed, Hints("sing")) for seed in range(10)]
     decisions = ExpertPolicy().act(views, [0.5] * 10)
