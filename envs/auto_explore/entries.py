@@ -1,7 +1,7 @@
 """``Entries``: how many files and folders a copy holds, looked at while a program may be adding to them.
 
-Nothing limits that on the file system of a copy, where the system's own count is of everybody's files: a rise of it is
-only the reason to count.
+Nothing limits that on the file system of a copy, where the system's own count is of all files: a rise of it is only a
+reason to count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 from reflectrl.envs.auto_explore.tree import FOLDER
 
 PAUSE_FACTOR = 10.0
-"""Pause between two counts, as a multiple of the time that the first of them took."""
+"""Shortest pause between two counts, as a multiple of the time that the first of them took."""
+BLIND_S = 1.0
+"""Longest pause: what is removed elsewhere on the file system may hide what is made here."""
 
 
 class Entries:
@@ -24,7 +26,7 @@ class Entries:
         self._most = most
         self._left = most - count_entries(root, most)
         self._before = used_inodes(root)
-        self._next = 0.0
+        self._next, self._due = 0.0, time.monotonic() + BLIND_S
 
     @property
     def full(self) -> bool:
@@ -32,16 +34,18 @@ class Entries:
         return self._left <= 0
 
     def too_many(self) -> bool:
-        """Return whether the folder holds more now; counts exactly only when the file system has gained entries."""
+        """Return whether the folder holds more now; counts if the file system has gained entries, or after a pause."""
         now = time.monotonic()
-        if now < self._next:
-            return False
-        used = used_inodes(self._root)
-        if used is not None and self._before is not None and used - self._before <= self._left:
+        if now < self._next or (now < self._due and not self._risen()):
             return False
         many = count_entries(self._root, self._most) > self._most
-        self._next = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
+        end = time.monotonic()
+        self._next, self._due = end + PAUSE_FACTOR * (end - now), end + BLIND_S
         return many
+
+    def _risen(self) -> bool:
+        used = used_inodes(self._root)
+        return used is None or self._before is None or used - self._before > self._left
 
 
 def used_inodes(place: Path) -> int | None:

@@ -489,12 +489,21 @@ def test_a_program_that_makes_many_files_is_stopped(world, place):
     assert not again.failed or "are used up" in again.output
 
 
-def test_files_that_others_make_are_not_counted(world):
+def test_files_that_others_make_or_remove_are_not_counted(world):
     world.open()
+    others = [world.folder / "others" / str(number) for number in range(2000)]
     held = Entries(world.sandbox.root, 200)
-    for number in range(300):
-        (world.folder / "others" / str(number)).mkdir(parents=True)
+    for other in others:
+        other.mkdir(parents=True)
     assert not held.too_many()
+    held = Entries(world.sandbox.root, 200)
+    for other in others:
+        other.rmdir()
+    for number in range(300):
+        (world.sandbox.root / str(number)).mkdir()
+    end = time.monotonic() + 10
+    while not held.too_many():
+        assert time.monotonic() < end, "what was removed elsewhere hides what was made here"
 
 
 @needs_bubblewrap
