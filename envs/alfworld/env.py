@@ -181,7 +181,9 @@ class AlfWorld(NatLangEnv):
 
     def secrets(self) -> Sequence[str]:
         """Names of the things that no text of the episode has shown."""
-        return sorted(self._now.hidden)
+        now = self._now
+        there = {now.names[thing].strip() for thing, _ in now.position.facts.get("inreceptacle", ())}
+        return sorted(there - now.seen.names)
 
 
 def _listed(option: str, given: Sequence[T], kind: type[T], expected: str) -> tuple[T, ...]:

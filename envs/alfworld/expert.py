@@ -81,12 +81,12 @@ class State:
         self.facts = facts
 
     def of(self, kind: str, among: Iterable[str]) -> list[str]:
-        """Those of a kind, in the order of their numbers."""
+        """Ids of a kind, sorted by number."""
         wanted = f"{kind.lower()}type"
         return sorted((id for id in among if self.kind.get(id) == wanted), key=self.number)
 
     def unlike(self, places: Iterable[str], special: set[str]) -> list[str]:
-        """One of each sort of places that a plan cannot tell apart, and all that are special to it."""
+        """One place of each sort that makes no difference to a plan, and all that are special to it."""
         near = {self.here, *(self.location[place] for place in special)}
         found: dict[tuple[str, str, bool], str] = {}
         for place in sorted(places, key=self.number):

@@ -8,7 +8,7 @@ at, which the reflection names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -80,12 +80,6 @@ class Moment:
     def plan(self) -> Plan | None:
         """The shortest way to the win, with privileged facts; ``None`` where there is none."""
         return best_plan(self.game, self.names, self.position)
-
-    @property
-    def hidden(self) -> Set[str]:
-        """Names of the things in the house that were not seen."""
-        there = {self.names[thing].strip() for thing, _ in self.position.facts.get("inreceptacle", ())}
-        return there - self.seen.names
 
     @cached_property
     def outlook(self) -> Outlook:
@@ -165,7 +159,7 @@ def _outlook(moment: Moment) -> Outlook:
 
 
 def _places(state: State, kind: str, seen: Seen) -> list[str]:
-    """Those not looked at where such a thing is kept, or any if there is none; those with low numbers first."""
+    """Places left to look at: those where such a thing is kept, else all; low numbers first."""
     left = [place for place in state.location if state.names[place].strip() not in seen.places]
     likely = [place for place in left if (state.kind[place], f"{kind}type") in state.holds]
 

@@ -11,12 +11,12 @@ from reflectrl.envs.dangerous_taxi.world import (
     ACTIONS,
     LANDMARKS,
     PICK_UP,
+    STATES,
     after,
     distances,
     landmark,
     map_text,
     parts,
-    states,
 )
 
 HORIZONS = {"pickup": 15, "dropoff": 30, "full": 30}
@@ -42,7 +42,7 @@ def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
 
     ``pickup`` and ``full`` share the first, so that no test start of one is a training start of the other.
     """
-    starts = [s for s in states() if parts(s).aboard == aboard and not parts(s).delivered]
+    starts = [s for s in STATES if parts(s).aboard == aboard and not parts(s).delivered]
     random.Random(0).shuffle(starts)
     train, validation = (60, 20) if aboard else (200, 40)
     cut = train + validation

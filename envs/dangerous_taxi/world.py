@@ -20,6 +20,7 @@ PICK_UP, DROP_OFF = 4, 5
 ABOARD = 4
 """Passenger index while in the taxi; 0 to 3 are the landmarks."""
 LANDMARKS = ("red", "green", "yellow", "blue")
+STATES = range(500)
 
 
 class Cell(NamedTuple):
@@ -72,12 +73,6 @@ def landmark(index: int) -> Cell:
 
 
 @cache
-def states() -> tuple[int, ...]:
-    """All states."""
-    return tuple(_taxi().P)
-
-
-@cache
 def after(state: int, action: int) -> int | None:
     """The next state, or ``None`` if the action is forbidden: no effect, or a drop-off short of the destination."""
     _, following, _, delivered = _taxi().P[state][action][0]
@@ -90,12 +85,12 @@ def after(state: int, action: int) -> int | None:
 def distances(to_pickup: bool) -> Mapping[int, int]:
     """Fewest actions from each state until the passenger is aboard, or else until it is delivered."""
     before: dict[int, list[int]] = {}
-    for state in states():
+    for state in STATES:
         for action in range(len(ACTIONS)):
             following = after(state, action)
             if following is not None:
                 before.setdefault(following, []).append(state)
-    found = {state: 0 for state in states() if (parts(state).aboard if to_pickup else parts(state).delivered)}
+    found = {state: 0 for state in STATES if (parts(state).aboard if to_pickup else parts(state).delivered)}
     queue = deque(found)
     while queue:
         here = queue.popleft()
