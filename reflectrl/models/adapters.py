@@ -101,7 +101,7 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
     )
     try:
         with _without_noise():
-            return get_peft_model(_prepare(model), config)
+            return _sorted(get_peft_model(_prepare(model), config))
     except ValueError as error:  # peft names the modules it missed
         linear = {name.rpartition(".")[2] for module, name in names.items() if isinstance(module, nn.Linear | Conv1D)}
         raise InvalidInput(
@@ -121,6 +121,14 @@ def _token_indices(
     return {names[layer]: list(token_ids) for layer in layers}
 
 
+def _sorted(adapted: PeftModel) -> PeftModel:
+    """Sort the names of the adapted modules, a set in peft, which each process would write in another order."""
+    for config in adapted.peft_config.values():
+        if not isinstance(config.target_modules, str):  # a pattern of a downloaded adapter
+            config.target_modules = sorted(config.target_modules)
+    return adapted
+
+
 def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftModel:
     """Wrap ``model`` with the adapter saved in ``folder``.
 
@@ -133,7 +141,7 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
     try:
         with _without_noise():
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            return PeftModel.from_pretrained(_prepare(model), str(folder), is_trainable=trainable)
+            return _sorted(PeftModel.from_pretrained(_prepare(model), str(folder), is_trainable=trainable))
     except (UserWarning, RuntimeError, ValueError, TypeError, OSError, SafetensorError) as error:
         raise InvalidInput(
             f"the adapter in {str(folder)!r} does not fit the base {model.name_or_path!r} "

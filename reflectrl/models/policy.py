@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from reflectrl.core import Choice, Decision
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Inputs, Tokens, attention_break_even_tokens, padded, read, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
+from reflectrl.players import Policy
 from reflectrl.prompts.views import MenuView
 
 
@@ -41,6 +42,27 @@ class Part:
     """Token ids of the prompts."""
     trees: tuple[tuple[int, ...], ...]
     """Positions in ``rows`` of the prompts that are computed as one prefix tree."""
+
+
+class TrainablePolicy(Policy, Protocol):
+    """Policy that a trainer can improve: it scores decisions with the function that it acts with."""
+
+    @property
+    def reused(self) -> float:
+        """Fraction of the prompts' tokens so far that were not computed again."""
+        ...
+
+    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
+        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens each."""
+        ...
+
+    def score(self, part: Part, model: Any = None) -> Scores:
+        """Score decisions with gradient, through ``model`` if given: the own one, wrapped for several processes."""
+        ...
+
+    def forget(self) -> None:
+        """Drop everything computed with older weights."""
+        ...
 
 
 class LMPolicy:

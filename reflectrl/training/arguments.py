@@ -14,7 +14,7 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, load_model, new_model
-from reflectrl.models.policy import LMPolicy
+from reflectrl.models.policy import LMPolicy, TrainablePolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.players import Player
@@ -55,7 +55,7 @@ def language_model(
     return LanguageModel(loaded.model, tokenizer or loaded.tokenizer)
 
 
-def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig) -> LMPolicy:
+def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig) -> TrainablePolicy:
     """Return a policy that acts and scores with ``lm``; the model gets a choice head, and perhaps a value head.
 
     Raises:
