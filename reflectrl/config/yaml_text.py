@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -13,6 +15,10 @@ from reflectrl.core.text import shortened
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
 _TEXT_ELSEWHERE = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")}
+
+
+MAX_VALUES = 100_000
+"""Values of a file, what an alias stands for counted each time: a few lines of aliases could fill any memory."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -75,15 +81,17 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
     """
     try:
         loader = _Loader(text)
-        return _unshared(loader.get_single_data()), loader.twice
+        return _unshared(loader.get_single_data(), itertools.count()), loader.twice
     except RecursionError as error:
         raise InvalidInput(f"{what} nests lists and mappings too deep, or in themselves; expected a recipe.") from error
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter for "!!int x", "!!bool x"
         raise InvalidInput(f"{what} is no valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
 
 
-def _unshared(value: Any) -> Any:
+def _unshared(value: Any, copied: Iterator[int]) -> Any:
     """A copy in which what an alias stood for is a value of its own, so that an override changes one place."""
+    if next(copied) == MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES:,} values, with those that aliases stand for")
     if isinstance(value, dict):
-        return {key: _unshared(part) for key, part in value.items()}
-    return [_unshared(part) for part in value] if isinstance(value, list) else value
+        return {key: _unshared(part, copied) for key, part in value.items()}
+    return [_unshared(part, copied) for part in value] if isinstance(value, list) else value

@@ -171,6 +171,7 @@ def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
         ("extends: .", "'.'"),
         (f"name: {'[' * 1000}", "mine.yaml"),
         ("env: &env {options: {env: *env}}", "mine.yaml"),
+        ("".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" for n in range(9)), "100,000"),
         ("seed: !!int x", "YAML"),
         (f"seed: {'9' * 5000}", "YAML"),
         (f"seed: 0x{'f' * 5000}", "64 bits"),
