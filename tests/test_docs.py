@@ -60,6 +60,7 @@ def test_there_is_something_to_check_and_a_key_that_is_none_would_be_found() -> 
     assert [key for key in wrong if in_schema(key)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", commands())
 def test_a_command_parses(line: str) -> None:
     words = shlex.split(line, comments=True)

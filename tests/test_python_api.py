@@ -15,6 +15,7 @@ from reflectrl.data_gen import read_rows
 OVERRIDES = {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in SMALL)}
 
 
+@pytest.mark.slow
 def test_a_run_returns_what_each_stage_made_and_again_when_it_is_done_and_its_agent_acts(tmp_path: Path) -> None:
     run = rl.Run(tmp_path / "line", "number_line/nano", OVERRIDES)
     for _ in range(2):

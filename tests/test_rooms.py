@@ -78,6 +78,7 @@ def imports(path: Path) -> Iterator[str]:
                 yield from (f"reflectrl.{alias.name}" for alias in node.names)
 
 
+@pytest.mark.slow
 def test_imports_point_down() -> None:
     imported = {name: set(imports(path)) for name, path in modules()}
     assert {name.split(".")[1] for name in imported} == set(MAY_IMPORT)

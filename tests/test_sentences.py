@@ -85,6 +85,7 @@ def answer(command: str, place: Path) -> str:
     return f"$ {command}\n[{done.code}] {said}\n"
 
 
+@pytest.mark.slow
 def test_every_sentence_is_the_one_that_was_agreed_on(place: Path) -> None:
     commands = re.findall(r"^\$ (.+)$", GOLDEN.read_text(encoding="utf-8"), re.MULTILINE)
     answers = [answer(command, place) for command in commands]

@@ -87,6 +87,7 @@ def faults(code: str) -> Iterator[str]:
                 yield last
 
 
+@pytest.mark.slow
 def test_no_module_runs_what_it_reads_or_reaches_the_network_but_those_that_are_meant_to() -> None:
     found = {str(path.relative_to(ROOT)): set(faults(path.read_text(encoding="utf-8"))) for path in MODULES}
     assert {path: names for path, names in found.items() if names} == {

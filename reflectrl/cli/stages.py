@@ -152,11 +152,18 @@ def _sweep(
     name = _run_folder(runs, run, base).name
     numbers = sweep.read_seeds(seeds) if seeds else (base.seed,)
     planned = sweep.plan_runs(runs, name, numbers, list(map(sweep.read_grid, grid)), overrides)
+    waiting = []
     for each in planned:
-        check_recipe(load_recipe(recipe, each.overrides, tell=lambda _: None))
+        checked = load_recipe(recipe, each.overrides, tell=lambda _: None)
+        check_recipe(checked)
+        if not sweep.is_done(each.folder, checked):
+            waiting.append(each)
+    reporter = Reporter()
+    if len(waiting) < len(planned):
+        reporter.line(f"{len(planned) - len(waiting)} of {len(planned)} runs are done already")
     extra = [] if max_cost is None else ["--max-cost", str(max_cost)]
     try:
-        sweep.run_all(planned, recipe, jobs=jobs, extra=extra, reporter=Reporter())
+        sweep.run_all(waiting, recipe, jobs=jobs, extra=extra, reporter=reporter)
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, runs) from None
     if "rlft" in base.eval.policies:

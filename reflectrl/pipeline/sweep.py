@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.layout import STAGES
 from reflectrl.core.text import shortened
 from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.folder import RunFolder
 
 MAX_RUNS = 10_000
 """Largest sweep; more is taken for a mistake in ``--seeds`` or ``--grid``."""
@@ -101,6 +104,25 @@ def plan_runs(
     if len({run.folder for run in planned}) < len(planned):
         raise InvalidInput("two choices of --grid have the same folder name; sweep them one after the other.")
     return planned
+
+
+def is_done(folder: Path, recipe: Recipe) -> bool:
+    """Return whether all stages of ``recipe`` are done in ``folder``, with these inputs.
+
+    Raises:
+        InvalidInput: the folder was begun with other inputs.
+
+    """
+    run = RunFolder(folder)
+    for stage in STAGES[:-1]:
+        run.check(recipe, stage)
+    if not all(map(run.is_done, STAGES)) or run.changed("eval"):
+        return False
+    try:
+        run.check(recipe, "eval")
+    except InvalidInput:  # which is evaluated again
+        return False
+    return True
 
 
 def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Sequence[str], reporter: Reporter) -> None:

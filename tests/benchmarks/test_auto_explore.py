@@ -87,6 +87,7 @@ def untrained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Arm:
     return arm
 
 
+@pytest.mark.slow
 def test_the_packages_have_walkers_rankings_and_agents_on_the_same_tasks(dataset, untrained):
     text = packages([0], untrained.runs, dataset)
     assert "4 questions of the offline writer (shelf 1, shop 3)" in text

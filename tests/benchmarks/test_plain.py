@@ -42,6 +42,7 @@ def gradients(reader, update, *arguments, **options):
     return loss, {name: weight.grad.clone() for name, weight in reader.model.named_parameters()}
 
 
+@pytest.mark.slow
 def test_all_updates_have_the_same_gradients(played):
     _, episodes, reader = played
     views = [step.policy for episode in episodes for step in episode]
@@ -72,6 +73,7 @@ def test_all_updates_have_the_same_gradients(played):
             assert float((found[name] - gradient).abs().max()) <= 1e-5 * scale, (update.__name__, name)
 
 
+@pytest.mark.slow
 def test_plain_players_play_the_episodes_that_players_of_the_library_play(played):
     scene, _, reader = played
     spoken, eos = {"max_new_tokens": 6, "temperature": 1.0}, [reader.tokenizer.eos_token_id]
@@ -91,6 +93,7 @@ def test_plain_players_play_the_episodes_that_players_of_the_library_play(played
     ]
 
 
+@pytest.mark.slow
 def test_both_sides_play_and_learn_an_iteration_of_recorded_views(played):
     _, episodes, reader = played
     for player, speaker in (

@@ -31,6 +31,7 @@ def test_every_script_tells_its_options(name, monkeypatch, capsys):
     assert name in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_faults_and_a_kill_lose_nothing_and_double_nothing():
     found = measure(calls=60, share=0.3, kills=1, seed=1, in_flight=8)
     assert (found.rejected, found.lost, found.doubled, found.wrong) == (0, 0, 0, 0)
@@ -63,6 +64,7 @@ def test_the_recipe_of_the_kills_is_one_that_the_command_line_takes(tmp_path):
     assert command[command.index("--") - 1 :][:4] == ["-m", "--", "reflectrl", "rlft"]
 
 
+@pytest.mark.slow
 def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
     tiny = ("data.samples=40", "sft.reflector.steps=2", "sft.policy.steps=2", "players.reflector.max_new_tokens=4")
     tiny += ("rlft.episodes=2", "rlft.num_iterations=1", "rlft.save_every=1", "rlft.record_episodes=1")

@@ -76,6 +76,7 @@ def test_a_mistake_is_found_before_any_work() -> None:
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_recipes_are_listed_shown_and_copied() -> None:
     assert [line.split()[0] for line in reflectrl("recipes", "ls").out.splitlines()] == recipe_names()
     Path("shown.yaml").write_text(reflectrl("recipes", "show", "dangerous_taxi/nano_ppo", "seed=3").out)

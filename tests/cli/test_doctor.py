@@ -32,6 +32,7 @@ def test_a_sound_installation_is_shown_with_its_versions_and_without_keys(monkey
     assert SECRET not in done.out
 
 
+@pytest.mark.slow
 def test_what_is_missing_or_too_old_is_shown_with_what_to_do(tmp_path: Path) -> None:
     old = tmp_path / "openai-1.0.dist-info"
     old.mkdir()

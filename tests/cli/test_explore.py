@@ -118,6 +118,7 @@ def test_a_person_may_leave(typed: str, repository: Path) -> None:
     assert "answer:" not in done.out
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_nothing_behind(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     with subprocess.Popen(

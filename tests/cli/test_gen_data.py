@@ -57,6 +57,7 @@ def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: Script
     assert len(chats) == len(set(chats))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_keeps_its_paid_replies_and_says_how_to_go_on(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     assert gen_data(endpoint, tmp_path / "whole").code == 0
     whole = len(endpoint.requests)

@@ -18,6 +18,7 @@ new-env vault --out"""
 """Commands that write what their last argument names."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["folder", "link", "dangling link", "pipe"])
 def test_a_place_that_is_no_regular_file_is_refused_and_left_alone(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

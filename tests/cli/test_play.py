@@ -242,6 +242,7 @@ def test_a_person_leaves_and_what_is_saved_stays(keys: str, tmp_path: Path) -> N
     assert len(read_samples(path)[1]) == 1
 
 
+@pytest.mark.slow
 def test_in_a_terminal_there_are_colours_what_fits_its_width_and_ctrl_c(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
     options = ("--expert", "--step", "--episodes", "2", "--save", str(path))

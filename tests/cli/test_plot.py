@@ -27,6 +27,7 @@ def plot(*arguments: str) -> str:
     return Path("x.svg").read_text()
 
 
+@pytest.mark.slow
 def test_runs_become_lines_with_labels_of_their_own_or_of_a_figure(run: Path) -> None:
     assert ">lr=1e-3<" in plot(run.name)  # a folder that is there is taken at its word
     text = plot(f"our arm={run.name}", "--what", "return", "--x", "env_steps", "--smooth", "1")

@@ -36,6 +36,7 @@ def in_a_new_home(folder: Path, *command: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_own_lines_and_no_other(tmp_path: Path) -> None:
     done = in_a_new_home(tmp_path, "-m", "reflectrl", "run", "-r", "number_line/nano", *TINY)
     assert done.returncode == 0, done.stderr
@@ -44,6 +45,7 @@ def test_a_run_shows_its_own_lines_and_no_other(tmp_path: Path) -> None:
     assert [line for line in lines if not any(re.fullmatch(known, line) for known in OURS)] == []
 
 
+@pytest.mark.slow
 def test_warnings_of_libraries_are_hidden_unless_they_are_asked_for(tmp_path: Path) -> None:
     code = (
         "import logging, sys, warnings\n"

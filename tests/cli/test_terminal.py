@@ -30,6 +30,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_no_name_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / NASTY
     (folder / f"{NASTY}.dir").mkdir(parents=True)

@@ -54,6 +54,7 @@ SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_te
 """Everything that any shipped recipe sets."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)

@@ -123,6 +123,7 @@ def test_a_reflection_that_says_a_hidden_word_makes_no_row_and_is_counted(tmp_pa
     assert summary.indiscreet >= summary.episodes
 
 
+@pytest.mark.slow
 def test_an_oracle_is_asked_again_for_a_reflection_without_the_hidden_word(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_an_oracle_is_asked_again_for_a_reflection_without_the_hidden_word(
     assert "'amber'" in complaint
 
 
+@pytest.mark.slow
 def test_a_teacher_that_plays_and_guesses_the_hidden_word_is_left_out(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def wise(chat: Chat) -> str:
     return next(line.split(".")[0] for line in chat[-1]["content"].splitlines() if line.endswith(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "trajectory"), [("number_line", "teacher"), ("dangerous_taxi", "oracle")])
 def test_a_dry_run_asks_nothing_and_its_estimate_is_near_what_the_server_counts(
     endpoint: ScriptedEndpoint, tmp_path: Path, env: str, trajectory: str

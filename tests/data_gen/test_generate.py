@@ -239,6 +239,7 @@ def test_no_more_than_the_allowed_money_is_spent_and_what_was_paid_for_is_not_as
     assert contents(tmp_path / "poor") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_gen_data_by_the_expert_loads_neither_torch_nor_openai(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from reflectrl.config import Recipe; from reflectrl.data_gen import generate;"

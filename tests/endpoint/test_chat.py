@@ -90,6 +90,7 @@ DOWN = ("408", "429", "500", "cut", "reset", "slow:9", "drip:9")
 """Faults of an endpoint that does not work."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*BROKEN, *DOWN])
 def test_a_fault_is_retried_and_ends_in_an_error_of_its_kind(
     endpoint: ScriptedEndpoint, calls: Path, fault: str
@@ -326,6 +327,7 @@ def test_a_client_that_is_left_does_not_wait_for_a_repetition(endpoint: Scripted
     assert len(endpoint.requests) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sign", "kept"), [(signal.SIGINT, 4), (signal.SIGKILL, 2)])
 def test_a_stopped_process_keeps_what_it_paid_for(
     endpoint: ScriptedEndpoint, calls: Path, sign: signal.Signals, kept: int

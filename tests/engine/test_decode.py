@@ -40,6 +40,7 @@ def ended(said):
 # ---- greedy ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma2", "granite"])
 def test_greedy_texts_are_those_of_generate_token_by_token(architecture):
     model = language_model(architecture)

@@ -47,6 +47,7 @@ def warnings_in(caplog):
 # ---- logits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_logits_of_choices_and_of_next_tokens_are_those_of_the_model_itself(architecture, caplog):
     model = language_model(architecture)

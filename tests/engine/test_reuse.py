@@ -29,6 +29,7 @@ def around(trunk):
 # ---- accepted --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [

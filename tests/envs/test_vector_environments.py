@@ -42,6 +42,7 @@ def test_no_environment_is_forgotten():
     assert {name.partition(":")[0] for name in OPTIONS} | {"textworld"} == ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_processes_show_what_one_process_shows_and_a_copy_plays_on(name):
     """With shared memory, gymnasium's default, and over several episodes: ended ones begin again by themselves."""

@@ -153,6 +153,7 @@ def read_with(stored, choose: Callable[[list[Path]], Path], damage: Callable[[Pa
     shutil.rmtree(copy)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(rng=RANDOMS)
 def test_a_damaged_file_is_read_or_refused(stored, rng: random.Random):
@@ -164,6 +165,7 @@ def test_a_damaged_file_is_read_or_refused(stored, rng: random.Random):
     read_with(stored, rng.choice, damage)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(rng=RANDOMS, content=st.binary(max_size=200))
 def test_a_file_of_anything_is_read_or_refused(stored, rng: random.Random, content: bytes):

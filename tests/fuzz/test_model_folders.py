@@ -44,6 +44,7 @@ def load(folder: Path, base: ModelSection) -> None:
             new_model(base.model_copy(update={"name": str(folder)}), labels=LABELS, seed=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(rng=st.randoms(use_true_random=False), kind=st.sampled_from(("base", "adapter", "bytes")))
 def test_a_damaged_file_is_loaded_or_refused(base, adapter, rng: random.Random, kind: str):

@@ -56,6 +56,7 @@ def test_a_reflection_keeps_the_secret(reply: str, hidden: tuple[str, str], refl
         assert not holds(reply, secret)
 
 
+@pytest.mark.slow
 def test_long_replies_are_read_to_their_ends():  # where time grew with the square of their length, in hours
     menu = Menu(labels("numbers", 3), ("a", "b", "c"))
     for unit in ("*", " ", "QUESTION", "QUESTION 1:\n", "ANSWER 1: a\n", "\n#", "(", "a. ", "`"):

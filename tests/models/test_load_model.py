@@ -46,6 +46,7 @@ def trained(lm: LanguageModel) -> set[str]:
     return {name for name, weight in lm.model.named_parameters() if weight.requires_grad}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft asks transformers for it
 @pytest.mark.parametrize("quantization", ["none", "8bit", "4bit"])
 def test_adapters_train_and_come_back_with_the_same_logits(section, quantization, tmp_path):

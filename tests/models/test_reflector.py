@@ -70,6 +70,7 @@ def in_any_batch(model, **options):
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
 def test_greedy_says_what_generate_says_one_by_one_in_any_batch(architecture):
     model = language_model(architecture)
@@ -83,6 +84,7 @@ def test_greedy_says_what_generate_says_one_by_one_in_any_batch(architecture):
     assert max(words.tokens for words in short) == 5
 
 
+@pytest.mark.slow
 def test_a_reflection_ends_at_the_end_of_text_token_and_disturbs_no_other(talker):
     ids = generated(talker, PROMPTS[0])
     stop = next(n for n in range(1, len(ids)) if ids[n] not in ids[:n])
@@ -94,6 +96,7 @@ def test_a_reflection_ends_at_the_end_of_text_token_and_disturbs_no_other(talker
     assert in_any_batch(talker, words=short, temperature=1.0) != said
 
 
+@pytest.mark.slow
 def test_a_reflection_is_one_line():
     model = language_model("llama")
     raw = [tokenizer().decode(generated(model, prompt, tokens=60)) for prompt in PROMPTS]

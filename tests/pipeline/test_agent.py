@@ -28,6 +28,7 @@ def agent(run: Path) -> Agent:
     return load_agent(run, greedy=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_step_by_step_it_plays_what_a_rollout_plays_with_the_same_seed(agent: Agent, seed: int) -> None:
     env = NumberLine()

@@ -51,6 +51,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "made_by", "stage"),
     [
@@ -106,6 +107,7 @@ def test_the_base_under_an_adapter_is_checked_as_well(trained_run: TrainedRuns, 
         load_agent(run)
 
 
+@pytest.mark.slow
 def test_a_dataset_is_checked_down_to_the_files_that_are_asked_about(tmp_path: Path) -> None:
     few = load_recipe("auto_explore/nano", ["data.samples=4", "eval.policies=[random]", "rlft=null"])
     run = tmp_path / "run"
@@ -166,6 +168,7 @@ def test_a_recipe_is_not_doubted_while_a_stage_is_open(run: Path) -> None:
     assert read_recipe(run).eval.episodes == 2
 
 
+@pytest.mark.slow
 def test_a_player_that_was_trained_first_is_checked_from_then_on(trained_run: TrainedRuns, tmp_path: Path) -> None:
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     run_stages(small_recipe(), run, ("sft",), sft_players=("reflector",))

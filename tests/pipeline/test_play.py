@@ -94,6 +94,7 @@ def test_what_a_run_cannot_play_is_refused(run: Path, tmp_path: Path) -> None:
         trained(run, None, {}, policy="sft")
 
 
+@pytest.mark.slow
 def test_a_run_without_reflections_plays_but_its_episodes_cannot_be_saved(run: Path, tmp_path: Path) -> None:
     other = changed(run, tmp_path / "other", "players.reflector.player=none", "eval.controls=[]")
     assert "Reflection" not in CliRunner().invoke(app, ["play", "--run", str(other)]).stdout

@@ -9,6 +9,7 @@ from reflectrl.cli.app import app
 from reflectrl.pipeline import STAGES
 
 
+@pytest.mark.slow
 def test_rlft_prints_where_the_time_of_an_iteration_went(trained_run, tmp_path):
     shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "number_line-nano")
     command = ["rlft", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--profile", *SMALL]

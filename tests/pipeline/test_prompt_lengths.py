@@ -40,6 +40,7 @@ def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(
     assert all(abs(row["kl"]) < 1e-5 for row in metrics)  # prompts are cut alike at play and in the update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_prompts_that_cannot_be_cut_to_fit_are_refused_before_anything_is_trained(tmp_path, workers):
     later = {"name": "later", "iterations": 1, "env": {"asides": 60}}

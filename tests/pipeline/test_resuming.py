@@ -64,6 +64,7 @@ def half_evaluated(prepared: Prepared, run: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (run / "trajectories").glob("eval-*")}
 
 
+@pytest.mark.slow
 def test_rows_of_an_evaluation_that_are_there_are_not_played_again_unless_the_episodes_are_others(
     prepared: Prepared, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
         play_stages(small_recipe("data.samples=41"), finished, "eval")
 
 
+@pytest.mark.slow
 def test_the_evaluation_does_not_depend_on_its_batch_size_and_controls_replace_the_reflector_s_words(finished, run):
     play_stages(small_recipe("eval.batch_size=7", "eval.controls=[blank, shuffled, expert]"), run, "eval")
     rows = {(row.policy, row.reflections, row.mode): row.metrics for row in read_results(run / "eval.jsonl")}
@@ -140,6 +141,7 @@ def test_the_evaluation_does_not_depend_on_its_batch_size_and_controls_replace_t
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_what_to_run_first(trained_run, tmp_path):
     with pytest.raises(InvalidInput, match="reflectrl gen-data"):
         play_stages(small_recipe(), tmp_path / "run", "sft")

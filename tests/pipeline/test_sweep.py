@@ -59,22 +59,25 @@ def test_a_sweep_that_cannot_be_is_refused_before_the_first_run(options: list[st
 
 @pytest.mark.slow
 def test_a_sweep_is_stopped_fails_in_part_goes_on_and_ends_in_a_comparison(tmp_path: Path) -> None:
-    command = ["run", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--seeds", "0-1", "--jobs", "2", *TINY]
+    same = ["run", "--recipe", "number_line/nano", "--runs", str(tmp_path), *TINY, "--seeds"]
+    command = [*same, "0-1", "--jobs", "2"]
     folders = [tmp_path / f"number_line-nano-seed{seed}" for seed in (0, 1)]
-    stopped = subprocess.Popen([sys.executable, "-m", "reflectrl", *command], stderr=subprocess.PIPE, text=True)
-    while not all((folder / ".lock").exists() for folder in folders):
+    stopped = subprocess.Popen([sys.executable, "-m", "reflectrl", *same, "0"], stderr=subprocess.PIPE, text=True)
+    while not (folders[0] / ".lock").exists():
         time.sleep(0.02)
     stopped.send_signal(signal.SIGTERM)
     assert "stopped" in stopped.communicate(timeout=60)[1]
     assert stopped.returncode == 128 + signal.SIGTERM
-    with (folders[0] / ".lock").open("w") as first, (folders[1] / ".lock").open("w") as second:
-        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody works there any more
+    with (folders[0] / ".lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its process has ended
+    folders[1].mkdir()
+    with (folders[1] / ".lock").open("w") as second:
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(first, fcntl.LOCK_UN)
         failed = reflectrl(*command)
     assert failed.code == 1
     assert str(folders[1].with_name("number_line-nano-seed1.log")) in failed.err
     assert (folders[0] / "eval.jsonl").is_file()
     done = reflectrl(*command)
     assert (done.code, done.out.splitlines()[1].split()[:2]) == (0, ["number_line-nano", "2"])
+    assert "1 of 2 runs are done already" in done.err
     assert all((folder / "report.html").is_file() for folder in folders)

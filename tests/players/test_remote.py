@@ -64,6 +64,7 @@ def test_a_policy_reads_a_label_or_asks_again_with_the_reason(endpoint: Scripted
     assert len(endpoint.requests) == 2 + 4
 
 
+@pytest.mark.slow
 def test_a_rollout_fills_its_calls_in_flight_over_connections_that_close_with_the_reflector(
     endpoint: ScriptedEndpoint,
 ) -> None:

@@ -79,6 +79,7 @@ def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) ->
     assert "rlft.gama" in refused("compare", *runs, "--by", "rlft.gama")
 
 
+@pytest.mark.slow
 def test_the_same_numbers_come_as_text_markdown_and_json(runs: list[Path]) -> None:
     text, markdown, whole = (reflectrl("compare", *runs, "--format", form).out for form in ("text", "markdown", "json"))
     assert "65 ± 49" in text
@@ -96,6 +97,7 @@ def test_a_run_without_such_a_row_is_left_out_by_name_and_all_of_them_are_refuse
     assert "greedy" in refused("compare", *runs, "--mode", "greedy")
 
 
+@pytest.mark.slow
 def test_run_folders_are_listed_and_a_damaged_one_says_so(runs: list[Path], tmp_path: Path) -> None:
     (runs[-1] / "eval.jsonl").write_text("{")
     lines = reflectrl("runs", tmp_path).out.splitlines()

@@ -121,6 +121,7 @@ def test_figures_sort_runs_into_arms_by_their_recipes(seeds: list[Path], tmp_pat
         arms_of(FIGURES[2], read_runs(seeds[:2]))
 
 
+@pytest.mark.slow
 def test_figure_4_draws_the_last_stage_of_runs_with_and_without_a_curriculum(tmp_path: Path) -> None:
     with_ = make_run(tmp_path / "cl", {"pickup": [1, 1], "full": [0.25, 0.5, 0.75]}, overrides=CURRICULUM)
     without = make_run(tmp_path / "direct", {"full": [0.0, 0.25]}, "dangerous_taxi/nano_full")
@@ -161,6 +162,7 @@ def test_a_figure_has_a_line_an_arm_intervals_of_seeds_raw_values_of_a_single_ru
     assert {"success", "return", "length", "illegal", "entropy", "loss", "kl", "clipped"} <= set(WHATS)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes_whatever_the_user_set(seeds: list[Path], tmp_path: Path) -> None:
     for kind in ("png", "svg", "pdf"):
         write_plot(seeds, tmp_path / f"a.{kind}")
@@ -175,6 +177,7 @@ HOSTILE = ["<script>alert(1)</script>", "$x^2", "_hidden", "a & b \"c\" 'd'", "t
 HOSTILE += ["\x1b[31mred\ufffe", "x" * 5000, "ninth"]
 
 
+@pytest.mark.slow
 def test_hostile_labels_are_text_and_more_arms_than_colours_are_told_apart(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"r{n}", {"pickup": [0.5, 0.6]}) for n in range(len(HOSTILE))]
     with warnings.catch_warnings():

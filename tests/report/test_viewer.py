@@ -105,6 +105,7 @@ def seen(page):
 # ---- opening, filtering ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_opens_with_the_trained_policy_and_filters_by_outcome_task_source_and_iteration(opened, report):
     page = opened(report)
     assert page.locator("#source option:checked").inner_text() == "rlft, sampled, reflections by local (4)"
@@ -138,6 +139,7 @@ def test_it_opens_with_the_trained_policy_and_filters_by_outcome_task_source_and
 # ---- stepping --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_step_shows_menu_probabilities_reward_and_what_is_to_go(opened, report):
     page = opened(report, address(RLFT, episode=1))
     assert seen(page) == ["Hall 1"]
@@ -150,6 +152,7 @@ def test_a_step_shows_menu_probabilities_reward_and_what_is_to_go(opened, report
     assert [row.split() for row in rows] == [["1", "right", "−0.10", "+0.40"], ["2", "right", "+1.00", "+1.00"]]
 
 
+@pytest.mark.slow
 def test_keys_buttons_slider_and_table_step_and_keys_typed_elsewhere_do_not(opened, report):
     page = opened(report, address(SFT, episode=1))
     shown = [seen(page)]
@@ -193,6 +196,7 @@ def test_keys_buttons_slider_and_table_step_and_keys_typed_elsewhere_do_not(open
 # ---- comparing, and the address --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_policies_are_compared_on_one_task_step_by_step(opened, report):
     page = opened(report, address(SFT))
     page.select_option("#beside", label="rlft, sampled, reflections by local (4)")
@@ -206,6 +210,7 @@ def test_two_policies_are_compared_on_one_task_step_by_step(opened, report):
     assert page.locator("#place").inner_text() == "4 / 4"
 
 
+@pytest.mark.slow
 def test_repetitions_of_a_task_are_compared_in_their_order(opened, tmp_path):
     sft = [long("a", (1.0,), text=f"sft {number}") for number in range(3)]
     rlft = [long("a", (1.0,), text=f"rlft {number}") for number in range(2)]
@@ -216,6 +221,7 @@ def test_repetitions_of_a_task_are_compared_in_their_order(opened, tmp_path):
         page.locator("#viewer").press("j")
 
 
+@pytest.mark.slow
 def test_the_address_leads_back_to_the_step_of_two_runs_and_names_a_task_that_one_lacks(opened, report):
     page = opened(report, address(SFT, beside="two/eval-rlft-local-sampled"))
     page.fill("#task", "sou")
@@ -236,6 +242,7 @@ def test_the_address_leads_back_to_the_step_of_two_runs_and_names_a_task_that_on
 # ---- hostile, small, dark, silent ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_hostile_text_is_shown_and_never_obeyed_and_no_other_script_runs(opened, report, tmp_path):
     text = f"{HOSTILE} <img src=x onerror=alert(1)> </script><!--<script> {{}} ${{1}} \u2028"
     said = episode(text, text=text, reflection=text, menu=("wait", text))
@@ -253,6 +260,7 @@ def test_hostile_text_is_shown_and_never_obeyed_and_no_other_script_runs(opened,
     assert "Content Security Policy" in opened.faults.pop()
 
 
+@pytest.mark.slow
 def test_narrow_screens_dark_ones_and_those_without_scripts_have_a_page(opened, report):
     page = opened(report, address(SFT, beside=RLFT, episode=1), width=320, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") == 320
@@ -266,6 +274,7 @@ def test_narrow_screens_dark_ones_and_those_without_scripts_have_a_page(opened, 
     assert not silent.locator("#viewer").is_visible()
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_a_sentence(opened, report, tmp_path):
     text = re.sub('id="source-0">.{4}', 'id="source-0">AAAA', report.read_text(encoding="utf-8"))
     (tmp_path / "damaged.html").write_text(text, encoding="utf-8")
@@ -277,6 +286,7 @@ def test_a_damaged_block_is_a_sentence(opened, report, tmp_path):
     assert names(page) == ["north", "south", "east", "west"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_episodes_open_filter_and_scroll_with_few_elements(opened, tmp_path):
     path = make_run(tmp_path / "large", {"rlft": [episode("t-won"), episode("t-lost", success=False)]})
     (file,) = (path / "trajectories").iterdir()

@@ -153,6 +153,7 @@ def test_a_slow_reset_holds_up_no_step_in_another_process(met):
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "fault"), [(1, "kill"), (2, "stall"), (1, "raise")])
 def test_a_reset_that_broke_ahead_is_repeated_and_nothing_shows_it(workers, fault, met):
     with WorkerPool(workers, WorkerLimits(deadline_s=1 if fault == "stall" else 60)) as pool:
@@ -170,6 +171,7 @@ def test_drop_leaves_out_the_one_that_broke_ahead_and_its_slot_takes_the_next(me
     assert pool.failures == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "limits", "error", "fact", "failures"),
     [
@@ -216,6 +218,7 @@ def test_episodes_begun_between_two_rollouts_are_under_way_at_once_and_are_not_b
     assert pool.failures == 0
 
 
+@pytest.mark.slow
 def test_episodes_begun_but_not_played_leave_no_trace_though_their_process_died(met):
     with WorkerPool(2) as pool:
         envs = pool.make("faulty", {"fault": "kill", **met}, 3)

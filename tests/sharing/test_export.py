@@ -64,6 +64,7 @@ def chances(policy: Path, prompt: str, labels: Sequence[str], kind: Any = AutoMo
     return logits[ids].softmax(-1).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["trained", "adapted"])
 def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformers(kind, tmp_path, request):
     run = request.getfixturevalue(kind)
@@ -111,6 +112,7 @@ def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(t
     assert json.dumps(re.search(r"Number .*", state["prompt"])[0]) in own
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers for an old name
 def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(trained, tmp_path, monkeypatch, capsys):
     commit = "0123456789abcdef0123456789abcdef01234567"

@@ -55,6 +55,7 @@ def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -69,6 +70,7 @@ def test_it_keeps_every_promise_once_installed(options, code, said):
     assert (done.code, said in done.out + done.err) == (code, True)
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass_and_its_recipe_teaches_trains_and_evaluates(installed, tmp_path, monkeypatch):
     own = runpy.run_path(str(installed / "tests" / "test_env.py"))
     tests = [value for name, value in own.items() if name.startswith("test_")]

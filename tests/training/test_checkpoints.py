@@ -70,6 +70,7 @@ def sft(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", ["rlft", "sft of adapters"])
 def test_every_file_is_safetensors_or_json_or_text_and_named_in_the_manifest(training, three, tmp_path):
     checkpoint = last_checkpoint(three[1] if training == "rlft" else sft(tmp_path))
@@ -166,6 +167,7 @@ def test_resumed_past_a_damaged_checkpoint_equals_never_damaged_and_no_leftovers
 # ---- what cannot be resumed from or written --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_training_is_refused(folder):
     checkpoint = folder / "checkpoint-2"
     for model, options in (

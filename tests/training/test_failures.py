@@ -56,6 +56,7 @@ def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path
     assert all(row["return"] >= 9e29 and row["old_logprob"] <= 0 for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_norm, tmp_path):
     options = {

@@ -68,6 +68,7 @@ def straight(tmp_path_factory):
 # ---- the training with everything ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_iteration_describes_its_fresh_episodes(straight):
     steps = 0
     for number, (iteration, episodes) in enumerate(zip(straight.iterations, straight.episodes, strict=True)):
@@ -117,6 +118,7 @@ def test_adapters_and_the_value_head_learn_and_their_base_does_not(straight):
     assert any(weight.any() for name, weight in straight.weights.items() if "value_head" in name)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does_not(straight, tmp_path):
     with torch.random.fork_rng():
         killed = run(tmp_path, adapted(), **EVERYTHING, dies_after=3)
@@ -152,6 +154,7 @@ LEARNING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", LEARNING)
 def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
     options = {"episodes": 48, "learning_rate": 5e-3, "learning_rate_end": 0.2, "entropy": 0.05, "save_every": 100}
@@ -181,6 +184,7 @@ def lm_reflector(model, kind=LMReflector):
     return kind(model, tokenizer(), max_length=MAX_LENGTH, max_new_tokens=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_path, policy, caplog):
     caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
@@ -200,6 +204,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
     assert "reads every prompt from its beginning" not in caplog.text  # prefixes were reused on both sides
 
 
+@pytest.mark.slow
 def test_the_ratio_is_not_one_after_an_update(tmp_path):
     done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], num_iterations=2, epsilon=TINY_CLIP).train()
     assert done.iterations[0].clipped > 0.4  # of two passes, the second
@@ -216,6 +221,7 @@ class CountingReflector(LMReflector):
         super().clear()
 
 
+@pytest.mark.slow
 def test_a_reflector_is_frozen_and_keeps_its_cache_and_a_single_player_does_not(tmp_path):
     model = gpt2(5, spread=0.2)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -245,6 +251,7 @@ class HalfBlind:
         return said
 
 
+@pytest.mark.slow
 def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_path):
     rewards, seen = {"rater": 1.0}, []
     plain = {"gamma": 1.0, "baseline": "none", "normalize_advantages": False, "replay_size": 50}
@@ -270,6 +277,7 @@ def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_pat
 # ---- environments ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_environments_of_a_stage_are_closed_when_it_ends(tmp_path):
     seen = []
 
@@ -296,6 +304,7 @@ class Breaking(NumberLine):
         super().start(task)
 
 
+@pytest.mark.slow
 def test_the_policy_learns_from_the_episodes_that_were_not_dropped_and_without_any_training_ends(tmp_path):
     done = run(tmp_path / "some", env=Breaking, episodes=8).train()
     for iteration, episodes in zip(done.iterations, done.episodes, strict=True):

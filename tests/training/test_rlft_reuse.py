@@ -64,6 +64,7 @@ def close(done, other):
         torch.testing.assert_close(done.weights[name], weight, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [lambda: gpt2(spread=0.1, layers=2), lora], ids=["gpt2", "llama with lora"])
 def test_training_is_the_same_with_and_without_reuse(tmp_path, policy):
     before = policy().state_dict()
@@ -82,6 +83,7 @@ def test_training_is_the_same_with_and_without_reuse(tmp_path, policy):
     assert sum(passes.slots + passes.trees) < 0.6 * sum(others.plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", [True, False])
 def test_no_pass_of_an_update_has_more_tokens_than_a_micro_batch(tmp_path, reuse):
     whole, passes = trained(tmp_path / "whole", gpt2(spread=0.1), prefix_reuse=reuse)
@@ -108,6 +110,7 @@ def test_a_policy_that_cannot_reuse_is_trained_all_the_same_with_a_warning(tmp_p
     assert any(not torch.equal(weight, done.weights[name]) for name, weight in before.items())
 
 
+@pytest.mark.slow
 def test_under_autocast_prefixes_are_reused_too(tmp_path):
     done, passes = trained(tmp_path / "reusing", gpt2(spread=0.1), bf16=True)
     plain, _ = trained(tmp_path / "plain", gpt2(spread=0.1), bf16=True, prefix_reuse=False)
@@ -119,6 +122,7 @@ def test_under_autocast_prefixes_are_reused_too(tmp_path):
     assert (first.loss, first.entropy) == pytest.approx((expected.loss, expected.entropy), abs=0.02)
 
 
+@pytest.mark.slow
 def test_how_many_episodes_are_played_side_by_side_changes_nothing_that_is_drawn(tmp_path):
     whole, _ = trained(tmp_path / "whole", gpt2(spread=0.1), episodes=8)
     parts, _ = trained(tmp_path / "parts", gpt2(spread=0.1), episodes=8, batch_size=3)

@@ -68,6 +68,7 @@ def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_
     assert torch.allclose(reflection_losses(lm.model, [short, long], CPU), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_every_token_of_the_reflections_weighs_the_same_in_the_loss_of_a_step(gpt2, tmp_path):
     with torch.no_grad():
         few, many = (scored(new_model(gpt2, labels=LABELS, seed=0), row)[1] for row in (SHORT, LONG))
@@ -102,6 +103,7 @@ def test_the_policys_loss_is_one_position_and_smoothing_stays_on_each_rows_own_m
         assert torch.allclose(action_losses(lm.model, batch, targets, smoothing), torch.stack(expected), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "quantization"), [("gpt2", "none"), ("llama", "8bit"), ("llama", "4bit")])
 def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(kind, quantization, tmp_path):
     lora = {"lora": LoraSection(r=4), "quantization": quantization}
@@ -139,6 +141,7 @@ def straight(adapters, tmp_path_factory):
     return lm, summary, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "checkpoint"), [("stopped", 5), ("killed", 3)])
 def test_a_training_that_ended_early_goes_on_as_if_nothing_had_happened(adapters, straight, end, checkpoint, tmp_path):
     expected, summary, _ = straight
@@ -162,6 +165,7 @@ def test_a_training_that_ended_early_goes_on_as_if_nothing_had_happened(adapters
         assert torch.equal(resumed.model.state_dict()[name], value), name
 
 
+@pytest.mark.slow
 def test_a_finished_training_is_not_repeated_and_other_rows_begin_another(adapters, straight, tmp_path):
     expected, summary, folder = straight
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -177,6 +181,7 @@ def test_a_finished_training_is_not_repeated_and_other_rows_begin_another(adapte
 # ---- what is learned -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_policys_first_loss_is_that_of_its_menus_and_micro_batches_add_up_to_the_same_training(gpt2, tmp_path):
     whole, parts = (new_model(gpt2, labels=LABELS, seed=0) for _ in range(2))
     summary = train(whole, tmp_path / "whole", "policy", steps=2, label_smoothing=0.3)
@@ -188,6 +193,7 @@ def test_the_policys_first_loss_is_that_of_its_menus_and_micro_batches_add_up_to
     assert torch.allclose(logits(whole), logits(parts), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_path):
     lm = new_model(gpt2, labels=LABELS, seed=0)
     summary = train(lm, tmp_path, "both", steps=60, batch_size=8, micro_batch_size=8)
@@ -219,6 +225,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("player", SHOWN)
 def test_of_a_state_that_is_too_long_training_reads_what_is_shown_at_play(gpt2, player, tmp_path):
     row, reserve = SHOWN[player]

@@ -82,6 +82,7 @@ def about(env):
 # ---- the same as in this process -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_episodes_are_the_same_with_any_number_of_processes_and_environments(pool):
     check_env(*pool.make("number_line", {"size": 5}, 1), episodes=1)
     here = play([make_env("dangerous_taxi", stage="full")], reflecting(ExpertReflector()))
@@ -147,6 +148,7 @@ def test_a_request_that_was_sent_and_not_read_leaves_no_trace(pool):
     assert env.step("right") == inner.step("right")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processes")
 def test_processes_that_stall_at_the_same_time_are_waited_for_once():
     with WorkerPool(2, WorkerLimits(deadline_s=1, on_failure="drop")) as pool:
@@ -163,6 +165,7 @@ def test_processes_that_stall_at_the_same_time_are_waited_for_once():
 # ---- failures that are survived --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "at", "count", "workers"),
     [
@@ -195,6 +198,7 @@ def test_the_other_environments_of_a_killed_process_replay_their_own_episodes():
         assert pool.failures == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "at", "count"), [("kill", 3, 12), ("hints", 0, 3)])
 def test_drop_leaves_out_the_episodes_that_broke(fault, at, count):
     with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
@@ -232,6 +236,7 @@ def test_an_interrupted_call_leaves_no_answer_behind_for_the_next(tmp_path):
 # ---- failures that are reported --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "at", "facts"),
     [
@@ -251,6 +256,7 @@ def test_a_failure_says_where_it_happened_and_how(fault, at, facts):
             begin(env).step("left")
 
 
+@pytest.mark.slow
 def test_a_request_that_fails_again_and_again_is_given_up_and_too_many_failures_end_the_work():
     with WorkerPool(1) as pool:
         env = begin(*pool.make("faulty", {"fault": "nonsense", "at": 1}, 1))
@@ -295,6 +301,7 @@ def fresh_mb(pool):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
 
 
+@pytest.mark.slow
 def test_a_process_that_grows_is_replaced_between_episodes_and_nothing_shows_it(fresh_mb):
     with WorkerPool(1, WorkerLimits(max_memory_mb=fresh_mb + 35)) as pool:  # each episode leaks 10 MB
         assert play(pool.make("faulty", {"fault": "leak"}, 2)) == undisturbed()
@@ -302,6 +309,7 @@ def test_a_process_that_grows_is_replaced_between_episodes_and_nothing_shows_it(
         assert pool.recycled > 1
 
 
+@pytest.mark.slow
 def test_a_process_that_grows_without_end_or_from_the_start_is_ended(fresh_mb, tmp_path):
     options = {"fault": "grow", "marker": str(tmp_path / "happened")}
     with WorkerPool(1, WorkerLimits(max_memory_mb=fresh_mb + 50)) as pool:
@@ -316,6 +324,7 @@ def test_a_process_that_grows_without_end_or_from_the_start_is_ended(fresh_mb, t
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_there_are_no_more_processes_than_cores_workers_or_environments():
     cores = os.cpu_count() or 1
     for workers, count in ((2, 1), (cores + 1, 3)):
@@ -388,6 +397,7 @@ env.reset(seed=0, options={"task": env.tasks("train")[1]})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["stall with a child", ""], ids=["killed while it stalls", "forgets to close"])
 def test_no_worker_outlives_its_parent(fault):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -121,6 +121,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_game_is_a_sentence_and_the_process_is_left_alone(damage, engine, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
@@ -180,6 +181,7 @@ def files(home):
     return {path for path in home.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_translation_is_kept_and_the_kept_one_is_used_unless_it_is_damaged(home):
     first = translated(SIMPLE)
     (kept,) = files(home)

@@ -34,6 +34,7 @@ def test_it_keeps_the_promises_of_an_environment():
     assert [each.horizon for each in (AlfWorld(), AlfWorld("alfworld:all"), AlfWorld(horizon=30))] == [15, 50, 30]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_expert_wins_every_family_and_looks_for_what_is_unseen_where_the_reflection_says(family, env):
     searched = 0
@@ -54,6 +55,7 @@ def test_the_expert_wins_every_family_and_looks_for_what_is_unseen_where_the_ref
     assert searched > 1
 
 
+@pytest.mark.slow
 def test_the_largest_house_fits_on_the_menu_and_is_won():
     env = AlfWorld(count=1, scenes=[30], noise=True)
     env.reset(seed=0)
@@ -167,6 +169,7 @@ def test_a_folder_of_games_is_played_and_games_that_are_not_there_are_refused(tm
         AlfWorld(count=1).reset(options={"task": Task("elsewhere")})
 
 
+@pytest.mark.slow
 def test_a_game_that_cannot_be_used_leaves_the_environment_usable(tmp_path):
     game = make_game("pick_and_place_simple", 6, scene=14)
     moon = replace(game, problem=game.problem.replace("(:init", "(:init (openable moon)"))

@@ -31,6 +31,7 @@ def plan(game):
     return int(game.name.partition("/")[0].rpartition("-")[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_splits_share_no_games_and_no_floor_plans_unless_these_are_chosen(kind):
     splits = {split: make_games(kind, split, 60, seed=3) for split in SPLITS}

@@ -44,6 +44,7 @@ def engine():
     return Engine()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "plan", "dialect"), GAMES)
 def test_a_win_nonsense_and_random_play_read_as_in_the_stock_stack(family, plan, dialect, stock, engine, tmp_path):
     game, rng = make_game(family, plan, scene=plan), random.Random(plan)

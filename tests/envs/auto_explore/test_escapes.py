@@ -220,6 +220,7 @@ def moving(place: Path, *others: Path) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["cat place/f.txt", "echo x > place/f.txt", "cat f.txt", "cat place/../f.txt"])
 def test_a_race_does_not_lead_out(world, command):
     world.open()
@@ -455,6 +456,7 @@ GREEDY = {
 }
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.parametrize(("code", "reason"), [pytest.param(*case, id=name) for name, case in GREEDY.items()])
 def test_a_greedy_program_is_stopped(world, code, reason):
@@ -489,6 +491,7 @@ def test_a_program_that_makes_many_files_is_stopped(world, place):
     assert not again.failed or "are used up" in again.output
 
 
+@pytest.mark.slow
 def test_files_that_others_make_or_remove_are_not_counted(world):
     world.open()
     others = [world.folder / "others" / str(number) for number in range(2000)]

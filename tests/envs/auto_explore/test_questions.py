@@ -180,6 +180,7 @@ def test_wordings_vary_by_no_word_by_which_a_file_is_found() -> None:
     assert questions[0] == ("Roasting plan a. Where can I read about it?", "Slowly.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["# " + "[" * 500_000, "![" * 300_000, "# a " * 250_000, "`<" * 400_000])
 def test_odd_text_takes_no_longer_than_other_text(text: str) -> None:
     for suffix in ("md", "rst", "js", "csv", "py", "sh"):
