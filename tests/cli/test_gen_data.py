@@ -40,6 +40,7 @@ def kept(runs: Path) -> int:
     return len((runs / "run" / "calls" / "teacher" / "replies.jsonl").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     dry = gen_data(endpoint, tmp_path, "--dry-run")
     assert dry.code == 0

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TINY = [
     "data.samples=40",
     "sft.reflector.steps=2",

@@ -35,6 +35,7 @@ def test_the_environments_of_a_recipe_are_played_here_or_in_workers(tmp_path: Pa
             envs[0].reset(seed=0)
 
 
+@pytest.mark.slow
 def test_a_recipe_says_how_failures_are_met(tmp_path: Path) -> None:
     settings = {"deadline_s": 7, "on_failure": "drop", "max_failures": 3, "max_memory_mb": 900}
     recipe = load_recipe("number_line/nano", ["env.workers=1", *(f"env.{key}={settings[key]}" for key in settings)])

@@ -253,6 +253,7 @@ def test_credentials_are_refused_and_not_shown(address: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_part_of_a_price_is_changed_alone_and_shipped_recipes_say_nothing() -> None:
     said: list[str] = []
     part = ["data.endpoint.price.prompt=1", "data.endpoint.base_url=http://localhost:8000/v1"]

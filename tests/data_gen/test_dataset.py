@@ -131,6 +131,7 @@ def test_a_chat_model_is_asked_about_every_file_of_every_repository(
     assert len({row.file for row in few}) == len(asked_about(endpoint)) == 3
 
 
+@pytest.mark.slow
 def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
     def slow_about_athens(chat: Chat) -> str:
         time.sleep(0.3 * (city(chat) == "Athens"))

@@ -345,6 +345,7 @@ def test_a_stopped_process_keeps_what_it_paid_for(
     assert len(endpoint.requests) == 4 + 6 - kept
 
 
+@pytest.mark.slow
 def test_sigterm_inside_of_a_task_ends_the_process_without_a_complaint(endpoint: ScriptedEndpoint, calls: Path) -> None:
     process = WarmProcess(calls.with_name("log"), ask_six, endpoint.url, calls, [signal.SIGTERM])
     assert (process.wait(60), process.said) == (143, "")

@@ -172,6 +172,7 @@ def test_a_file_of_anything_is_read_or_refused(stored, rng: random.Random, conte
     read_with(stored, rng.choice, lambda _: content)
 
 
+@pytest.mark.slow
 @given(
     header=HEADERS,
     episodes=st.lists(TRAJECTORIES, max_size=3),

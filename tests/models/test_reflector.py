@@ -148,6 +148,7 @@ def test_a_cleared_reflector_follows_the_new_weights():
     assert player.say(shown(PROMPTS), DRAWS) == say(model) != old
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "temperature"), [("gpt2", 0.0), ("gemma2", 0.7)])
 def test_with_a_prefix_cache_the_same_words_are_said_over_the_steps_of_episodes(architecture, temperature):
     model, held = language_model(architecture), prefix_cache()

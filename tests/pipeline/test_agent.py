@@ -15,6 +15,8 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.rollout import Episode, rollout
 
+pytestmark = pytest.mark.slow
+
 STATE = Observation("Number 3, target 5.", ("add one", "subtract one"))
 
 
@@ -28,7 +30,6 @@ def agent(run: Path) -> Agent:
     return load_agent(run, greedy=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_step_by_step_it_plays_what_a_rollout_plays_with_the_same_seed(agent: Agent, seed: int) -> None:
     env = NumberLine()

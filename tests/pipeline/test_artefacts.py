@@ -24,6 +24,8 @@ from reflectrl.report.plots import write_plot
 from reflectrl.report.runs import read_runs
 from reflectrl.sharing.export import export_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(trained_run: TrainedRuns) -> Path:
@@ -51,7 +53,6 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "made_by", "stage"),
     [
@@ -98,7 +99,6 @@ def test_a_file_that_is_not_what_a_stage_wrote_is_refused_by_every_reader(run: P
         (run / name).write_bytes(content)
 
 
-@pytest.mark.slow
 def test_the_base_under_an_adapter_is_checked_as_well(trained_run: TrainedRuns, tmp_path: Path) -> None:
     run = shutil.copytree(trained_run(*ADAPTED), tmp_path / "run")
     load_agent(run)
@@ -107,7 +107,6 @@ def test_the_base_under_an_adapter_is_checked_as_well(trained_run: TrainedRuns, 
         load_agent(run)
 
 
-@pytest.mark.slow
 def test_a_dataset_is_checked_down_to_the_files_that_are_asked_about(tmp_path: Path) -> None:
     few = load_recipe("auto_explore/nano", ["data.samples=4", "eval.policies=[random]", "rlft=null"])
     run = tmp_path / "run"
@@ -133,7 +132,6 @@ def test_a_file_that_was_put_beside_a_model_or_is_gone_is_named_with_the_cure(ru
         load_agent(run)
 
 
-@pytest.mark.slow
 def test_what_is_deleted_is_made_again_to_the_byte(run: Path, finished: Path) -> None:
     for name, stage in {"sft/policy.jsonl": "gen-data", "policy-sft": "sft", "eval.jsonl": "eval"}.items():
         path = run / name
@@ -168,7 +166,6 @@ def test_a_recipe_is_not_doubted_while_a_stage_is_open(run: Path) -> None:
     assert read_recipe(run).eval.episodes == 2
 
 
-@pytest.mark.slow
 def test_a_player_that_was_trained_first_is_checked_from_then_on(trained_run: TrainedRuns, tmp_path: Path) -> None:
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     run_stages(small_recipe(), run, ("sft",), sft_players=("reflector",))

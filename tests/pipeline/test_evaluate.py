@@ -23,6 +23,8 @@ from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results
 from reflectrl.sharing.export import export_run
 
+pytestmark = pytest.mark.slow
+
 PLAYED = ("eval.policies=[random, rlft]", "eval.greedy=false", "eval.max_tasks=null")
 
 
@@ -59,7 +61,6 @@ def run(finished: Path, tmp_path: Path) -> Path:
 # ---- splits and tasks -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_each_split_and_group_is_played_once_and_shown_by_itself(run, finished, capsys):
     go_on(run, "eval.split=[validation, test]", "eval.groups=[0-, 2-]")
     rows = rows_of(run)
@@ -84,7 +85,6 @@ def test_each_split_and_group_is_played_once_and_shown_by_itself(run, finished, 
     assert (card.count("| validation |"), card.count("| 2- |")) == (6, 4)
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_was_killed_tells_splits_apart(run):
     split = "eval.split=[validation, test]"
     go_on(run, split)
@@ -126,7 +126,6 @@ def said_by(run: Path, name: str) -> list[str | None]:
     return [turn.reflection for trajectory in played for turn in trajectory.turns]
 
 
-@pytest.mark.slow
 def test_reflectors_of_other_runs_and_exports_advise_the_policy(run, finished, other, capsys):
     folder = export_run(finished, run.parent / "agent")
     given = f"{{name: same, run: {run}}}, {{name: wiser, run: {other}}}, {{name: exported, run: {folder}}}"
@@ -144,7 +143,6 @@ def test_reflectors_of_other_runs_and_exports_advise_the_policy(run, finished, o
     assert "rlft, greedy, reflections by wiser" in report_page(read_runs([run]))
 
 
-@pytest.mark.slow
 def test_a_run_that_was_exchanged_is_asked_again_and_a_damaged_one_refused(run, finished, other, tmp_path):
     lender = shutil.copytree(other, tmp_path / "lender")
     given = f"eval.reflectors=[{{name: lent, run: {lender}}}]"
@@ -160,7 +158,6 @@ def test_a_run_that_was_exchanged_is_asked_again_and_a_damaged_one_refused(run, 
         go_on(run, given)
 
 
-@pytest.mark.slow
 def test_a_chat_model_advises_the_policy_and_is_paid_once(run, endpoint: ScriptedEndpoint):
     endpoint.reply = lambda chat: "Go to the right."  # noqa: ARG005
     asked = f"base_url: {endpoint.url}, price: {{prompt: 1, completion: 1}}"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
 from trained_runs import SMALL
 from typer.testing import CliRunner
 

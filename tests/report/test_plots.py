@@ -145,6 +145,7 @@ def test_figure_4_draws_the_last_stage_of_runs_with_and_without_a_curriculum(tmp
 # ---- the files --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_figure_has_a_line_an_arm_intervals_of_seeds_raw_values_of_a_single_run_and_its_stages(
     seeds: list[Path], tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def think_once_begun(met):
 # ---- the same, wherever it begins ahead -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [2, 5])
 def test_episodes_and_who_thinks_side_by_side_are_the_same_with_any_processes_and_with_none(slots, pools):
     kinds = [[make_env("faulty") for _ in range(slots)], *(pool.make("faulty", {}, slots) for pool in pools)]

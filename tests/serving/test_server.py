@@ -37,6 +37,8 @@ from reflectrl.serving.gate import Bounds
 from reflectrl.serving.server import listen, make_app, serve
 from reflectrl.serving.service import ServedAgent, load_served_agent
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-of-the-test"
 STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
 
@@ -99,7 +101,6 @@ def refusal(answer: httpx2.Response) -> tuple[int, str]:
 # ---- both players ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("greedy", [True, False])
 def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path, greedy: bool) -> None:
     agent, env, paths = load_agent(run, greedy=greedy), NumberLine(size=8), set()
@@ -124,7 +125,6 @@ def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path,
     assert (len(paths), len(chosen)) == ((1, 1) if greedy else (2, 2))  # without a seed, each request draws
 
 
-@pytest.mark.slow
 def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> None:
     said = ("The target is lower.", "The target is higher.")
     lower, higher = (client.post("/act", json={**STATE, "reflection": words}).json() for words in said)
@@ -436,7 +436,6 @@ def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) 
 # ---- the end ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ BETTER = {
 """Names that a package, its class or its environment cannot have, with the nearest ones that they can."""
 
 
+@pytest.mark.slow
 def test_small_words_are_names_and_for_others_the_nearest_is_proposed():
     for name, cls in CLASSES.items():
         assert (checked_name(name), class_name(name)) == (name, cls)

@@ -91,6 +91,7 @@ def test_every_file_is_safetensors_or_json_or_text_and_named_in_the_manifest(tra
     assert {file["name"]: file["size"] for file in manifest["files"]} == sizes
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_an_ordinary_model_folder(three):
     done, folder = three
     saved, report = AutoModelForCausalLM.from_pretrained(last_checkpoint(folder), output_loading_info=True)

@@ -80,6 +80,7 @@ def test_an_iteration_describes_its_fresh_episodes(straight):
     assert len({t.seed for episodes in straight.episodes for t in episodes}) == 6 * 8
 
 
+@pytest.mark.slow
 def test_stages_end_by_threshold_or_length_and_training_with_the_last(straight):
     assert [iteration.stage for iteration in straight.iterations] == ["near"] * 3 + ["far"] * 3
     assert straight.trainer.curriculum.finished

@@ -98,6 +98,7 @@ def test_no_pass_of_an_update_has_more_tokens_than_a_micro_batch(tmp_path, reuse
     close(parts, whole)
 
 
+@pytest.mark.slow
 def test_a_policy_that_cannot_reuse_is_trained_all_the_same_with_a_warning(tmp_path, caplog):
     model = language_model("recurrent_gemma")
     before = {name: weight.detach().clone() for name, weight in model.state_dict().items()}

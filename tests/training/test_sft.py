@@ -207,6 +207,7 @@ def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_p
     assert [LABELS[number] for number in chosen] == [row.completion for row in POLICY]
 
 
+@pytest.mark.slow
 def test_after_the_warmup_the_learning_rate_falls_along_a_cosine(gpt2, tmp_path):
     options = {"steps": 6, "save_every": 1, "warmup": 1 / 3, "learning_rate": 1e-3, "lr_scheduler_type": "cosine"}
     train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, **options)

@@ -215,6 +215,7 @@ def test_the_last_attempt_has_a_process_without_what_earlier_ones_used_up(tmp_pa
         assert pool.failures == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_leaves_no_answer_behind_for_the_next(tmp_path):
     def interrupt(*_):
         raise KeyboardInterrupt

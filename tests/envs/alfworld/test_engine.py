@@ -40,6 +40,7 @@ def walk_of(engine, family):
     return [engine.load(GAMES[family]), *walk(engine, random.Random(family), 10)]
 
 
+@pytest.mark.slow
 def test_nonsense_changes_nothing_and_a_state_can_be_returned_to_until_another_game_is_loaded(engine):
     heat = GAMES["pick_heat_then_place_in_recep"]
     start, facts = engine.load(heat), engine.snapshot().facts
@@ -73,6 +74,7 @@ def test_a_game_is_loaded_again_once_its_states_fill_the_registry():
     assert not engine.knows(here)
 
 
+@pytest.mark.slow
 def test_engines_in_one_process_do_not_meet_and_leave_no_memory_behind():
     alone = [walk_of(Engine(), family) for family in FAMILIES[:2]]
     engines, rngs = [Engine(), Engine()], [random.Random(family) for family in FAMILIES[:2]]

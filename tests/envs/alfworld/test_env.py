@@ -28,6 +28,7 @@ def begin(env, family):
     return env.reset(seed=0, options={"task": task})
 
 
+@pytest.mark.slow
 def test_it_keeps_the_promises_of_an_environment():
     options = {"families": FAMILIES[1:3], "horizon": 4, "noise": True}
     check_env(make_env("alfworld", **EVERY | options), episodes=1)

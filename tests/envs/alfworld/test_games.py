@@ -89,6 +89,7 @@ def test_what_cleans_heats_or_cools_a_thing_is_not_where_it_goes():
         assert tool not in targets
 
 
+@pytest.mark.slow
 def test_a_list_of_games_depends_on_its_arguments_only():
     games = make_games("all", "train", 12)
     assert [game.family for game in games] == [*FAMILIES, *FAMILIES]

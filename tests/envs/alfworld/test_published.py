@@ -123,6 +123,7 @@ def test_results_name_the_games_that_were_played(data, tmp_path, monkeypatch):
         assert env.benchmark("train", 6) == "ALFWorld train, 6 of 3553 games"
 
 
+@pytest.mark.slow
 def test_an_evaluation_names_its_games_in_its_rows_its_last_words_and_its_table(data, tmp_path, capsys):
     dataset = [f"env.options.dataset={data}", "env.options.scenes=null"]
     recipe = load_recipe("alfworld/nano", [*dataset, "eval.policies=[random, expert]", "eval.episodes=3"])

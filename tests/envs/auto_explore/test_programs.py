@@ -68,6 +68,7 @@ def test_only_files_of_the_repository_are_run(sandbox):
         assert sandbox.run(command).failed
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_programs_run_in_the_working_directory_with_their_arguments_and_nothing_random(sandbox):
     sandbox.run("cd src")

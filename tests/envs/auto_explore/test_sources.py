@@ -132,6 +132,7 @@ def build_wheel(*_):
 """
 
 
+@pytest.mark.slow
 def test_a_package_is_its_source_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, index = tmp_path / "tinyshop-1.0", tmp_path / "index"
     (package / "src").mkdir(parents=True)

@@ -21,6 +21,8 @@ from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.games import make_game
 from reflectrl.envs.textworld_game import TextWorldGame
 
+pytestmark = pytest.mark.slow
+
 DOMAIN = """
 (define (domain doors)
  (:requirements :adl :typing)
@@ -106,7 +108,6 @@ def win(env):
     return shown
 
 
-@pytest.mark.slow
 def test_the_state_is_objective_room_and_belongings_once_and_the_games_own_policy_wins(game, begun):
     env = begun(game)
     seen = env.observation
@@ -176,7 +177,6 @@ def test_a_world_in_pddl_is_played_and_won_by_its_planner(world, begun):
     assert begun(str(world)).expert() is None  # it cannot be won
 
 
-@pytest.mark.slow
 def test_nothing_is_left_open_loaded_written_or_printed(game, folder, world, tmp_path, monkeypatch, capfd):
     (tmp_path / "here").mkdir()
     (tmp_path / "temporary").mkdir()
