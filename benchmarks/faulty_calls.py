@@ -68,7 +68,7 @@ class Outcome:
         return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MAX_REQUESTS_PER_CALL
 
     def table(self) -> str:
-        """For the documentation."""
+        """Table of the results, as Markdown."""
         names = [field.name.replace("_", " ") for field in fields(self)] + ["calls a second"]
         values = [*vars(self).values(), self.calls / self.seconds]
         cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in values]

@@ -44,7 +44,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """Name in the table."""
         return self.stage if self.processes == 1 else f"{self.stage}, {self.processes} ranks"
 
     def command(self, recipe: Path, run: Path) -> list[str]:

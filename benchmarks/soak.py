@@ -42,7 +42,7 @@ from reflectrl.workers.env import Local, Pending
 
 SAMPLES = 100
 GROWTH = 5.0
-"""Megabytes a process per 1,000 iterations or episodes that are put up with: malloc's free lists wander, too."""
+"""Megabytes a process per 1,000 iterations or episodes that are accepted: malloc's free lists wander, too."""
 DRIFT = 0.1
 """Largest drift of the time of an iteration, from the second fifth of the samples to the last."""
 

@@ -40,7 +40,7 @@ class DatasetSection(Section):
     per_file: Count = 3
     """Questions kept a file, at most."""
     endpoint: Endpoint = Endpoint()
-    """For ``openai``."""
+    """Chat endpoint of the writer ``openai``."""
 
 
 @settings(kw_only=True)
@@ -177,7 +177,7 @@ class DataSection(Section):
     concurrency: Count = 8
     """Teacher episodes in flight."""
     endpoint: Endpoint = Endpoint()
-    """For ``openai``."""
+    """Chat endpoint of the teacher ``openai``."""
 
 
 class SFTPlayerSection(Section):

@@ -27,11 +27,11 @@ class BrokenStep:
     name: str
     """Name of the file, without an ending."""
     where: str
-    """For the sentence: "iteration 12"."""
+    """Place in the training, e.g. "iteration 12"."""
     rows: Sequence[Mapping[str, Any]]
     """The batch."""
     advice: str
-    """For the sentence: another remedy."""
+    """Another remedy that the error names."""
 
     def failure(self, loss: float, norm: float, *, rank: int) -> WorkFailed:
         """Write the batch to its file, and return the error that names it."""
