@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from annotated_types import Ge
@@ -61,15 +62,27 @@ class PromptFormat(PromptLayout):
                 "a state was shown as an image without text, but these players read text; expected words in "
                 "Observation.text: describe the state, or play it with players that see images."
             )
-        tail = REFLECTION_CUE if menu is None else f"{menu.text}{ACTION_CUE}"
-        lines = "".join(f"{CUES[role]}{self.completion(words)}\n" for role, words in said.items())
-        head = "".join(f"{part}\n" for part in (self.instructions, observation.task) if part)
-        shown = past[-self.history :] or ("none",)
-        history = tuple(f"Past: {action}\n" for action in shown) if self.history else ()
-        return Prompt(head, history, tail, menu, state=f"{observation.text}\n", said=lines)
+        shown = tuple(past[-self.history :]) if self.history else ()
+        return _prompt(self, observation, shown, tuple(said.items()), menu)
 
     @staticmethod
     def completion(words: str) -> str:
         """Return a player's words as they follow its cue, on one line; the empty text without words."""
         line = " ".join(words.split())
         return f" {line}" if line else ""
+
+
+@lru_cache(maxsize=4096)
+def _prompt(
+    layout: PromptFormat,
+    observation: Observation,
+    shown: tuple[str, ...],
+    said: tuple[tuple[str, str], ...],
+    menu: Menu | None,
+) -> Prompt:
+    """Write a prompt; an update asks for those of play again, and states recur."""
+    tail = REFLECTION_CUE if menu is None else f"{menu.text}{ACTION_CUE}"
+    lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
+    head = "".join(f"{part}\n" for part in (layout.instructions, observation.task) if part)
+    history = tuple(f"Past: {action}\n" for action in shown or ("none",)) if layout.history else ()
+    return Prompt(head, history, tail, menu, state=f"{observation.text}\n", said=lines)

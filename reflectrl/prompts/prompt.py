@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from reflectrl.core import InvalidInput
 from reflectrl.prompts.menu import Menu
@@ -29,7 +30,7 @@ class Prompt:
     said: str = ""
     """Words of other players, one line a role, between state and tail; the ends of the lines are cut third."""
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The prompt as the model reads it."""
         return "".join((self.head, *self.history, self.state, self.said, self.tail))
