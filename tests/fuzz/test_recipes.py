@@ -6,7 +6,7 @@ import random
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutant, shipped
 
@@ -44,7 +44,6 @@ def loads_or_is_refused(place, content: bytes, overrides=()) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=70)
 @given(rng=RANDOMS)
 def test_a_shipped_recipe_with_mistakes(place, rng: random.Random):
     loads_or_is_refused(place, mutant(rng, rng.choice(RECIPES)).encode("utf-8", "surrogatepass"))
