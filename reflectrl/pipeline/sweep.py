@@ -32,7 +32,7 @@ class PlannedRun:
 
     folder: Path
     overrides: tuple[str, ...]
-    """Its changes to the recipe, the seed among them."""
+    """Changes to the recipe, with the seed."""
 
     @property
     def log(self) -> Path:
@@ -128,7 +128,8 @@ def is_done(folder: Path, recipe: Recipe) -> bool:
 def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Sequence[str], reporter: Reporter) -> None:
     """Run ``planned``, ``jobs`` at a time, each as ``reflectrl run``; done stages are skipped, killed ones continue.
 
-    Torch's threads are divided among the jobs unless ``OMP_NUM_THREADS`` is set.
+    Torch's threads are divided among the jobs unless ``OMP_NUM_THREADS`` is set; results are equal to the last bit for
+    an equal number of threads only.
 
     Args:
         planned: the runs.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
@@ -24,6 +25,7 @@ from reflectrl.report.table import print_line, print_rows
 
 RESAMPLES = 10_000
 """Bootstrap samples of an interval; they are drawn from a fixed seed, so equal runs give equal intervals."""
+FloatArray = NDArray[np.float64]
 RECIPE = "recipe"
 """Groups runs by their whole recipe but name, description and seed."""
 _FREE = ("name", "description", "seed")
@@ -74,17 +76,21 @@ class Summary:
 
 def interquartile_mean(values: Sequence[float]) -> float:
     """Mean without the lowest and the highest quarter of ``values``, each rounded down to whole values."""
-    cut = len(values) // 4
-    return float(np.mean(sorted(values)[cut : len(values) - cut]))
+    return float(_middle_means(np.asarray([values]))[0])
 
 
 def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of the interquartile mean of at least two values."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (RESAMPLES, len(values)))
-    cut = len(values) // 4
-    means = np.sort(drawn, axis=1)[:, cut : len(values) - cut].mean(axis=1)
-    low, high = np.percentile(means, (2.5, 97.5))
+    low, high = np.percentile(_middle_means(drawn), (2.5, 97.5))
     return float(low), float(high)
+
+
+def _middle_means(samples: FloatArray) -> FloatArray:
+    """Return (N,) interquartile means of (N, runs) values."""
+    cut = samples.shape[1] // 4
+    means: FloatArray = np.sort(samples, axis=1)[:, cut : samples.shape[1] - cut].mean(axis=1)
+    return means
 
 
 def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> float:

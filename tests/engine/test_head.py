@@ -91,7 +91,7 @@ def test_choice_logits_are_computed_in_float32_in_half_precision():
 
 
 class Unasked(GPT2LMHeadModel):
-    """Its forward never calls its output matrix."""
+    """Model whose forward never calls its output matrix."""
 
     def forward(self, *args, **given):
         output = super().forward(*args, **given)
