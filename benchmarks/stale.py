@@ -1,0 +1,168 @@
+"""Published tables that show older code: those whose rooms have changed since the commit that they name.
+
+    python benchmarks/stale.py    # or `make stale`; exits with 1 if there is such a table, or one without a commit
+
+A table stands in a Markdown page between ``<!-- NAME -->`` and ``<!-- end -->``; ``TABLES`` has the paths that decide
+what it says. Comments, docstrings and line breaks change no number, so Python and YAML are compared by what they mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
+SHOWN_FILES = 3
+"""Changed files that are named of each table."""
+
+_ENGINE = ("reflectrl/engine", "reflectrl/models")
+_TRAINING = (*_ENGINE, "reflectrl/training", "reflectrl/rollout", "reflectrl/players", "reflectrl/prompts")
+
+
+def _learning(env: str) -> tuple[str, ...]:
+    return (*_TRAINING, "reflectrl/config/rlft.py", "data_gen", f"envs/{env}", f"recipes/{env}/nano*.yaml")
+
+
+def _scripts(*names: str) -> tuple[str, ...]:
+    return tuple(f"benchmarks/{name}.py" for name in names)
+
+
+_ENGINE_SECTIONS = ("act", "reflect", "cache", "learn", "whole", "horizon", "memory", "work", "score", "kernels")
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "dangerous_taxi": _learning("dangerous_taxi"),
+    "dangerous_taxi_short": _learning("dangerous_taxi"),
+    "auto_explore": _learning("auto_explore"),
+    "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
+    "auto_explore packages": (*_learning("auto_explore"), *_scripts("walkers")),
+    "alfworld": _learning("alfworld"),
+    "alfworld_engine": ("envs/alfworld", *_scripts("alfworld_engine")),
+    **dict.fromkeys(
+        (f"engine_{section}" for section in _ENGINE_SECTIONS),
+        (*_ENGINE, *_scripts("engine", "engine_prompts", "engine_sides", "plain", "timing")),
+    ),
+    "remote_reflector": ("reflectrl/endpoint", "reflectrl/players", "reflectrl/rollout", *_scripts("remote_reflector")),
+    "serve": (*_ENGINE, "reflectrl/serving", *_scripts("serve")),
+    "report": ("reflectrl/report", *_scripts("report")),
+    "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls", "scripted_teacher")),
+    "kills": ("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core", *_scripts("kills")),
+    "mutated_recipes": ("reflectrl/config", *_scripts("mutated_recipes", "mutations")),
+    "soak": (*_TRAINING, "reflectrl/workers", "envs/alfworld", *_scripts("soak")),
+    "paper": (),
+}
+"""Files, folders and patterns of git that decide what each published table says; none for numbers of others."""
+
+_MARKED = re.compile(r"^<!-- (?!end)([\w ]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+_COMMIT = re.compile(r"commit ([0-9a-f]{7,40})")
+_NUMBER = re.compile(r"[*+-]*\d")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table."""
+
+    page: str
+    name: str
+    commit: str = ""
+    """That it was made at; empty where there is something wrong with the table."""
+    fault: str = ""
+
+
+def tables(root: Path, declared: Mapping[str, Sequence[str]] = TABLES) -> Iterator[Table]:
+    """Yield the tables of the pages under ``root``, with what is wrong with them; their age is not looked at."""
+    for page in sorted(path for pattern in PAGES for path in root.glob(pattern)):
+        name, text = page.relative_to(root).as_posix(), page.read_text(encoding="utf-8")
+        for mark, content in _MARKED.findall(text):
+            commit = (_COMMIT.findall(content) or [""])[0]
+            if mark not in declared:
+                fault = "add the paths that decide what it says to TABLES in benchmarks/stale.py"
+            elif not commit and declared[mark]:
+                fault = "name the commit that it was made at, such as 'at commit 1a2b3c4'"
+            elif f"{commit}-dirty" in content:
+                fault = f"it was made at {commit} with uncommitted changes; make it again from a clean checkout"
+            else:
+                fault = ""
+            yield Table(name, mark, "" if fault else commit, fault)
+        for head in _tables_of_numbers(_MARKED.sub("", text)):
+            yield Table(name, head, fault="it holds numbers outside of marks; write <!-- NAME --> and <!-- end -->")
+
+
+def verdict(root: Path, table: Table, paths: Sequence[str]) -> str:
+    """Return what is wrong with a table, or what has changed since it was made; empty for a true one."""
+    if not table.commit:
+        return table.fault
+    if _git(root, "cat-file", "-e", f"{table.commit}^{{commit}}").returncode:
+        return f"this repository lacks commit {table.commit}; correct it, or fetch the whole history"
+    changed = _changed(root, table.commit, paths)
+    others = f" and {len(changed) - SHOWN_FILES} other files" if len(changed) > SHOWN_FILES else ""
+    return f"stale: since {table.commit}, {', '.join(changed[:SHOWN_FILES])}{others} changed" if changed else ""
+
+
+def _changed(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
+    """Return the files among ``paths`` that mean something else now than at ``commit``."""
+    listed = _git(root, "diff", "--name-only", "--no-renames", commit, "--", *paths).stdout.splitlines()
+    present = {file: (root / file).read_text(encoding="utf-8") for file in listed if (root / file).is_file()}
+    now = {file: _meaning(file, text) for file, text in present.items()}
+    return [file for file in listed if now.get(file) != _meaning_then(root, commit, file)]
+
+
+@cache
+def _meaning_then(root: Path, commit: str, file: str) -> str | None:
+    shown = _git(root, "show", f"{commit}:{file}")
+    return None if shown.returncode else _meaning(file, shown.stdout)
+
+
+@cache
+def _meaning(file: str, text: str) -> str:
+    """Return ``text`` without what changes no result: comments, layout, and strings that stand by themselves."""
+    if file.endswith(".yaml"):
+        return repr(yaml.safe_load(text))
+    if not file.endswith(".py"):
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            strings = [each for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)]
+            body[:] = [each for each in body if each not in strings]
+    return ast.dump(tree)
+
+
+def _tables_of_numbers(text: str) -> Iterator[str]:
+    """Yield the heads of the tables most of whose cells, but for the first of each row, begin with a number."""
+    for block in re.findall(r"(?:^\|.*\n)+", f"{text}\n", re.MULTILINE):
+        head, *rows = block.splitlines()
+        cells = [cell.strip() for row in rows[1:] for cell in row.strip("| ").split(" | ")[1:]]
+        if cells and sum(bool(_NUMBER.match(cell)) for cell in cells) > len(cells) / 2:
+            yield f"the table '{head}'"
+
+
+def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+
+
+def main() -> int:
+    """List what is stale or wrong."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="stale.py"
+    ).parse_args()
+    if _git(ROOT, "rev-parse", "--git-dir").returncode:
+        print("this folder is no git repository, by whose history tables are judged; use a clone", file=sys.stderr)
+        return 1
+    found = {table: why for table in tables(ROOT) if (why := verdict(ROOT, table, TABLES.get(table.name, ())))}
+    for table, why in found.items():
+        print(f"{table.page}, {table.name}: {why}")
+    print(f"{len(found)} tables to make again" if found else "every published table is of the code as it is")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

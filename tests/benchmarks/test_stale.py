@@ -1,0 +1,84 @@
+"""Published tables are judged by the history of a repository: a small one here."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from stale import ROOT, TABLES, tables, verdict
+
+NUMBERS = "| who | success |\n|---|---|\n| random | 3 |\n"
+PATHS = {"learning": ("room", "recipes/*.yaml"), "others": ()}
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path, **files: str) -> str:
+    """Write files, whose names have __ for / and end in .py, and commit them; returns the commit."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "--message", "Change", "--allow-empty")
+    return git(folder, "rev-parse", "--short", "HEAD").strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "nano.yaml").write_text("gamma: 1\n")
+    return tmp_path
+
+
+def judged(folder: Path, content: str, mark: str = "learning") -> str:
+    """What is found of a page with this table."""
+    (folder / "README.md").write_text(f"# Results\n\n<!-- {mark} -->\n{content}<!-- end -->\n")
+    [table] = tables(folder, PATHS)
+    return verdict(folder, table, PATHS.get(table.name, ()))
+
+
+def test_a_table_is_stale_once_its_rooms_or_its_recipe_changed_in_what_they_mean(repository: Path) -> None:
+    content = f"Made at commit {commit(repository, room__a='x = 1')}.\n\n{NUMBERS}"
+    assert judged(repository, content) == ""
+    commit(repository, room__a='"""A room."""\n\nx = (  # one\n    1\n)\n', other__a="y = 1")
+    (repository / "recipes" / "nano.yaml").write_text("# why\ngamma:   1\n")
+    assert judged(repository, content) == ""
+    (repository / "recipes" / "nano.yaml").write_text("gamma: 0.9\n")
+    assert "recipes/nano.yaml changed" in judged(repository, content)
+
+
+@pytest.mark.parametrize("change", [{"room__a": "x = 2"}, {"room__new": ""}])
+def test_a_changed_or_new_file_of_a_room_is_named(repository: Path, change: dict[str, str]) -> None:
+    content = f"Made at commit {commit(repository, room__a='x = 1')}.\n\n{NUMBERS}"
+    commit(repository, **change)
+    [name] = change
+    assert f"room/{name.removeprefix('room__')}.py changed" in judged(repository, content)
+
+
+def test_a_table_without_a_true_commit_is_an_error_but_for_numbers_of_others(repository: Path) -> None:
+    made = commit(repository)
+    assert "name the commit" in judged(repository, NUMBERS)
+    assert "uncommitted" in judged(repository, f"At commit {made}-dirty.\n\n{NUMBERS}")
+    assert "lacks commit 1234567" in judged(repository, f"At commit 1234567.\n\n{NUMBERS}")
+    assert "TABLES" in judged(repository, f"At commit {made}.\n\n{NUMBERS}", mark="unknown")
+    assert judged(repository, NUMBERS, mark="others") == ""
+
+
+def test_a_table_of_numbers_outside_of_marks_is_found_and_one_of_words_is_not(repository: Path) -> None:
+    words = "| option | what it does |\n|---|---|\n| seed | 1 of many |\n| gamma | the discount |\n"
+    (repository / "README.md").write_text(f"{words}\n{NUMBERS}")
+    assert [table.name for table in tables(repository, PATHS)] == ["the table '| who | success |'"]
+
+
+def test_every_published_table_is_declared_and_names_its_commit_and_none_is_declared_in_vain() -> None:
+    published = list(tables(ROOT))
+    assert [f"{table.page}, {table.name}: {table.fault}" for table in published if table.fault] == []
+    assert {table.name for table in published} == {*TABLES}
+    for paths in TABLES.values():
+        assert [path for path in paths if not any(ROOT.glob(path))] == []
