@@ -110,10 +110,11 @@ class Run:
         return read_results(self.path / layout.RESULTS)
 
     def report(self, out: Path | None = None) -> Path:
-        """Print the table of results and write the HTML report; returns its path, ``report.html`` here by default."""
-        from reflectrl.report import print_table, write_report
+        """Print the results and write the HTML report; returns its path, ``report.html`` here by default."""
+        from reflectrl.report import print_table, print_verdict, write_report
 
         print_table([self.path])
+        print_verdict([self.path])
         return write_report([self.path], out or self.path / layout.REPORT)
 
     def agent(self, policy: Literal["policy", "policy-sft"] | None = None, *, greedy: bool = True) -> Agent:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from records import chose, turn_of
 
+from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.prompts import PromptFormat
@@ -52,6 +53,23 @@ def make_run(path, played=None, metrics=(), training=(), benchmark=""):
         pace = {"seconds": 0.5, "steps_per_second": 20.0, "reflection_hit_rate": 0.9}
         write_jsonl(path / "throughput.jsonl", [{"iteration": line["iteration"], **pace} for line in metrics])
     return path
+
+
+def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metrics=()):
+    """A run folder of number_line/nano whose policies succeeded this often before and after RLFT."""
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", overrides)))
+    won = (("rlft", "blank", blank), ("sft", "local", sft), ("rlft", "local", success))
+    silent = "players.reflector.player=none" in overrides
+    rows = []
+    for policy, reflections, rate in won[1:] if silent else won:
+        played = [episode(f"t-{n}", success=n < round(rate * episodes)) for n in range(episodes)]
+        row = summarise(policy, "none" if silent else reflections, "sampled", "test", played)
+        rows.append(replace(row, metrics=replace(row.metrics, success=rate)))
+    write_results(folder / "eval.jsonl", rows)
+    if metrics:
+        write_jsonl(folder / "metrics.jsonl", metrics)
+    return folder
 
 
 def forget_digests(run):

@@ -28,8 +28,9 @@ def compare(
     """Compare groups of runs over their seeds: mean, interquartile mean, worst run, probability of improvement."""
     from reflectrl.report.compare import Rows, as_json, as_markdown, print_comparison
     from reflectrl.report.compare import compare as summarise
+    from reflectrl.report.runs import read_runs
 
-    summaries, left_out = summarise(runs, Rows(policy, split, mode), by)
+    summaries, left_out = summarise(read_runs(runs), Rows(policy, split, mode), by)
     for sentence in left_out:
         warn(sentence)
     if output == "text":

@@ -22,9 +22,10 @@ def report(
     absent = [str(run) for run in runs if not run.is_dir()]
     if absent:
         raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
-    from reflectrl.report import print_table, write_report
+    from reflectrl.report import print_table, print_verdict, write_report
 
     folder = runs[0] if len(runs) == 1 else Path()
     written = write_report(runs, out or folder / REPORT)
     print_table(runs)
+    print_verdict(runs)
     say(f"report: {written}")

@@ -147,6 +147,7 @@ def _sweep(
     from reflectrl.pipeline import sweep
     from reflectrl.pipeline.console import Reporter
     from reflectrl.report.compare import Rows, compare, print_comparison
+    from reflectrl.report.runs import read_runs
 
     base = load_recipe(recipe, overrides)
     name = _run_folder(runs, run, base).name
@@ -167,7 +168,7 @@ def _sweep(
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, runs) from None
     if "rlft" in base.eval.policies:
-        print_comparison(compare([each.folder for each in planned], Rows(split=base.eval.splits[0]))[0])
+        print_comparison(compare(read_runs([each.folder for each in planned]), Rows(split=base.eval.splits[0]))[0])
 
 
 def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exit:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.layout import AGENT, LEDGER
@@ -69,6 +70,15 @@ def version_errors(folder: Path) -> Iterator[None]:
 
 def _writer_of(folder: Path) -> Writer:
     """The writer that the folder names; this version where there is no file that names one, or a damaged one."""
+    given = written_by(folder)
+    if given is None:
+        return this_version()
+    number, version = given.get("format"), given.get("reflectrl")
+    return Writer(number, version) if isinstance(number, int) and isinstance(version, str) else Writer()
+
+
+def written_by(folder: Path) -> Mapping[str, Any] | None:
+    """The record of what wrote ``folder``, empty in format 1; ``None`` where no file could hold one."""
     for name in (LEDGER, AGENT):
         try:
             values = json.loads((folder / name).read_text(encoding="utf-8"))
@@ -76,6 +86,5 @@ def _writer_of(folder: Path) -> Writer:
             continue
         if isinstance(values, dict):
             given = values.get(WRITTEN_BY)
-            number, version = (given.get("format"), given.get("reflectrl")) if isinstance(given, dict) else (None, None)
-            return Writer(number, version) if isinstance(number, int) and isinstance(version, str) else Writer()
-    return this_version()
+            return given if isinstance(given, dict) else {}
+    return None

@@ -39,7 +39,8 @@ from reflectrl.core.layout import (
     unfinished_file,
 )
 from reflectrl.core.nested import dotted
-from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
+from reflectrl.core.origin import this_origin
+from reflectrl.core.version import WRITTEN_BY, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
@@ -285,7 +286,7 @@ class RunFolder:
         if not is_main_process():
             return
         path = self.path / LEDGER
-        before = json.loads(path.read_bytes()) if path.exists() else {WRITTEN_BY: encode(this_version())}
+        before = json.loads(path.read_bytes()) if path.exists() else {WRITTEN_BY: encode(this_origin())}
         writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # the first one remains
         write_text(path, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
-from reflectrl.core.nested import dotted
-from reflectrl.report.runs import Run, read_runs
-from reflectrl.report.series import t95
+from reflectrl.report.runs import Run
+from reflectrl.report.series import largest_fall, mean_interval
 from reflectrl.report.table import print_line, print_rows
 
 RESAMPLES = 10_000
@@ -48,6 +45,8 @@ class Score:
     success: float
     sft: float | None
     """That of its policy before RLFT; ``None`` where that was not evaluated."""
+    fall: float | None
+    """Difference between the best success rate in training and that at its end; ``None`` without training."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,8 @@ class Summary:
     """Smallest gain of a run over its own policy before RLFT."""
     over_first: float | None
     """Probability that a run of this group ends above one of the first group; ``None`` for the first."""
+    largest_fall: float | None
+    """Largest difference between a run's best success rate in training and that at its end."""
     scores: tuple[Score, ...]
 
 
@@ -99,11 +100,11 @@ def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -
     return float((differences > 0).mean() + 0.5 * (differences == 0).mean())
 
 
-def compare(paths: Sequence[Path], rows: Rows, by: str = RECIPE) -> tuple[list[Summary], list[str]]:
-    """Summarise run folders in groups, in the order of the runs.
+def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Summary], list[str]]:
+    """Summarise runs in groups, in the order of the runs.
 
     Args:
-        paths: the run folders.
+        runs: the runs.
         rows: rows of their evaluations to compare.
         by: ``recipe``, or a recipe key such as ``rlft.gamma`` whose values name the groups.
 
@@ -111,26 +112,21 @@ def compare(paths: Sequence[Path], rows: Rows, by: str = RECIPE) -> tuple[list[S
         The groups, and a sentence about each run that has no such row and is left out.
 
     Raises:
-        InvalidInput: no run has such a row, a folder is no run, or no recipe has the key ``by``.
+        InvalidInput: no run has such a row, or no recipe has the key ``by``.
 
     """
-    runs = read_runs(paths)
-    settings = {run.name: _flat(read_yaml(run.recipe, f"recipe.yaml of run {run.name}")[0]) for run in runs}
-    known = {key for each in settings.values() for key in each}
-    if by != RECIPE and by not in known:
-        raise InvalidInput(f"--by {by} is no key of these recipes; {nearest(by, [RECIPE, *known])}")
     groups: dict[str, list[Score]] = {}
     left_out = []
-    names = _names([settings[run.name] for run in runs], by)
-    for run, name in zip(runs, names, strict=True):
-        score = _score(run, rows)
-        if score is None:
-            left_out.append(
-                f"{run.name} is left out: its evaluation has no row of policy {rows.policy}, split {rows.split}, mode "
-                f"{rows.mode}."
-            )
-        else:
-            groups.setdefault(name, []).append(score)
+    for name, members in group_runs(runs, by).items():
+        for run in members:
+            score = _score(run, rows)
+            if score is None:
+                left_out.append(
+                    f"{run.name} is left out: its evaluation has no row of policy {rows.policy}, split {rows.split}, "
+                    f"mode {rows.mode}."
+                )
+            else:
+                groups.setdefault(name, []).append(score)
     if not groups:
         raise InvalidInput(
             f"none of {len(runs)} runs has evaluated policy {rows.policy} on split {rows.split}, mode {rows.mode}; "
@@ -140,23 +136,41 @@ def compare(paths: Sequence[Path], rows: Rows, by: str = RECIPE) -> tuple[list[S
     return [_summary(name, scores, None if scores is first else first) for name, scores in groups.items()], left_out
 
 
+def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
+    """Return the runs of each group by its name; see ``compare``.
+
+    Raises:
+        InvalidInput: no recipe has the key ``by``.
+
+    """
+    settings = [_as_text(run.settings or {"name": run.name}) for run in runs]
+    known = {key for each in settings for key in each}
+    if by != RECIPE and by not in known:
+        raise InvalidInput(f"--by {by} is no key of these recipes; {nearest(by, [RECIPE, *known])}")
+    groups: dict[str, list[Run]] = {}
+    for run, name in zip(runs, _names(settings, by), strict=True):
+        groups.setdefault(name, []).append(run)
+    return groups
+
+
 def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) -> Summary:
     values = [score.success for score in scores]
     before = [score.sft for score in scores if score.sft is not None]
     worst = min(scores, key=lambda score: score.success)
-    several = len(values) > 1
+    mean, half = mean_interval(values)
     return Summary(
         name,
         len(values),
-        float(np.mean(values)),
-        float(t95(len(values)) * np.std(values, ddof=1) / len(values) ** 0.5) if several else None,
+        mean,
+        half,
         interquartile_mean(values),
-        bootstrap_interval(values) if several else None,
+        None if half is None else bootstrap_interval(values),
         worst.success,
         worst.run,
         probability_of_improvement(values, before) if before else None,
         min((score.success - score.sft for score in scores if score.sft is not None), default=None),
         probability_of_improvement(values, [score.success for score in first]) if first else None,
+        max((score.fall for score in scores if score.fall is not None), default=None),
         tuple(scores),
     )
 
@@ -166,7 +180,9 @@ def _score(run: Run, wanted: Rows) -> Score | None:
     success = {row.policy: row.metrics.success for row in found}
     if wanted.policy not in success:
         return None
-    return Score(run.name, success[wanted.policy], None if wanted.policy == "sft" else success.get("sft"))
+    fall = largest_fall(run)
+    before = None if wanted.policy == "sft" else success.get("sft")
+    return Score(run.name, success[wanted.policy], before, None if fall is None else fall.points)
 
 
 def _names(settings: Sequence[Mapping[str, str]], by: str) -> list[str]:
@@ -186,15 +202,14 @@ def _name(name: str, settings: Mapping[str, str], alike: Mapping[str, Sequence[M
     return " ".join([name, *(f"{key}={settings.get(key, 'absent')}" for key in varied)])
 
 
-def _flat(settings: Any) -> dict[str, str]:
-    """Return the dotted keys of a recipe with their values as text."""
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(settings).items()}
+def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
 
 
-HEADS = ("group", "runs", "mean", "IQM [95 %]", "worst", "P(> SFT)", "least gain", "P(> first)")
+HEADS = ("group", "runs", "mean", "IQM [95 %]", "worst", "P(> SFT)", "least gain", "P(> first)", "fall")
 
 
-def cells(summary: Summary) -> tuple[str, ...]:
+def group_cells(summary: Summary) -> tuple[str, ...]:
     """Return a group as one text for each of ``HEADS``, rates in per cent."""
 
     def percent(value: float | None, form: str = ".0f") -> str:
@@ -212,12 +227,13 @@ def cells(summary: Summary) -> tuple[str, ...]:
         percent(summary.over_sft),
         percent(summary.least_gain, "+.0f"),
         percent(summary.over_first),
+        percent(summary.largest_fall),
     )
 
 
 def print_comparison(summaries: Sequence[Summary]) -> None:
     """Print the table, and a sentence on each group."""
-    print_rows(HEADS, [cells(summary) for summary in summaries], words=1)
+    print_rows(HEADS, [group_cells(summary) for summary in summaries], words=1)
     for each in summaries:
         before = [score.sft for score in each.scores if score.sft is not None]
         added = f" from {100 * np.mean(before):.0f} % after SFT" if before else ""
@@ -229,7 +245,7 @@ def print_comparison(summaries: Sequence[Summary]) -> None:
 
 def as_markdown(summaries: Sequence[Summary]) -> str:
     """Return the table as Markdown."""
-    lines = [HEADS, ("---",) * len(HEADS), *map(cells, summaries)]
+    lines = [HEADS, ("---",) * len(HEADS), *map(group_cells, summaries)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -11,12 +11,14 @@ from string import Template
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output, write_text
+from reflectrl.report.compare import HEADS, compare, group_cells
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, shortened, table
 from reflectrl.report.runs import Run, read_runs, total_dollars
 from reflectrl.report.series import running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
+from reflectrl.report.verdict import judged_rows, verdict
 from reflectrl.rollout.results import EvalRow
 
 _KEY = (
@@ -26,6 +28,12 @@ _KEY = (
 _UNTRAINED = "No iteration of training yet; run <code>reflectrl rlft</code>."
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
 
+_UNTOLD = "Nothing is evaluated yet that could be judged; `reflectrl eval` does."
+_COMPARED = (
+    "Groups of runs whose recipes differ in the seed only; success in per cent, sampled. IQM: mean of the middle half "
+    "of the runs, with a bootstrap interval. P(> SFT), P(> first): probability that a run ends above one before RLFT, "
+    "above one of the first group (Agarwal et al. 2021). Fall: largest distance of a training's end from its own best."
+)
 _SILENT = "Stepping through episodes needs JavaScript, which is off here; tables and curves do not."
 _BEST = ("rlft", "sft", "remote", "base")
 """Policies in the order in which one is shown first."""
@@ -53,11 +61,14 @@ def report_page(runs: Sequence[Run]) -> str:
     Its content policy is a second lock behind the escaping: a browser runs our one script, whatever the page holds.
     """
     drawn = curves(runs)
+    words = verdict(runs) or [_UNTOLD]
     digest = hashlib.sha256(asset("viewer.js").encode()).digest()
     return Template(asset("page.html")).substitute(
         title=escaped(", ".join(run.name for run in runs), 200),
         hash=f"sha256-{base64.b64encode(digest).decode()}",
         style=asset("style.css"),
+        verdict="".join(f"<p>{escaped(sentence)}</p>" for sentence in words),
+        comparison=_comparison(runs),
         table=_table(runs),
         curves=f'{drawn}<p class="note">{_KEY if drawn else _UNTRAINED}</p>',
         viewer=_viewer(runs, read_sources(runs)),
@@ -81,6 +92,14 @@ def _table(runs: Sequence[Run]) -> str:
     )
     where = "".join(f"<p>Played on {escaped(tasks)}.</p>" for tasks in played_on(runs))
     return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
+
+
+def _comparison(runs: Sequence[Run]) -> str:
+    """Return the table that ``reflectrl compare`` prints; empty for one run, or where RLFT was not evaluated."""
+    if len(runs) == 1 or not (rows := next(filter(None, map(judged_rows, runs)), None)):
+        return ""
+    lines = [list(map(escaped, group_cells(summary))) for summary in compare(runs, rows)[0]]
+    return f'<h3>Comparison</h3>{table("Comparison", HEADS, lines, words=1)}<p class="note">{_COMPARED}</p>'
 
 
 def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
@@ -130,10 +149,12 @@ def _index(runs: Sequence[Run], sources: Sources) -> str:
 
 
 def _run(number: int, run: Run) -> str:
+    seed = "" if run.seed is None else f"Seed {run.seed}. "
+    made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
     effort = "".join(f"<div>{part}</div>" for part in (_curriculum(run), _seconds(run) + _calls(run)) if part)
     return (
         f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
-        f'<div class="effort">{effort}</div>'
+        f'{made}<div class="effort">{effort}</div>'
         f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
     )
 

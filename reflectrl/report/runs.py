@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,8 @@ from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import CALLS, METRICS, RESULTS, STAGES, THROUGHPUT
+from reflectrl.core.nested import dotted
+from reflectrl.core.origin import Origin, read_origin
 from reflectrl.core.version import version_errors
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
@@ -77,12 +79,18 @@ class Run:
     """The lines of ``metrics.jsonl``."""
     paces: tuple[Throughput, ...]
     """The lines of ``throughput.jsonl``, in the order of the iterations."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The recipe by dotted keys; empty for a foreign or damaged one."""
     episodes: int = 0
     """Fresh episodes an iteration, on one process; 0 where the recipe does not say."""
     gamma: float = RLFTSettings.gamma
     """The discount of the rewards-to-go."""
     reflector: str = "local"
     """``players.reflector.player`` of the recipe."""
+    seed: int | None = None
+    """``None`` where the recipe does not say."""
+    origin: Origin | None = None
+    """``None`` where nothing is recorded."""
     times: tuple[StageTime, ...] = ()
     calls: tuple[Calls, ...] = ()
 
@@ -132,9 +140,12 @@ def _read_run(path: Path, name: str) -> Run:
         tuple(read_results(results)) if results else (),
         _read_iterations(metrics, Iteration) if metrics else (),
         _read_iterations(throughput, Throughput) if throughput else (),
+        settings=dotted(values),
         episodes=int(_number(rlft, "episodes")),
         gamma=_number(rlft, "gamma", RLFTSettings.gamma),
         reflector=str(_part(values, "players", "reflector").get("player", Run.reflector)),
+        seed=values["seed"] if isinstance(values.get("seed"), int) else None,
+        origin=read_origin(path),
         times=_stage_times(ledger),
         calls=tuple(_calls(each.parent, values) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -18,6 +19,13 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 def t95(samples: int) -> float:
     """Two-sided 95 % quantile of Student's t for the mean of at least two samples."""
     return _T95[samples - 2] if samples - 2 < len(_T95) else 1.96 + 2.7 / (samples - 1)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and half of its 95 % t interval, which a single value does not have."""
+    several = len(values) > 1
+    half = float(t95(len(values)) * np.std(values, ddof=1) / len(values) ** 0.5) if several else None
+    return float(np.mean(values)), half
 
 
 def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
@@ -53,6 +61,34 @@ def success_band(run: Run) -> list[tuple[float, float]]:
     return [
         wilson_interval(min(1.0, max(0.0, mean)), count * run.episodes) for mean, count in zip(means, seen, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Fall:
+    """Best success rate of the last stage of a training beside the one at its end."""
+
+    measured: str
+    """Name of the success rate."""
+    best: float
+    iteration: int
+    """Iteration of the best."""
+    last: float
+
+    @property
+    def points(self) -> float:
+        """The difference, as a fraction."""
+        return self.best - self.last
+
+
+def largest_fall(run: Run) -> Fall | None:
+    """Return how far a training ended below its own best, by running means; ``None`` where there was none."""
+    if not run.points:
+        return None
+    means = running_mean(run.points, [point.success for point in run.points])
+    _, places = stages(run.points)[-1]
+    first = min(places.start + window(len(run.points)) - 1, places[-1])  # means of fewer iterations are noise
+    best = max(range(first, places.stop), key=lambda place: (means[place], place))
+    return Fall("training success", means[best], run.points[best].iteration, means[-1])
 
 
 def mean_over_seeds(

@@ -21,11 +21,11 @@ class IterationPlace:
 class Iteration(EpisodeMeans, IterationPlace):
     """Measurements of one iteration: equal for equal recipe and seed, however often the run was interrupted."""
 
-    loss: float = metric("update/loss", "Loss", late=True)
+    loss: float = metric("update/loss", "Loss", panel=True, late=True)
     """Mean over the updates of the iteration."""
-    kl: float = metric("update/kl", "KL divergence", late=True)
+    kl: float = metric("update/kl", "KL divergence", panel=True, late=True)
     """KL divergence of the sampling policy from the updated one, mean over steps and updates."""
-    clipped: float = metric("update/clipped", "Clipped steps", fraction=True, late=True)
+    clipped: float = metric("update/clipped", "Clipped steps", fraction=True, panel=True, late=True)
     """Fraction of steps outside the clip range."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import reflectrl, refused
-from run_folders import episode
+from run_folders import evaluated
 
-from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.report.compare import (
     Rows,
     bootstrap_interval,
@@ -18,19 +16,7 @@ from reflectrl.report.compare import (
     interquartile_mean,
     probability_of_improvement,
 )
-from reflectrl.rollout.results import summarise, write_results
-
-
-def evaluated(folder: Path, success: float, sft: float, *overrides: str) -> Path:
-    """A run folder of a recipe whose policies succeeded this often before and after RLFT."""
-    folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", overrides)))
-    rows = [summarise(policy, "local", "sampled", "test", [episode()]) for policy in ("sft", "rlft")]
-    rates = dict(zip(("sft", "rlft"), (sft, success), strict=True))
-    rows = [replace(row, metrics=replace(row.metrics, success=rates[row.policy])) for row in rows]
-    blank = replace(rows[1], reflections="blank", metrics=replace(rows[1].metrics, success=0.01))
-    write_results(folder / "eval.jsonl", [blank, *rows])
-    return folder
+from reflectrl.report.runs import read_runs
 
 
 @pytest.fixture
@@ -54,7 +40,7 @@ def test_the_statistics_are_those_of_the_hand() -> None:
 
 
 def test_runs_that_differ_in_the_seed_only_are_one_group(runs: list[Path]) -> None:
-    (nine, one), left_out = compare(runs, Rows())
+    (nine, one), left_out = compare(read_runs(runs), Rows())
     assert [(each.group, each.runs) for each in (nine, one)] == [
         ("number_line-nano rlft.gamma=0.9", 4),
         ("number_line-nano rlft.gamma=1.0", 2),
@@ -68,7 +54,7 @@ def test_runs_that_differ_in_the_seed_only_are_one_group(runs: list[Path]) -> No
 
 
 def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) -> None:
-    summaries, _ = compare(runs, Rows(policy="sft"), by="seed")
+    summaries, _ = compare(read_runs(runs), Rows(policy="sft"), by="seed")
     assert [(each.group, each.runs, each.mean, each.over_sft) for each in summaries] == [
         ("seed=0", 2, 0.5, None),
         ("seed=1", 2, 0.5, None),

@@ -241,15 +241,15 @@ def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_i
     assert 'class="stage"' not in drawn
     two = [*points(0.1), points(0.1, 0.5, stage="dropoff")[1]]
     assert curves([trained("one", two)]).count(">dropoff</text>") == 3
-    every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Environment steps a second"]
-    every.append("Reflections from the cache")
+    every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Loss", "KL divergence"]
+    every += ["Clipped steps", "Environment steps a second", "Reflections from the cache"]
     assert titles(curves(read_runs([run]))) == every
     old = trained("old", points(0.1, 0.2))
     assert titles(curves([old])) == [*every[:2], every[3]]
     speed = {"prompt_reuse": 0.0, "env_failures": 0, "env_recycled": 0}
     pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
     few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
-    assert titles(curves([few])) == [*every[:2], *every[3:]]
+    assert titles(curves([few])) == [*every[:2], every[3], *every[7:]]
 
 
 def test_lines_have_a_band_of_wilson_intervals_and_may_be_short_flat_steep_or_long():

@@ -1,0 +1,118 @@
+"""``Origin``: date, commit, versions and machine with which a run folder was begun; no result depends on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.layout import LEDGER
+from reflectrl.core.version import Writer, this_version, written_by
+
+PACKAGES = ("torch", "transformers", "trl", "peft")
+ENVIRONMENT = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+"""Environment variables on which the rounding of sums depends."""
+
+
+@dataclass(frozen=True)
+class Origin(Writer):
+    """Surroundings in which a run folder was begun; empty where an older version did not record them."""
+
+    date: str = ""
+    commit: str = ""
+    """Commit of reflectrl, where it runs from a checkout; ``-dirty`` behind it where files differ from it."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of Python and of the packages that compute."""
+    hardware: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Those of ``ENVIRONMENT`` that were set."""
+
+    def __str__(self) -> str:
+        commit = f" at commit {self.commit}" if self.commit else ""
+        versions = "".join(f", {name} {number}" for name, number in self.versions.items())
+        machine = f", on {self.hardware}" if self.hardware else ""
+        settings = "".join(f", {name}={value}" for name, value in self.environment.items())
+        return f"{f'{self.date}, ' if self.date else ''}reflectrl {self.reflectrl}{commit}{versions}{machine}{settings}"
+
+
+def this_origin() -> Origin:
+    """Return the origin of a run folder that is begun now."""
+    writer = this_version()
+    return Origin(
+        writer.format,
+        writer.reflectrl,
+        date.today().isoformat(),
+        commit_of(Path(__file__).parent),
+        {"Python": platform.python_version(), **_versions()},
+        hardware(),
+        {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+    )
+
+
+def read_origin(run: Path) -> Origin | None:
+    """Return the origin of a run folder; ``None`` where nothing is recorded.
+
+    Raises:
+        InvalidInput: the record is damaged.
+
+    """
+    recorded = written_by(run) or {}
+    empty = encode(Origin())
+    known = {name: value for name, value in recorded.items() if name in empty}
+    return decode(Origin, {**empty, **known}, f"{run / LEDGER}, its writer") if known else None
+
+
+@cache
+def commit_of(folder: Path) -> str:
+    """Return the short hash of the commit that ``folder`` is checked out from, with ``-dirty`` where files differ.
+
+    Empty where git does not track the folder, as in an environment of installed packages inside another repository.
+    """
+    try:
+        tracked = subprocess.run(
+            ["git", "-C", str(folder), "ls-files", "--error-unmatch", "."], capture_output=True, check=False
+        )
+        described = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:  # no git
+        return ""
+    return described.stdout.strip() if tracked.returncode == described.returncode == 0 else ""
+
+
+def hardware() -> str:
+    """Return the names of the processor, with the cores that this process may use, and of the GPUs."""
+    cores = len(os.sched_getaffinity(0))
+    named = [_named(Path("/proc/cpuinfo"), "model name") or platform.machine()]
+    named += [f"{cores} core{'s' if cores > 1 else ''}"]
+    named += [_named(path, "Model") for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
+    return ", ".join(filter(None, named))
+
+
+def _named(path: Path, key: str) -> str:
+    try:
+        found = re.search(rf"^{key}\s*:\s*(.+)$", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,89 @@
+"""What is said of runs in plain words, from run folders whose numbers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import reflectrl
+from run_folders import evaluated, iteration
+
+from reflectrl.report import write_report
+from reflectrl.report.runs import read_runs
+from reflectrl.report.verdict import Estimate, verdict
+
+SILENT = "players.reflector.player=none"
+ONE_RUN = "One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells)."
+
+
+def judge(*folders: Path) -> list[str]:
+    return verdict(read_runs(folders))
+
+
+def test_the_interval_of_a_difference_is_newcombe_s() -> None:
+    # 56 of 70 against 48 of 80, the example of Newcombe 1998, table II (a)
+    difference = Estimate(0.8, 0.6918, 0.8769).minus(Estimate(0.6, 0.4903, 0.7000))
+    assert (difference.low, difference.high) == (pytest.approx(0.0524, abs=2e-3), pytest.approx(0.3339, abs=2e-3))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (0.61, 0.94, "RLFT raised success from 61 % [51, 70] to 94 % [88, 97]."),
+        (0.9, 0.5, "RLFT lowered success from 90 % [83, 94] to 50 % [40, 60]."),
+        (0.7, 0.75, "RLFT made no clear difference: success was 70 % [60, 78] before it and 75 % [66, 82] after it."),
+    ],
+)
+def test_a_run_is_told_from_before_to_after_with_intervals(
+    tmp_path: Path, before: float, after: float, sentence: str
+) -> None:
+    assert judge(evaluated(tmp_path / "run", after, before, SILENT)) == [sentence, ONE_RUN]
+
+
+def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_ones(tmp_path: Path) -> None:
+    told = evaluated(tmp_path / "told", 0.9, 0.5, blank=0.6)
+    untold = evaluated(tmp_path / "untold", 0.5, 0.4, SILENT, "name=without")
+    other = evaluated(tmp_path / "other", 0.5, 0.4, SILENT, "name=other", "rlft.gamma=1")
+    _, _, twin, _ = judge(told, untold)
+    assert twin == (
+        "Reflections were worth 40 points here [+28, +51]: 90 % [83, 94] trained with them, 50 % [40, 60] without any."
+    )
+    for folders in ([told], [told, other]):
+        *_, blank, _ = judge(*folders)
+        assert blank.endswith("the policy comes to 90 % [83, 94] with them and to 60 % [50, 69] when they are blank.")
+    assert "Reflections made no clear difference here (-5 points" in " ".join(
+        judge(evaluated(tmp_path / "even", 0.45, 0.3), untold)
+    )
+
+
+def test_several_seeds_are_one_sentence_with_the_interval_over_them_and_the_worst(tmp_path: Path) -> None:
+    folders = [evaluated(tmp_path / str(n), 0.8 + 0.1 * n, 0.5, SILENT, f"seed={n}") for n in range(3)]
+    raised, worst = judge(*folders)
+    assert raised == "RLFT raised success from 50 % [50, 50] to 90 % [65, 100], mean of 3 runs."
+    assert worst == "The worst of these runs ended at 80 % (0)."
+
+
+def test_a_run_that_ends_below_its_own_best_is_named(tmp_path: Path) -> None:
+    successes = [0.5] * 10 + [0.95] * 10 + [0.6] * 10
+    line = [iteration(number, success=success) for number, success in enumerate(successes)]
+    *_, fall, _ = judge(evaluated(tmp_path / "run", 0.9, 0.5, SILENT, metrics=line))
+    assert fall == (
+        "run did not keep what it had learned: training success was 95 % at iteration 19 and 60 % at the end."
+    )
+
+
+def test_what_is_not_evaluated_is_not_judged(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "run", 0.9, 0.5)
+    (folder / "eval.jsonl").unlink()
+    assert judge(folder) == []
+
+
+def test_the_report_begins_with_the_verdict_and_compares_several_runs(tmp_path: Path) -> None:
+    folders = [evaluated(tmp_path / f"run{n}", 0.88 + 0.02 * n, 0.5, f"seed={n}") for n in range(2)]
+    page = write_report(folders, tmp_path / "both.html").read_text()
+    assert page.index("RLFT raised success") < page.index("Comparison") < page.index("Learning curves")
+    assert "89 ± 13" in page
+    assert "Seed 1." in page
+    assert "Comparison" not in write_report(folders[:1], tmp_path / "one.html").read_text()
+    done = reflectrl("report", folders[0], "--out", tmp_path / "one.html")
+    assert "RLFT raised success from 50 %" in done.out
