@@ -144,14 +144,18 @@ def objectives(recipe: Recipe) -> str:
     )
 
 
-def made_by(command: str) -> str:
+def made_by(command: str, machine: str = f"{os.cpu_count()} cores\n({platform.machine()})") -> str:
     """Line with the date, commit, command and machine of measured numbers."""
-    machine = f"on {os.cpu_count()} cores\n({platform.machine()})"
-    return f"Made on {date.today()} at commit {commit()} by `{command}` {machine}"
+    return f"Made on {date.today()} at commit {commit()} by `{command}` on {machine}"
 
 
 def commit() -> str:
-    """Short hash of the commit that is checked out; ``-dirty`` behind it where files differ from it."""
+    """Short hash of the commit that is checked out; ``-dirty`` behind it where files differ from it.
+
+    ``REFLECTRL_COMMIT`` says it where the files were copied without git.
+    """
+    if given := os.environ.get("REFLECTRL_COMMIT"):
+        return given
     described = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(described, cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
 

@@ -21,17 +21,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from arms import table
 from tokenizers import AddedToken
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, GPT2Config, PretrainedConfig, PreTrainedTokenizerBase
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.schema import LoraSection
 from reflectrl.core import Choice, Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
 from reflectrl.engine.seeding import seeded
+from reflectrl.models.adapters import add_lora
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model
@@ -55,7 +58,6 @@ OFFLINE = {
         "dataset.per_file=3",
     )
 }
-GPT2_VOCABULARY = 50_257
 EPISODES = 16
 """Heads of the table."""
 TRIES = 100
@@ -200,21 +202,40 @@ def nano(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, *, max
 
 
 def gpt2_small(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, **shape: Any) -> Reader:
-    """The shape of GPT-2 small, random weights, no dropout; ``shape`` overrides ``GPT2Config``.
-
-    Its vocabulary is as large as GPT-2's: the words of the prompts come first, and every id beyond stands for a
-    character of its own that no prompt has, so that whatever a random model says can be read again.
-    """
+    """The shape of GPT-2 small, random weights, no dropout; ``shape`` overrides ``GPT2Config``."""
     length = shape.get("n_positions", 1024)
-    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=2000, max_length=length)
-    private = range(0xF0000, 0xF0000 + GPT2_VOCABULARY - len(tokenizer))
-    tokenizer.add_tokens([AddedToken(chr(point), normalized=False) for point in private])
     still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    eos = tokenizer.eos_token_id
-    config = GPT2Config(bos_token_id=eos, eos_token_id=eos, pad_token_id=tokenizer.pad_token_id, **still, **shape)
+    return random_model(scene, episodes, GPT2Config(**still, **shape), length, seed)
+
+
+def random_model(
+    scene: Scene,
+    episodes: Sequence[Sequence[Step]],
+    config: PretrainedConfig,
+    max_length: int,
+    seed: int = 0,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    lora: LoraSection | None = None,
+) -> Reader:
+    """Random weights of any shape, made where they are used, with new adapters if there are any.
+
+    The vocabulary is as large as that of ``config``: the words of the prompts come first, and every id beyond stands
+    for a character of its own that no prompt has, so that whatever a random model says can be read again.
+    """
+    words = min(2000, config.vocab_size)
+    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=words, max_length=max_length)
+    private = range(0xF0000, 0xF0000 + config.vocab_size - len(tokenizer))
+    tokenizer.add_tokens([AddedToken(chr(point), normalized=False) for point in private])
+    config.bos_token_id = config.eos_token_id = tokenizer.eos_token_id
+    config.pad_token_id = tokenizer.pad_token_id
     with seeded(seed):
-        model = GPT2LMHeadModel(config)
-    return _reader(scene, LanguageModel(model, tokenizer), length)
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        if lora is not None:
+            model = add_lora(model, lora, [])
+    return _reader(scene, LanguageModel(model, tokenizer), max_length)
 
 
 def _reader(scene: Scene, lm: LanguageModel, max_length: int) -> Reader:

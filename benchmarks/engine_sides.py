@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,14 +182,23 @@ def sgd(who: Reader) -> torch.optim.Optimizer:
     return torch.optim.SGD(who.model.parameters(), lr=1e-6)
 
 
-def iteration(player: Policy, speaker: Player, learn: Update, episodes: Sequence[Sequence[Step]]) -> None:
-    """An iteration on recorded prompts, all episodes side by side: reflect, act, learn."""
+def iteration(
+    player: Policy,
+    speaker: Player,
+    learn: Update,
+    episodes: Sequence[Sequence[Step]],
+    part: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """An iteration on recorded prompts, all episodes side by side: reflect, act, update, each within its ``part``."""
     if isinstance(player, LMPolicy):
         player.forget()
     for steps in together(episodes):
-        speaker.say([step.reflector for step in steps], [0.5] * len(steps))
-        player.act([step.policy for step in steps], [0.5] * len(steps))
-    learn([step.sample for episode in episodes for step in episode])
+        with part("reflect"):
+            speaker.say([step.reflector for step in steps], [0.5] * len(steps))
+        with part("act"):
+            player.act([step.policy for step in steps], [0.5] * len(steps))
+    with part("update"):
+        learn([step.sample for episode in episodes for step in episode])
 
 
 class InTurn:

@@ -127,15 +127,19 @@ def _kilobytes(name: str) -> int:
 
 def flops(call: Call) -> int:
     """Floating-point operations of the matrix products in ``call``; causal attention counts as full, as is usual."""
+    with flop_counter() as counter:
+        call()
+    return int(counter.get_total_flops())
+
+
+def flop_counter() -> FlopCounterMode:
+    """Counter of the operations within it, which knows the attention of CPUs too."""
     aten = torch.ops.aten
     known = {
-        # torch's own table lacks the attention of CPUs
         aten._scaled_dot_product_flash_attention_for_cpu: _attention,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     }
-    with FlopCounterMode(display=False, custom_mapping=known) as counter:
-        call()
-    return int(counter.get_total_flops())
+    return FlopCounterMode(display=False, custom_mapping=known)
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
@@ -146,10 +150,17 @@ def _attention_backward(gradient: Shape, query: Shape, key: Shape, value: Shape,
     return int(sdpa_backward_flop_count(gradient, query, key, value))
 
 
-def matmul(size: int = 2048, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Call, int]:
-    """A large matrix product to race against, and its floating-point operations."""
-    left, right = (torch.full((size, size), value, device=device, dtype=dtype) for value in (0.5, 2.0))
-    return lambda: left @ right, 2 * size**3
+def matmul(
+    rows: int = 2048,
+    inner: int = 2048,
+    columns: int = 2048,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Call, int]:
+    """A matrix product to race against, and its floating-point operations; cards multiply zeros faster."""
+    left, right = (torch.rand(shape, device=device, dtype=dtype) for shape in ((rows, inner), (inner, columns)))
+    return lambda: left @ right, 2 * rows * inner * columns
 
 
 def share_of_peak(work: int, seconds: float, peak_work: int, peak_seconds: float) -> float:

@@ -57,10 +57,11 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "max_grad_norm": 1.0,
         "gamma": 0.9,
         "max_length": MAX_LENGTH,
+        "use_cpu": True,
     }
     settings = {**defaults, **options}
     objective = terms(settings)
-    return ReflectRLConfig(output_dir=str(folder), use_cpu=True, disable_tqdm=True, terms=objective, **settings)
+    return ReflectRLConfig(output_dir=str(folder), disable_tqdm=True, terms=objective, **settings)
 
 
 def terms(settings: dict[str, Any]) -> Terms:

@@ -62,6 +62,8 @@ def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLCo
         InvalidInput: a model whose forward cannot be narrowed to labels, or a label that is not one token.
 
     """
+    if not getattr(lm.base, "is_quantized", False):  # those are on their device, and refuse to be moved
+        lm.model.to(args.device)  # Trainer would do so too late for the states that are kept
     add_choice_head(lm.base, value_head=args.baseline == "value")
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, labels), args.max_length)
     cache = None

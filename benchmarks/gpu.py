@@ -1,0 +1,313 @@
+"""The engine on a card, beside the plain implementation on the same card: ``benchmarks/gpu.md``.
+
+    python benchmarks/gpu.py                  # all parts, each of at most eight minutes
+    python benchmarks/gpu.py tests smollm2    # some parts only
+    python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; without a card on the processor
+
+Needs torch with CUDA and this package importable, and nothing that must be downloaded: weights are random and made on
+the card, prompts are those of DangerousTaxi. Where the files were copied without git, ``REFLECTRL_COMMIT`` names the
+commit. What a part has measured is written after each of its lines, so a part that is cut off keeps the lines before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from arms import HERE, made_by, publish, table
+from engine_prompts import Reader, Step, new_tokens, random_model, set_up
+from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
+from plain import PlainPolicy, bucketed_update, plain_update
+from timing import Call, clocked, flop_counter, matmul
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
+
+from reflectrl.config.schema import LoraSection
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.reuse import refusal
+
+PAGE = HERE / "gpu.md"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PARTS_OF_AN_ITERATION = ("reflect", "act", "update", "iteration")
+STEPS = 5
+"""Steps of each episode."""
+ALONE = 2
+"""Episodes that the plain side, which reads one prompt at a time, plays."""
+Side = Callable[[Callable[[str], AbstractContextManager[object]]], None]
+"""Plays and learns an iteration, each part of it within a context."""
+
+
+def shape(name: str) -> PretrainedConfig:
+    """Configuration of a model without dropout; the activation of GPT-2 is the fused one."""
+    if name == "gpt2_xl":
+        still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 3000} if effort.quick else {"n_embd": 1600}
+        whole = {"n_layer": 48, "n_head": 25, "bos_token_id": None, "eos_token_id": None, **still, **sizes}
+        return GPT2Config(activation_function="gelu_pytorch_tanh", **whole)
+    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 3000}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    if name == "smollm2":
+        own = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49_152}
+        given = {**small, **heads} if effort.quick else {**own, "num_attention_heads": 9, "num_key_value_heads": 3}
+        return LlamaConfig(tie_word_embeddings=True, max_position_embeddings=2048, **given)
+    return MistralConfig(sliding_window=None, **({**small, **heads} if effort.quick else {}))  # Mistral 7B's own sizes
+
+
+@contextmanager
+def reader(name: str, episodes: int) -> Iterator[tuple[Reader, list[list[Step]]]]:
+    """A model in bfloat16 with new adapters, and the steps of episodes that it reads."""
+    gc.collect()  # a model whose forward is patched holds itself
+    if DEVICE == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with set_up("dangerous_taxi/paper") as scene:
+        steps = scene.steps(scene.play(episodes, steps=STEPS))
+        lora = LoraSection(r=64)
+        made = random_model(scene, steps, shape(name), 1024, device=DEVICE, dtype=torch.bfloat16, lora=lora)
+        add_choice_head(made.model.get_base_model())
+        yield made, steps
+
+
+def measured(side: Side, *readings: Callable[[], float]) -> list[dict[str, float]]:
+    """What each reading, such as a clock's, grows by in each part of an iteration, and in all of it."""
+    totals: list[dict[str, float]] = [defaultdict(float) for _ in readings]
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        before = [reading() for reading in readings]
+        yield
+        for total, reading, start in zip(totals, readings, before, strict=True):
+            grown = reading() - start
+            total[name] += grown
+            total["iteration"] += grown
+
+    side(part)
+    return totals
+
+
+def clock() -> float:
+    """Seconds, once the card has done what it was given."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def plain(who: Reader, episodes: Sequence[Sequence[Step]], size: int) -> Side:
+    """The plain side, ``size`` prompts at a time; one at a time it also computes the logits of whole vocabularies."""
+    player = PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=size)
+    optimizer = sgd(who)
+    if size == 1:
+        learn: Any = partial(plain_update, who.model, optimizer, who.encoder, who.label_ids)
+    else:
+        learn = partial(bucketed_update, who.model, optimizer, who.encoder, budget=BUDGET)
+    return partial(iteration, player, plain_reflector(who, 1.0, size), learn, episodes)
+
+
+def engine(who: Reader, episodes: Sequence[Sequence[Step]]) -> Side:
+    """The engine, all episodes side by side."""
+    speaker = reflector(who, 1.0)
+
+    def play(part: Callable[[str], AbstractContextManager[object]]) -> None:
+        speaker.clear()  # an iteration's prompts are not those of the one before
+        iteration(policy(who), speaker, partial(tree_update, who, sgd(who)), episodes, part)
+
+    return play
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def tests() -> Iterator[str]:
+    """The tests that need a card: equal logits, gradients and words; learning; resuming to the same bytes."""
+    mark = "gpu" if DEVICE == "cuda" else "not gpu"
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=short", "-W", "default", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-m", mark, "tests/test_devices.py"], cwd=HERE.parent, capture_output=True, text=True
+    )
+    print(done.stdout, done.stderr, file=sys.stderr)
+    said = (line.partition(" - ")[0].partition(" ") for line in done.stdout.splitlines())
+    outcomes = [[name, word.lower()] for word, _, name in said if word in ("PASSED", "FAILED", "ERROR", "SKIPPED")]
+    yield table(["test", "outcome"], outcomes)
+
+
+def machine() -> Iterator[str]:
+    """Speed of matrix products and of memory, and what a call from Python and a wait cost."""
+    lines = []
+    side = 256 if effort.quick else 8192
+    wide, deep = (96, 64) if effort.quick else (14_336, 4096)
+    for dtype in (torch.float32, torch.bfloat16):
+        for rows, inner, columns in ((side, side, side), *((rows, deep, wide) for rows in (2048, 256, 16, 1))):
+            product, work = matmul(rows, inner, columns, device=DEVICE, dtype=dtype)
+            seconds = seconds_of(product)
+            read = (rows * inner + inner * columns + rows * columns) * dtype.itemsize
+            name = f"{str(dtype).removeprefix('torch.')}, {rows} × {inner} × {columns}"
+            lines.append([name, f"{1e6 * seconds:.1f}", f"{work / seconds / 1e12:.3g}", f"{read / seconds / 1e9:.0f}"])
+    values = torch.rand(2**16 if effort.quick else 2**30, device=DEVICE)
+    seconds = seconds_of(values.clone)
+    lines.append(["copy", f"{1e6 * seconds:.1f}", "-", f"{2 * values.nbytes / seconds / 1e9:.0f}"])
+    one = torch.ones(1, device=DEVICE)
+    for name, call in (("add to one number", partial(one.add_, 1)), ("read one number", one.item)):
+        lines.append([name, f"{1e6 * seconds_of(call):.1f}", "-", "-"])
+    yield table(["", "µs", "TFLOP/s", "GB/s, read and written"], lines)
+
+
+def seconds_of(call: Call) -> float:
+    """Seconds of one call of many."""
+    times = 5 if effort.quick else 50
+
+    def calls() -> None:
+        for _ in range(times):
+            call()
+
+    clocked(calls)
+    return clocked(calls)[0] / times
+
+
+def model(name: str) -> Iterator[str]:
+    """An iteration, part by part, with more and more episodes side by side; each is played once, after a first one."""
+    numbers = (2,) if effort.quick else (4, 16, 64)
+    heads = ["episodes", "policy's tokens / new", "part", "plain, ms a step", "batched, ms", "ours, ms"]
+    heads += ["times as fast as plain", "as batched", "passes a step"]
+    lines: list[list[str]] = []
+    with reader(name, max(numbers)) as (who, episodes):
+        base = who.model.get_base_model()
+        reason = refusal(base, who.encoder.max_length, BUDGET)
+        note = f"States are not reused: {reason}." if reason else "The engine's logits are those of plain rows."
+        alone, first = plain(who, episodes[:ALONE], 1), episodes[: numbers[0]]
+        for side in (alone, plain(who, first, numbers[0]), engine(who, first)):
+            side(nullcontext)
+        (one,) = measured(alone, clock)
+        calls: list[None] = []
+        base.base_model.register_forward_pre_hook(lambda *_: calls.append(None))
+        for number in numbers:
+            some = episodes[:number]
+            (batched,) = measured(plain(who, some, number), clock)
+            ours, passes = measured(engine(who, some), clock, calls.__len__)
+            rows = [who.encoder.tokens(step.policy.prompt) for steps in some for step in steps]
+            for part in PARTS_OF_AN_ITERATION:
+                taken = (one[part] / ALONE / STEPS, *(side[part] / number / STEPS for side in (batched, ours)))
+                cells = [str(number), f"{sum(map(len, rows)):,} / {new_tokens(rows):,}", part]
+                cells += [f"{1e3 * seconds:.3g}" for seconds in taken]
+                cells += [f"**{seconds / taken[-1]:.1f}**" for seconds in taken[:-1]]
+                lines.append([*cells, f"{passes[part] / number / STEPS:.2g}"])
+            memory = f" {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most." if DEVICE == "cuda" else ""
+            text = f"{note}{memory}\n\n{table(heads, lines)}"
+            yield text
+        yield f"{text}\n\n{speeds(engine(who, first), base)}"
+
+
+def speeds(side: Side, base: Any) -> str:
+    """Operations a second of each part, as a part of those of a large product, and how fast weights are read."""
+    wide = 256 if effort.quick else 8192
+    product, work = matmul(wide, wide, wide, device=DEVICE, dtype=torch.bfloat16)
+    peak = work / seconds_of(product)
+    calls: list[None] = []
+    base.base_model.register_forward_pre_hook(lambda *_: calls.append(None))
+    taken, passes = measured(side, clock, calls.__len__)
+    with flop_counter() as counter:
+        (operations,) = measured(side, counter.get_total_flops)
+    weights = sum(weight.nbytes for weight in base.parameters())
+    lines = []
+    for part in PARTS_OF_AN_ITERATION:
+        speed = operations[part] / taken[part]
+        read = weights * passes[part] / taken[part]
+        lines.append([part, f"{speed / 1e12:.3g}", f"**{speed / peak:.0%}**", f"{read / 1e9:.0f}"])
+    heads = ["the engine with the fewest episodes", "TFLOP/s", f"of a product's {peak / 1e12:.3g}"]
+    return table([*heads, "GB/s of weights read"], lines)
+
+
+class _Operators(TorchDispatchMode):
+    """Counts the operators that are called, backward included: kernels on a card, and views."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def syncs() -> Iterator[str]:
+    """How often Python waits for the card, and where, in an iteration of SmolLM2's shape with 16 episodes."""
+    number = 2 if effort.quick else 16
+    steps = number * STEPS
+    lines = []
+    with reader("smollm2", number) as (who, episodes):
+        for name, side in (("batched", plain(who, episodes, number)), ("ours", engine(who, episodes))):
+            side(nullcontext)
+            with waits() as seen:
+                (waited,) = measured(side, seen.__len__)
+            with _Operators() as operators:
+                (called,) = measured(side, partial(getattr, operators, "calls"))
+            for part in PARTS_OF_AN_ITERATION:
+                lines.append([name, part, f"{waited[part] / steps:.3g}", f"{called[part] / steps:,.0f}"])
+    places = Counter(f"{Path(wait.filename).name}:{wait.lineno}" for wait in seen).most_common(15)
+    where = [[f"`{place}`", f"{count / steps:.2g}"] for place, count in places]
+    heads = ["side", "part", "waits a step", "operators a step"]
+    yield f"{table(heads, lines)}\n\n{table(['where the engine waits', 'times a step'], where)}"
+
+
+@contextmanager
+def waits() -> Iterator[list[warnings.WarningMessage]]:
+    """Note each operation after which Python waits for the card; there are none on a processor."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", message="called a synchronizing")
+        if DEVICE == "cuda":
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield seen
+        finally:
+            if DEVICE == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+
+
+MODELS = ("gpt2_xl", "smollm2", "mistral_7b")
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "tests": tests,
+    "machine": machine,
+    **{name: partial(model, name) for name in MODELS},
+    "syncs": syncs,
+}
+
+
+def hardware() -> str:
+    """The card, or the processor."""
+    if DEVICE == "cuda":
+        return f"one {torch.cuda.get_device_name()} with {os.cpu_count()} cores,\ntorch {torch.__version__}"
+    return f"{os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}"
+
+
+def main() -> None:
+    """Measure part by part; each is published as soon as it is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.parts if name not in PARTS]:
+        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(PARTS)}")
+    effort.quick = arguments.quick
+    if DEVICE == "cpu" and not effort.quick:
+        parser.error("torch finds no CUDA device; use --quick to try the parts on the processor")
+    for name in arguments.parts or PARTS:
+        began = time.monotonic()
+        for text in PARTS[name]():
+            print(f"{name}\n\n{text}\n", flush=True)
+            if not effort.quick:
+                made = made_by(f"python benchmarks/gpu.py {name}", hardware())
+                publish(PAGE, name, f"{made}, in {time.monotonic() - began:.0f} s.\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()

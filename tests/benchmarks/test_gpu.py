@@ -1,0 +1,78 @@
+"""The parts for a card, small and on the processor, so that a card only has to be plugged in."""
+
+from __future__ import annotations
+
+import warnings
+
+import gpu
+import pytest
+from arms import publish
+from engine_sides import effort
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(effort, "quick", True)
+
+
+def test_every_part_has_its_place_on_the_page_and_every_model_its_true_shape(monkeypatch, tmp_path):
+    page = tmp_path / "gpu.md"
+    page.write_text(gpu.PAGE.read_text(encoding="utf-8"))
+    for name in gpu.PARTS:
+        publish(page, name, f"table of {name}\n")
+        assert f"table of {name}\n" in page.read_text()
+    monkeypatch.setattr(effort, "quick", False)
+    shapes = {name: gpu.shape(name) for name in gpu.MODELS}
+    assert {name: (shape.num_hidden_layers, shape.hidden_size) for name, shape in shapes.items()} == {
+        "gpt2_xl": (48, 1600),
+        "smollm2": (30, 576),
+        "mistral_7b": (32, 4096),
+    }
+
+
+def rows(text):
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2_xl", "mistral_7b"])  # the third is read below
+def test_a_model_plays_and_learns_on_all_sides(name):
+    *_, text = gpu.PARTS[name]()
+    assert text.startswith("The engine's logits are those of plain rows.")
+    found = {cells[2]: cells for cells in rows(text) if cells[0] == "2"}
+    assert set(found) == set(gpu.PARTS_OF_AN_ITERATION)
+    parts = [float(found[part][5]) for part in ("reflect", "act", "update")]
+    assert float(found["iteration"][5]) == pytest.approx(sum(parts), rel=0.02)
+    assert float(found["act"][8]) <= 0.6  # a pass for both episodes, and one for what they begin with
+    assert all(float(cells[1]) > 0 for cells in rows(text)[-4:])  # operations a second
+
+
+@pytest.mark.slow
+def test_the_machine_and_the_operators_of_an_iteration_are_measured():
+    (text,) = gpu.machine()
+    assert len(rows(text)) == 1 + 2 * 5 + 3
+    (text,) = gpu.syncs()
+    operators = {(side, part): int(count.replace(",", "")) for side, part, _, count in rows(text)[1:9]}
+    for side in ("batched", "ours"):
+        parts = [operators[side, part] for part in ("reflect", "act", "update")]
+        assert operators[side, "iteration"] == pytest.approx(sum(parts), abs=2)
+        assert min(parts) > 50
+
+
+def test_only_warnings_of_a_wait_are_counted_as_waits():
+    with gpu.waits() as seen:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [wait.filename for wait in seen] == [__file__] * 3
+
+
+def test_an_iteration_is_read_part_by_part():
+    ticks = iter([0, 2, 10, 15, 20, 21])
+
+    def side(part):
+        for name in ("act", "update", "act"):
+            with part(name):
+                pass
+
+    assert gpu.measured(side, lambda: next(ticks)) == [{"act": 3, "update": 5, "iteration": 8}]
