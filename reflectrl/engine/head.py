@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from reflectrl.core import InvalidInput
+from reflectrl.engine.path_attention import Paths, attending
 from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import Inputs, Tokens, padded
 
@@ -45,13 +46,21 @@ def next_logits(model: PreTrainedModel, inputs: Inputs) -> Tensor:
 
 
 def _read(
-    model: Any, forward: Callable[..., Any], last: Tensor, choice_ids: Tensor | None, *args: Any, **kwargs: Any
+    model: Any,
+    forward: Callable[..., Any],
+    last: Tensor,
+    choice_ids: Tensor | None,
+    *args: Any,
+    paths: Paths | None = None,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Logits at the positions ``last`` of all rows (N, V), or of ``choice_ids`` (N, A) in float32, and (N, D) states.
 
     The states are those that the output matrix takes, or, for a head that is computed whole, the trunk's last, if any.
     """
     kwargs["use_cache"] = "past_key_values" in kwargs
+    if paths is not None:
+        forward = attending(model, forward, paths)
     if model._narrow_head:
         states: list[Tensor] = []
         with _narrowed(model.get_output_embeddings(), last, choice_ids, states):

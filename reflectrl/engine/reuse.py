@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from reflectrl.engine.head import known_tokens, next_logits, off, trying
 from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.engine.sequences import Tokens, padded, read
+from reflectrl.engine.sequences import Tokens, padded, read_tree
 
 _log = logging.getLogger(__name__)
 _SHORT = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
@@ -43,7 +43,8 @@ def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_to
 def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> str | None:
     """Return why ``model`` can be given neither prefix trees nor slots, as the end of a sentence; ``None`` if it can.
 
-    Both need masks and positions of our own, and attention to all tokens. The last logits of sequences that are read
+    Both need masks and positions of our own, and attention to all tokens; trees are read by path attention, or with a
+    mask where only that is right (``model.path_attention``). The last logits of sequences that are read
     alone, as a tree and through slots are compared: first of short ones, then of some of ``max_length`` tokens, because
     a window or a fixed mask shows only in longer ones.
 
@@ -56,11 +57,17 @@ def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> st
     kernel = model.config.get_text_config()._attn_implementation  # transformers has no public name for it
     if kernel not in ("eager", "sdpa"):
         return f"its attention kernel {kernel} takes no mask of one's own"
-    try:
-        with trying(model):
-            return _difference(model, max_length, max(tree_tokens, max_length))
-    except Exception as error:  # noqa: BLE001 - an architecture may answer with an error of any kind
-        return f"its architecture does not take them ({type(error).__name__}: {str(error)[:100]})"
+    reason = None
+    for path_attention in (True, False):
+        model.path_attention = path_attention
+        try:
+            with trying(model):
+                reason = _difference(model, max_length, max(tree_tokens, max_length))
+        except Exception as error:  # noqa: BLE001 - an architecture may answer with an error of any kind
+            reason = f"its architecture does not take them ({type(error).__name__}: {str(error)[:100]})"
+        if reason is None:
+            break
+    return reason
 
 
 def _difference(model: PreTrainedModel, max_length: int, tree_tokens: int) -> str | None:
@@ -100,7 +107,7 @@ def _long(tokens: Tokens, length: int, total: int) -> list[Tokens]:
 
 def _worst(model: PreTrainedModel, tree: Sequence[Tokens], rows: Sequence[Tokens], alone: Tensor) -> float:
     """Error of ``rows`` in the tree of more sequences, and through slots, against (N, 2, V) logits of each alone."""
-    inputs = read(tree, [range(len(tree))], model.device, model.dtype)
+    inputs = read_tree(tree, model)
     in_tree = next_logits(model, replace(inputs, last=inputs.last[[tree.index(row) for row in rows]]))
     before, after = _through_slots(model, rows)
     return max(off(in_tree, alone[:, 1]), off(before, alone[:, 0]), off(after, alone[:, 1]))
@@ -133,6 +140,6 @@ def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tens
 
 def _careless(model: PreTrainedModel, rows: Sequence[Tokens], alone: Tensor) -> float:
     """Error of rows in a tree without its mask or without its positions, whichever is less."""
-    inputs = read(rows, [range(len(rows))], model.device, model.dtype)
+    inputs = read_tree(rows, model, path_attention=False)
     without = (replace(inputs, extra={name: inputs.extra[name]}) for name in ("position_ids", "attention_mask"))
     return min(off(next_logits(model, each), alone) for each in without)

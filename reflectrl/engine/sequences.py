@@ -1,14 +1,13 @@
 """Token sequences as model input: padded rows, or prefix trees that hold shared beginnings once.
 
-A prefix tree is one row of tokens in which each token attends to those on its own path, so the steps of an episode, or
-of many, cost as many tokens as they differ in. Both give the same hidden states and gradients.
+A prefix tree is one row of tokens in which each token attends to its own beginning, so the steps of many episodes cost
+as many tokens as they differ in. Both give the same hidden states and gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reflectrl.engine.path_attention import Paths
+
 Tokens = tuple[int, ...]
-_MAX_SEQUENCES = 512
-"""Distinct sequences in a tree, at most: more gain little, and the search for the best division takes time."""
+_CHUNK_TOKENS = 64
+"""Tokens that attend together in path attention, at least."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Inputs:
     """(N,) where each of N sequences ends: ``row * T + column`` of its last token."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Empty for ordinary rows; else ``position_ids`` (B, T), an additive float ``attention_mask`` (B, 1, T, L), and
-    perhaps ``past_key_values``."""
+    perhaps ``past_key_values`` or ``paths``."""
 
 
 def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
@@ -48,36 +49,38 @@ def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
 
 @dataclass(frozen=True)
 class Tree:
-    """Sequences in lexicographic order, each continuing the beginning that it shares with the one before."""
+    """Sequences that share beginnings, in depth-first order: what a token goes on from lies before it."""
 
-    tokens: tuple[int, ...]
-    positions: tuple[int, ...]
-    """Position of each token in its sequence, from 0."""
-    ends: tuple[int, ...]
-    """Index of the last token of each sequence."""
-    sees: NDArray[np.bool_]
-    """(T, T) whether a token (row) attends to another (column): to itself and to those before it in its sequence."""
+    tokens: NDArray[np.int64]
+    """(T,) token ids."""
+    positions: NDArray[np.int64]
+    """(T,) position of each token in its sequences, from 0."""
+    exits: NDArray[np.int64]
+    """(T,) where what goes on from a token ends: token i attends to token j if ``j <= i < exits[j]``."""
+    ends: NDArray[np.int64]
+    """(N,) place of the last token of each sequence."""
 
 
 def make_tree(rows: Sequence[Tokens]) -> Tree:
-    """The prefix tree of ``rows``, which are in lexicographic order."""
-    shared = [0, *(_common(before, row) for before, row in pairwise(rows))]
-    size = sum(map(len, rows)) - sum(shared)
-    sees = np.zeros((size, size), dtype=np.bool_)
+    """The prefix tree of ``rows``."""
+    order = sorted(range(len(rows)), key=rows.__getitem__)
     tokens: list[int] = []
     positions: list[int] = []
     path: list[int] = []
-    ends = []
-    for row, length in zip(rows, shared, strict=True):
-        start, stop = len(tokens), len(tokens) + len(row) - length
-        path = path[:length]
-        sees[start:stop, path] = True
-        sees[start:stop, start:stop] = np.tri(stop - start, dtype=np.bool_)
-        path += range(start, stop)
+    ends = np.zeros(len(rows), dtype=np.int64)
+    exits = np.full(sum(map(len, rows)), -1)
+    before: Tokens = ()
+    for index in order:
+        row = rows[index]
+        length = _common(before, row)
+        exits[path[length:]] = len(tokens)
+        path[length:] = range(len(tokens), len(tokens) + len(row) - length)
         tokens += row[length:]
         positions += range(length, len(row))
-        ends.append(path[-1])
-    return Tree(tuple(tokens), tuple(positions), tuple(ends), sees)
+        ends[index] = path[-1]
+        before = row
+    exits[path] = len(tokens)
+    return Tree(np.array(tokens), np.array(positions), exits[: len(tokens)], ends)
 
 
 def _common(one: Tokens, other: Tokens) -> int:
@@ -88,44 +91,44 @@ def _common(one: Tokens, other: Tokens) -> int:
     return int((np.array(one[:stop]) != np.array(other[:stop])).argmax())
 
 
-def packed(trees: Sequence[Tree], device: torch.device, dtype: torch.dtype) -> Inputs:
-    """Trees as the rows of one forward pass; ``last`` goes through the sequences of each tree in turn."""
-    width = max(len(tree.tokens) for tree in trees)
-    sees = np.zeros((len(trees), 1, width, width), dtype=np.bool_)
-    sees[:, :, range(width), range(width)] = True  # padding sees itself, because a softmax over nothing is no number
-    ids = np.zeros((len(trees), width), dtype=np.int64)
-    positions = np.zeros((len(trees), width), dtype=np.int64)
-    last: list[int] = []
-    for row, tree in enumerate(trees):
-        size = len(tree.tokens)
-        sees[row, 0, :size, :size] = tree.sees
-        ids[row, :size], positions[row, :size] = tree.tokens, tree.positions
-        last += (row * width + end for end in tree.ends)
-    return Inputs(
-        torch.from_numpy(ids).to(device),
-        torch.tensor(last, device=device),
-        {
-            "position_ids": torch.from_numpy(positions).to(device),
-            "attention_mask": additive(torch.from_numpy(sees).to(device), dtype),
-        },
-    )
+def read_tree(rows: Sequence[Tokens], model: PreTrainedModel, *, path_attention: bool | None = None) -> Inputs:
+    """One forward pass of ``model`` over the prefix tree of ``rows``; ``last`` is in their order.
 
-
-def attention_break_even_tokens(model: PreTrainedModel) -> float:
-    """Number of tokens whose attention to each other costs as much as all the rest of a layer.
-
-    At width d in GPT-2's layers the rest is 24 d² operations a token, thrice with the backward pass; attention is 4 d a
-    pair of tokens, and 3.5 times that with the backward pass.
+    Without ``path_attention`` there is a mask over the whole tree; by default ``model.path_attention`` says, which
+    ``refusal`` sets, and a model that it has not seen is taken to be right.
     """
-    return 72 / 14 * float(model.config.get_text_config().hidden_size)
+    if len(set(rows)) == 1:  # no branches: causal attention does, which is faster
+        return padded(rows, model.device)
+    tree = make_tree(rows)
+    ids, positions, exits = torch.from_numpy(np.stack([tree.tokens, tree.positions, tree.exits])).to(model.device)
+    extra: dict[str, Any] = {"position_ids": positions[None]}
+    if getattr(model, "path_attention", True) if path_attention is None else path_attention:
+        extra["paths"] = _paths(tree, exits, model.dtype)
+        extra["attention_mask"] = exits.new_zeros(1, 1, 1, 1, dtype=model.dtype)  # else transformers makes a (T, T) one
+    else:
+        places = torch.arange(len(exits), device=model.device)[None]
+        extra["attention_mask"] = _mask(places, places, exits, model.dtype)
+    return Inputs(ids[None], torch.from_numpy(tree.ends).to(model.device), extra)
 
 
-def read(rows: Sequence[Tokens], part: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype) -> Inputs:
-    """One forward pass of ``split(rows, ...)``; ``last`` goes through the indices of each tree of ``part`` in turn."""
-    trees = [[rows[index] for index in tree] for tree in part]
-    if all(tree[0] == tree[-1] for tree in trees):  # no branches: causal attention does, which is faster
-        return padded([row for tree in trees for row in tree], device)
-    return packed([make_tree(tree) for tree in trees], device, dtype)
+def _paths(tree: Tree, exits: Tensor, dtype: torch.dtype) -> Paths:
+    """Chunks of half the length of a sequence, where path attention costs least."""
+    tokens = len(tree.tokens)
+    size = max(_CHUNK_TOKENS, int(tree.positions.max()) // 2)
+    size = -(-tokens // -(-tokens // size))
+    starts = range(0, tokens, size)
+    keys = [[*np.flatnonzero(tree.exits[:start] > start), *range(start, min(start + size, tokens))] for start in starts]
+    width = -(-max(map(len, keys)) // 8) * 8  # as kernels of a GPU ask of a mask
+    padded_keys = torch.tensor([[*places, *[tokens] * (width - len(places))] for places in keys], device=exits.device)
+    queries = torch.arange(len(starts) * size, device=exits.device).view(-1, size)
+    return Paths(padded_keys.clamp_max(tokens - 1), _mask(queries, padded_keys, exits, dtype))
+
+
+def _mask(queries: Tensor, keys: Tensor, exits: Tensor, dtype: torch.dtype) -> Tensor:
+    """(C, 1, n, L) mask of places ``queries`` (C, n) that attend to places ``keys`` (C, L) of a tree."""
+    until = exits[keys.clamp_max(len(exits) - 1)]
+    sees = (keys[:, None] <= queries[:, :, None]) & (queries[:, :, None] < until[:, None])
+    return additive(sees[:, None], dtype)
 
 
 def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
@@ -133,51 +136,30 @@ def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
-def split(rows: Sequence[Tokens], *, tokens: int, square: float | None) -> Iterator[list[list[int]]]:
-    """Divide an update into forward passes of at most ``tokens`` tokens, padding included, each a list of trees.
+def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[int]]:
+    """Divide an update into forward passes of at most ``tokens`` tokens, padding included.
 
     Args:
-        rows: the sequences; equal ones always fall into one tree.
+        rows: the sequences; equal ones always fall into one pass.
         tokens: of a forward pass, at most; a longer sequence has a pass of its own.
-        square: trees of T tokens are made where they cost less, at ``T * (square + T)``; see
-            ``attention_break_even_tokens``. ``None`` makes no trees: each distinct sequence is on its own.
+        trees: a pass is a tree of neighbours in lexicographic order, which share most; else one of padded rows of
+            similar length.
 
     Yields:
-        Trees as the indices of their sequences in ``rows``, in lexicographic order of the sequences. Those of a pass
-        are of similar size.
+        Indices in ``rows`` of the sequences of a pass.
 
     """
     same: dict[Tokens, list[int]] = {}
     for index, row in enumerate(rows):
         same.setdefault(row, []).append(index)
-    distinct = sorted(same)
-    # the tree of sequences start to last has begin[start] + new[last] tokens: new ones over the sequence before, summed
-    new = np.cumsum([0, *(len(row) - _common(before, row) for before, row in pairwise(distinct))])
-    begin = np.array([len(row) for row in distinct]) - new
-    bounds = range(len(distinct) + 1) if square is None else _cheapest(begin, new, tokens, square)
-    groups = sorted((int(begin[start] + new[stop - 1]), start, stop) for start, stop in pairwise(bounds))
-    part: list[list[int]] = []
-    for size, start, stop in groups:
-        if part and size * (len(part) + 1) > tokens:
+    part: list[int] = []
+    count = size = 0
+    before: Tokens = ()
+    for row in sorted(same) if trees else sorted(same, key=len):
+        after = size + len(row) - _common(before, row) if trees else len(row) * (count + 1)
+        if part and after > tokens:
             yield part
-            part = []
-        part.append([index for row in distinct[start:stop] for index in same[row]])
+            part, count, after = [], 0, len(row)
+        part += same[row]
+        count, size, before = count + 1, after, row
     yield part
-
-
-def _cheapest(begin: NDArray[np.int64], new: NDArray[np.int64], tokens: int, square: float) -> list[int]:
-    """Cuts between N sequences into trees whose sum of costs is least, by dynamic programming; see ``split``."""
-    count = len(new)
-    cost = np.zeros(count + 1)
-    first = np.zeros(count + 1, dtype=np.int64)
-    for last in range(count):
-        start = max(0, last + 1 - _MAX_SEQUENCES)
-        size = begin[start : last + 1] + new[last]
-        total = cost[start : last + 1] + size * (square + size)
-        total[:-1][size[:-1] > tokens] = np.inf
-        best = int(total.argmin())
-        cost[last + 1], first[last + 1] = total[best], start + best
-    cuts = [count]
-    while cuts[-1]:
-        cuts.append(int(first[cuts[-1]]))
-    return cuts[::-1]

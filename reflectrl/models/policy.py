@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reflectrl.core import Choice, Decision
 from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.engine.sequences import Inputs, Tokens, attention_break_even_tokens, padded, read, split
+from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
 from reflectrl.players import Policy
 from reflectrl.prompts.views import MenuView
@@ -40,8 +40,6 @@ class Part:
     decisions: tuple[Decision, ...]
     rows: tuple[Tokens, ...]
     """Token ids of the prompts."""
-    trees: tuple[tuple[int, ...], ...]
-    """Positions in ``rows`` of the prompts that are computed as one prefix tree."""
 
 
 class TrainablePolicy(Policy, Protocol):
@@ -87,9 +85,7 @@ class LMPolicy:
         self._greedy = greedy
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._dtype = base.dtype
-        self._square = None if prefix_cache is None else attention_break_even_tokens(base)
+        self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
 
     @property
     def reused(self) -> float:
@@ -123,23 +119,18 @@ class LMPolicy:
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included.
 
-        Prompts that share a prefix fall into the same pass, and are computed as one tree, where that is cheaper.
+        With a prefix cache, a pass is one prefix tree of prompts that share most; else it is one of similar lengths.
         """
         rows = self._encoder.rows([view.prompt for view in views])
-        parts = []
-        for trees in split(rows, tokens=max_tokens, square=self._square):
-            indices = tuple(index for tree in trees for index in tree)
-            local = iter(range(len(indices)))
-            parts.append(
-                Part(
-                    indices,
-                    tuple(views[index] for index in indices),
-                    tuple(decisions[index] for index in indices),
-                    tuple(rows[index] for index in indices),
-                    tuple(tuple(next(local) for _ in tree) for tree in trees),
-                )
+        return [
+            Part(
+                tuple(indices),
+                tuple(views[index] for index in indices),
+                tuple(decisions[index] for index in indices),
+                tuple(rows[index] for index in indices),
             )
-        return parts
+            for indices in split(rows, tokens=max_tokens, trees=self._prefix_cache is not None)
+        ]
 
     def score(self, part: Part, model: Any = None) -> Scores:
         """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
@@ -148,7 +139,10 @@ class LMPolicy:
             InvalidInput: a decision that is no choice from the menu.
 
         """
-        inputs = read(part.rows, part.trees, self._model.device, self._dtype)
+        if self._prefix_cache is None:
+            inputs = padded(part.rows, self._base.device)
+        else:
+            inputs = read_tree(part.rows, self._base)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
         distribution, values = action_distribution(self._model if model is None else model, batch)
         chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)

@@ -12,6 +12,7 @@ from transformers import GPT2LMHeadModel, GPT2Model
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for, refusal
 from reflectrl.engine.seeding import seeded
+from reflectrl.engine.sequences import read_tree
 
 
 def around(trunk):
@@ -77,7 +78,21 @@ def test_the_check_is_without_dropout_and_leaves_model_and_random_numbers_as_the
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 
-class NoMaskForTrees(GPT2Model):
+class NoPaths(GPT2Model):
+    def forward(self, *args, paths=None, **given):  # noqa: ARG002
+        return super().forward(*args, **given)
+
+
+def test_trees_are_read_with_a_mask_where_path_attention_does_not_reach():
+    with seeded(0):
+        reached, other = gpt2(), around(NoPaths)(gpt2().config).eval()
+    for model in (reached, other):
+        assert refusal(model, MAX_LENGTH) is None
+    assert (reached.path_attention, other.path_attention) == (True, False)
+    assert "paths" not in read_tree([(1, 2), (1, 3)], other).extra
+
+
+class NoMaskForTrees(NoPaths):
     def forward(self, *args, attention_mask=None, past_key_values=None, **given):
         mask = None if past_key_values is None else attention_mask
         return super().forward(*args, attention_mask=mask, past_key_values=past_key_values, **given)
@@ -111,7 +126,7 @@ def test_a_window_that_prompts_outgrow_is_refused(architecture):
     assert refusal(model, 8) is None
 
 
-class Near(GPT2Model):
+class Near(NoPaths):
     """Attends to 48 places before each only in rows, whatever the mask says, and to all with key-value states."""
 
     def forward(self, *args, attention_mask=None, **given):
