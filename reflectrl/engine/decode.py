@@ -69,7 +69,7 @@ def write(
         chosen: list[tuple[int, int]] = []  # (sequence, next token), by slot
         if active:
             with part("reflector: write"):
-                inputs = cache.extend([said[sequence][-1] for sequence in active])
+                inputs = cache.extend([said[sequence][-1:] for sequence in active])
                 chosen += zip(active, sampler.choose(next_logits(model, inputs), active), strict=True)
         fresh = [waiting.popleft() for _ in range(min(len(waiting), cache.limit - len(active)))]
         if fresh:

@@ -7,6 +7,7 @@ is read once. The states are valid for as long as the model's weights are: ``cle
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,10 +18,13 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from reflectrl.engine.beginnings import Beginnings, Table, beginnings
 from reflectrl.engine.sequences import Inputs, Tokens, additive
 
 _BLOCK_TOKENS = 64
 """Room for sequences grows by this many."""
+_STEP_TOKENS = 8
+"""On a processor, the width of a pass grows by this many."""
 _WORTH_TOKENS = 16
 """Minimum length that is copied from another slot, or that is read by itself because all sequences share it."""
 
@@ -96,11 +100,14 @@ class PrefixCache:
         """Tokens that the model had to read for them; the states of the others were kept."""
         self._device = device
         self._dtype = dtype
+        # on a processor each column costs time; elsewhere kernels are prepared for each new shape
+        self._step = _STEP_TOKENS if device.type == "cpu" else _BLOCK_TOKENS
         self.clear()
 
     def clear(self) -> None:
         """Forget everything: the weights have changed."""
-        self._held: list[Tokens] = []
+        self._held = np.zeros((0, 0), dtype=np.int64)  # (slots, room) tokens; of no meaning behind a sequence's end
+        self._lengths = np.zeros(0, dtype=np.int64)
         self._cache = Cache(layer_class_to_replicate=lambda: _Layer(self))
         self.room = 0
         """Tokens that fit into a slot."""
@@ -114,7 +121,7 @@ class PrefixCache:
     @property
     def count(self) -> int:
         """Number of slots."""
-        return len(self._held)
+        return len(self._lengths)
 
     def read(self, rows: Sequence[Tokens], first: int = 0) -> Iterator[tuple[list[int], Inputs]]:
         """Read different sequences into slots ``first`` and following; those before are left alone.
@@ -126,93 +133,119 @@ class PrefixCache:
         """
         if not rows:
             return
-        self._held += [()] * (first + len(rows) - self.count)
-        self.given += sum(map(len, rows))
-        shared = self._shared(rows)
-        stem = _common_beginning(rows)
-        if len(rows) > 1 and len(stem) >= shared.max() + _WORTH_TOKENS:
-            yield [], self._pass(first, [0], [stem])
-            shared = self._shared(rows)
-        owners = [first + owner for owner in _owners(shared[:, first:])]
-        known = self._copied(shared, owners)
-        starts = [min(length, len(row) - 1) for length, row in zip(known, rows, strict=True)]
-        passes = _passes([len(row) - start for row, start in zip(rows, starts, strict=True)], self.limit)
+        given = Table.of(rows)
+        self._reserve(first + len(rows), given.tokens.shape[1])
+        self.given += int(given.lengths.sum())
+        shared = beginnings(self._table(), given, first)
+        stem = given.common_beginning()
+        if len(rows) > 1 and stem >= shared.most.max() + _WORTH_TOKENS:
+            self._hold(first, given.tokens[:1], np.array([stem]))
+            yield [], self._pass(first, np.zeros(1, dtype=np.int64))
+            shared = beginnings(self._table(), given, first)
+        owners = shared.owners.tolist()
+        starts = np.minimum(self._copied(shared), given.lengths - 1)
+        passes = _passes((given.lengths - starts).tolist(), self.limit)
         placed = self._arranged([[owners[index] for index in part] for part in passes], first)
         for part in passes:
             part.sort(key=lambda index: placed[owners[index]])
             slot = placed[owners[part[0]]]
-            yield part, self._pass(slot, [starts[index] for index in part], [rows[index] for index in part])
+            self._hold(slot, given.tokens[part], given.lengths[part])
+            yield part, self._pass(slot, starts[part])
 
-    def extend(self, tokens: Sequence[int]) -> Inputs:
-        """One more token for each of the first slots, which the model must read next."""
-        rows = [(*held, token) for held, token in zip(self._held, tokens, strict=False)]
-        self.given += len(rows)
-        return self._pass(0, [len(row) - 1 for row in rows], rows)
+    def extend(self, tokens: Sequence[Sequence[int]]) -> Inputs:
+        """Some more tokens for each of the first slots, which the model must read next; ``last`` is all of them."""
+        counts = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
+        starts = self._lengths[: len(tokens)].copy()
+        lengths = starts + counts
+        self._reserve(self.count, int(lengths.max()))
+        places = np.arange(self._held.shape[1])
+        new = (places >= starts[:, None]) & (places < lengths[:, None])
+        self._held[: len(tokens)][new] = np.fromiter(itertools.chain.from_iterable(tokens), dtype=np.int64)
+        self._lengths[: len(tokens)] = lengths
+        self.given += int(counts.sum())
+        return self._pass(0, starts, every=True)
+
+    def drop(self, counts: Sequence[int]) -> None:
+        """Forget so many of the last tokens of each of the first slots."""
+        self._lengths[: len(counts)] -= np.array(counts, dtype=np.int64)
+        self.given -= sum(counts)
 
     def keep(self, slots: Sequence[int]) -> list[int]:
         """Bring ``slots`` to the front; returns them in the order in which they lie there."""
-        placed = self._arranged([list(slots)], 0)
-        return sorted(slots, key=lambda slot: placed[slot])
+        placed = self._arranged([slots], 0)
+        return sorted(slots, key=placed.__getitem__)
 
-    def _shared(self, rows: Sequence[Tokens]) -> NDArray[np.int64]:
-        """(rows, slots) lengths of the beginnings that each sequence shares with each slot."""
-        width = max(map(len, rows))
-        given = np.array([row + (-1,) * (width - len(row) + 1) for row in rows])
-        held = np.array([row[:width] + (-2,) * (width - len(row[:width]) + 1) for row in self._held])
-        return (given[:, None] != held[None]).argmax(-1)
+    def _reserve(self, count: int, width: int) -> None:
+        """Have at least ``count`` slots, each with place for ``width`` tokens."""
+        old, most = self._held.shape
+        if count > old or width > most:
+            held = np.zeros((max(count, old), max(_multiple(width, _BLOCK_TOKENS), most)), dtype=np.int64)
+            held[:old, :most] = self._held
+            self._held = held
+            self._lengths = np.append(self._lengths, np.zeros(len(held) - old, dtype=np.int64))
 
-    def _copied(self, shared: NDArray[np.int64], owners: Sequence[int]) -> list[int]:
+    def _table(self) -> Table:
+        return Table(self._held, self._lengths)
+
+    def _hold(self, first: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        """Note that slots ``first`` and following hold other sequences from now on."""
+        self._held[first : first + len(tokens), : tokens.shape[1]] = tokens
+        self._lengths[first : first + len(tokens)] = lengths
+
+    def _copied(self, shared: Beginnings) -> NDArray[np.int64]:
         """Copy beginnings from slots that hold more of them; return how much of each sequence its own slot holds."""
-        donors = shared.argmax(1).tolist()
-        own = [int(shared[row, owner]) for row, owner in enumerate(owners)]
-        most = [int(shared[row, donor]) for row, donor in enumerate(donors)]
-        copied = [row for row in range(len(owners)) if most[row] >= own[row] + _WORTH_TOKENS]
-        self._move([owners[row] for row in copied], [donors[row] for row in copied])
-        return [most[row] if row in copied else own[row] for row in range(len(owners))]
+        copied = shared.most >= shared.own + _WORTH_TOKENS
+        self._move(shared.owners[copied], shared.donors[copied])
+        return np.where(copied, shared.most, shared.own)
 
     def _arranged(self, groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
         """Bring groups of slots to ``first`` and following with the fewest moves; return the place of each slot."""
         target: dict[int, int] = {}
-        wanted = {slot for group in groups for slot in group}
+        wanted = set(itertools.chain.from_iterable(groups))
         for group in [*groups, [slot for slot in range(first, self.count) if slot not in wanted]]:
             span = range(first, first + len(group))
             first = span.stop
-            target |= {slot: slot for slot in group if slot in span}
-            free = iter([place for place in span if place not in group])
-            target |= {slot: next(free) for slot in group if slot not in span}
+            free = iter(sorted(set(span).difference(group)))
+            target |= {slot: slot if slot in span else next(free) for slot in group}
         moved = [slot for slot, place in target.items() if slot != place]
-        self._move([target[slot] for slot in moved], moved)
+        self._move(np.array([target[slot] for slot in moved], dtype=np.int64), np.array(moved, dtype=np.int64))
         return target
 
-    def _move(self, targets: Sequence[int], sources: Sequence[int]) -> None:
+    def _move(self, targets: NDArray[np.int64], sources: NDArray[np.int64]) -> None:
         """Copy slots over others, all at once."""
-        if not targets:
+        if not len(targets):
             return
-        held = [self._held[source] for source in sources]
-        length = max(map(len, held))
+        to, source = torch.from_numpy(np.stack([targets, sources])).to(self._device)
         for layer in self._cache.layers:
-            layer.move(torch.tensor(targets, device=self._device), torch.tensor(sources, device=self._device), length)
-        for target, tokens in zip(targets, held, strict=True):
-            self._held[target] = tokens
+            layer.move(to, source, int(self._lengths[sources].max()))
+        self._held[targets] = self._held[sources]
+        self._lengths[targets] = self._lengths[sources]
 
-    def _pass(self, first: int, starts: Sequence[int], rows: Sequence[Tokens]) -> Inputs:
-        """Input of the tokens from ``starts`` on of sequences for slots ``first`` and following."""
-        news = [row[start:] for row, start in zip(rows, starts, strict=True)]
-        widest, longest = max(map(len, news)), max(map(len, rows))
-        self.at_work = slice(first, first + len(rows))
-        self.width = -(-longest // 8) * 8
-        self.room = max(self.room, -(-self.width // _BLOCK_TOKENS) * _BLOCK_TOKENS)
+    def _pass(self, first: int, starts: NDArray[np.int64], *, every: bool = False) -> Inputs:
+        """Input of the tokens from ``starts`` on of slots ``first`` and following; ``last`` is their ends, or all."""
+        self.at_work = slice(first, first + len(starts))
+        lengths = self._lengths[self.at_work]
+        counts = lengths - starts
+        widest, longest = int(counts.max()), int(lengths.max())
+        self.width = _multiple(longest, self._step)
+        self.room = max(self.room, _multiple(longest, _BLOCK_TOKENS))
+        self.computed += int(counts.sum())
         # a row is padded with its last token, which goes behind it, or, without room, to its own place again
-        after = torch.tensor(starts, device=self._device)[:, None] + torch.arange(widest, device=self._device)
-        places = after.clamp_max(longest - 1)
-        slots = torch.arange(first, first + len(rows), device=self._device)
+        columns = np.minimum(starts[:, None] + np.arange(widest), lengths[:, None] - 1)
+        ids = np.take_along_axis(self._held[self.at_work], columns, 1)
+        if every:
+            last = np.flatnonzero(np.arange(widest) < counts[:, None])
+        else:
+            last = np.arange(len(starts)) * widest + counts - 1
+        sent = torch.from_numpy(np.concatenate([ids.ravel(), last, starts])).to(self._device)  # at once
+        ids_there, last_there, starts_there = sent.split([ids.size, last.size, starts.size])
+        places = (starts_there[:, None] + torch.arange(widest, device=self._device)).clamp_max(longest - 1)
+        slots = torch.arange(first, self.at_work.stop, device=self._device)
         self.places = (slots[:, None] * self.room + places).flatten()
         sees = torch.arange(self.width, device=self._device) <= places[:, :, None]
-        self._held[self.at_work] = rows
-        self.computed += sum(map(len, news))
         return Inputs(
-            torch.tensor([new + new[-1:] * (widest - len(new)) for new in news], device=self._device),
-            torch.tensor([row * widest + len(new) - 1 for row, new in enumerate(news)], device=self._device),
+            ids_there.view(ids.shape),
+            last_there,
             {
                 "position_ids": places,
                 "attention_mask": additive(sees[:, None], self._dtype),
@@ -221,22 +254,9 @@ class PrefixCache:
         )
 
 
-def _common_beginning(rows: Sequence[Tokens]) -> Tokens:
-    """Return the common prefix of all sequences, which is that of the first and the last in lexicographic order."""
-    low, high = min(rows), max(rows)
-    length = next((index for index, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]), len(low))
-    return low[:length]
-
-
-def _owners(shared: NDArray[np.int64]) -> list[int]:
-    """A slot for each sequence, no slot twice: the pair that shares most is made first, then the next."""
-    left = shared.copy()
-    owners = [-1] * len(left)
-    for _ in owners:
-        row, slot = divmod(int(left.argmax()), left.shape[1])
-        owners[row] = slot
-        left[row], left[:, slot] = -1, -1
-    return owners
+def _multiple(tokens: int, step: int) -> int:
+    """Round up."""
+    return -(-tokens // step) * step
 
 
 def _passes(news: Sequence[int], limit: int) -> list[list[int]]:

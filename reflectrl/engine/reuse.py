@@ -133,7 +133,7 @@ def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tens
         if indices:
             order += indices
             before.append(logits)
-    after = next_logits(model, cache.extend([rows[index][-1] for index in order]))
+    after = next_logits(model, cache.extend([rows[index][-1:] for index in order]))
     back = torch.tensor(order, device=model.device).argsort()
     return torch.cat(before)[back], after[back]
 

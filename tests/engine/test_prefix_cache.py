@@ -152,9 +152,20 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
         """One more token each: right, and one pass of one column."""
         tokens = [10 + len(row) % 40 + slot for slot, row in enumerate(lying)]
         lying[:] = [(*row, token) for row, token in zip(lying, tokens, strict=True)]
-        inputs = held.extend(tokens)
+        inputs = held.extend([[token] for token in tokens])
         assert inputs.input_ids.shape == (len(lying), 1)
         torch.testing.assert_close(ends(model, inputs), alone(model, lying), rtol=1e-5, atol=1e-5)
+
+    def several(counts, dropped=(0, 0)):
+        """Some more tokens each, of which the last may be dropped: all are right."""
+        grown = [row + token_ids(count, count + 1) for row, count in zip(lying, counts, strict=True)]
+        parts = [
+            row[: len(old) + 1 + n] for old, row in zip(lying, grown, strict=True) for n in range(len(row) - len(old))
+        ]
+        inputs = held.extend([row[len(old) :] for old, row in zip(lying, grown, strict=True)])
+        torch.testing.assert_close(ends(model, inputs), alone(model, parts), rtol=1e-5, atol=1e-5)
+        held.drop(dropped)
+        lying[:] = [row[: len(row) - count] for row, count in zip(grown, dropped, strict=True)]
 
     def keep(*slots):
         order = held.keep(slots)
@@ -171,6 +182,10 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
     assert held.computed - before == 2 + 33 + 9 * 4
     left = lying[0]
     keep(3, 1)
+    extend()
+    several([3, 1])
+    extend()
+    several([0, 2], dropped=[0, 2])
     extend()
     begin(token_ids(4, 5))
     extend()
