@@ -166,9 +166,10 @@ class PrefixCache:
         return self._pass(0, starts, every=True)
 
     def drop(self, counts: Sequence[int]) -> None:
-        """Forget so many of the last tokens of each of the first slots."""
+        """Forget so many of the last tokens of each of the first slots, as if they had never been given."""
         self._lengths[: len(counts)] -= np.array(counts, dtype=np.int64)
         self.given -= sum(counts)
+        self.computed -= sum(counts)
 
     def keep(self, slots: Sequence[int]) -> list[int]:
         """Bring ``slots`` to the front; returns them in the order in which they lie there."""

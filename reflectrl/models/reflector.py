@@ -11,6 +11,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
 from reflectrl.engine.decode import Sampler, write
+from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
@@ -23,11 +24,13 @@ class SamplerProcessor(LogitsProcessor):
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
+        self._written = 0  # tokens of each text
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
         """(N, V) scores: 0 for the token that was chosen, minus infinity for all others."""
-        chosen = torch.tensor(self._sampler.choose(scores, range(len(scores))), device=scores.device)
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+        chosen = self._sampler.choose(scores, [(row, self._written) for row in range(len(scores))])
+        self._written += 1
+        return torch.full_like(scores, -torch.inf).scatter_(1, torch.tensor(chosen, device=scores.device)[:, None], 0.0)
 
 
 class LMReflector(CachedPlayer):
@@ -64,6 +67,8 @@ class LMReflector(CachedPlayer):
         self._temperature = temperature
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
+        self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._drafts = Drafts(pass_tokens(self._base))
         self._ends = frozenset({tokenizer.eos_token_id, *ends})
 
     def speaks_with(self, model: Any) -> bool:
@@ -71,8 +76,13 @@ class LMReflector(CachedPlayer):
         return self._model is model
 
     def clear(self) -> None:
-        """Drop all cached reflections and key-value states: the weights have changed (single player)."""
+        """Drop all cached reflections, and do as ``forget``: the weights have changed (single player)."""
         super().clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop key-value states and drafts, which decide the last bits of logits: as a new process would begin."""
+        self._drafts.clear()
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
 
@@ -82,9 +92,15 @@ class LMReflector(CachedPlayer):
         was_training = self._model.training
         self._model.eval()
         if self._prefix_cache is not None:
-            base = self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model
-            sampler = Sampler(draws, self._temperature)
-            said = write(base, self._prefix_cache, rows, sampler, ends=self._ends, limit=self._max_new_tokens)
+            said = write(
+                self._base,
+                self._prefix_cache,
+                rows,
+                Sampler(draws, self._temperature),
+                drafts=self._drafts,
+                ends=self._ends,
+                limit=self._max_new_tokens,
+            )
         else:
             said = []
             for start in range(0, len(rows), self._batch_size):

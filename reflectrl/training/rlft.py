@@ -206,8 +206,11 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         episodes = fresh_episodes(stage, self._envs[0], self.args, self.iteration)
         self.policy.forget()
         for seat in self.seats:
-            if isinstance(seat.player, LMReflector) and seat.player.speaks_with(self.model):
-                seat.player.clear()  # single player: its words change with its weights
+            if isinstance(seat.player, LMReflector):
+                if seat.player.speaks_with(self.model):
+                    seat.player.clear()  # single player: its words change with its weights
+                else:
+                    seat.player.forget()  # as in a process that resumes here: a logit's last bits may decide a word
         with part("rollout"):
             played = rollout(
                 self._envs,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import torch
 from tiny import draws, encoder, language_model, prefix_cache, reflector_prompt
 
 from reflectrl.engine.decode import Sampler, write
+from reflectrl.engine.drafts import Drafts
 
 ROWS = [encoder().tokens(reflector_prompt(number, past=number % 4)) for number in range(8)]
 LENGTH = 12
+GIVEN = draws(len(ROWS))
 GREEDY = Sampler([], temperature=0.0)
 
 
@@ -20,8 +23,8 @@ def talker():
     return language_model("gpt2", seed=4)
 
 
-def written(model, rows=ROWS, *, held=None, ends=(), sampler=GREEDY, limit=LENGTH):
-    return write(model, held or prefix_cache(), rows, sampler, ends=ends, limit=limit)
+def written(model, rows=ROWS, *, held=None, ends=(), sampler=GREEDY, limit=LENGTH, drafts=None):
+    return write(model, held or prefix_cache(), rows, sampler, drafts=drafts or Drafts(0), ends=ends, limit=limit)
 
 
 def generated(model, row, limit=LENGTH):
@@ -75,6 +78,28 @@ def test_a_text_that_ends_leaves_at_once_and_a_waiting_one_takes_its_place(talke
     assert sum(width == 1 for _, width in shapes) < waves
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_change_the_number_of_passes_and_no_word(talker, temperature):
+    ends, _ = ended(written(talker))
+
+    def texts(pass_tokens, limit=256):
+        """What is said twice, and the number of passes that it takes the second time."""
+        held, drafts = prefix_cache(limit=limit), Drafts(pass_tokens)
+        for _ in range(2):
+            shapes: list[tuple[int, int]] = []
+            hook = talker.register_forward_pre_hook(
+                lambda _, __, given, shapes=shapes: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+            )
+            said = written(talker, held=held, ends=ends, sampler=Sampler(GIVEN, temperature), drafts=drafts)
+            hook.remove()
+        return said, len(shapes)
+
+    plain, many = texts(0)
+    for limit in (256, 3):
+        assert texts(1e9, limit)[0] == plain
+    assert texts(1e9)[1] < many / 2
+
+
 # ---- sampled ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,12 +131,16 @@ def test_a_sample_is_where_the_cumulative_distribution_passes_the_next_draw_of_i
     given = draws(200)
     rngs = [random.Random(draw) for draw in given]
     sampler = Sampler(given, temperature)
+    numbers: Counter[int] = Counter()
     found = set()
     for sequences in ([0, 1, 2], [4, 2, 0], [0], *([number] for number in range(200))):
         cumulative = (logits[: len(sequences)] / temperature).softmax(-1).double().cumsum(-1)
         points = [rngs[sequence].random() for sequence in sequences]
         expected = [int((row <= point * row[-1]).sum()) for row, point in zip(cumulative, points, strict=True)]
-        assert sampler.choose(logits[: len(sequences)], sequences) == expected
+        places = [(sequence, numbers[sequence]) for sequence in sequences]
+        numbers.update(sequences)
+        for _ in range(2):  # a draw belongs to its place, however often a token is chosen there
+            assert sampler.choose(logits[: len(sequences)], places) == expected
         found |= set(expected)
     assert len(found) > 10
     assert all(token % 2 for token in found)  # never one of probability zero

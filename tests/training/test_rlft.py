@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
 import torch
-from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, quantized, tokenizer
+from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache, quantized, tokenizer
 from tiny_rlft import Killed, config, run
 
 from reflectrl.config.rlft import Stage
@@ -237,6 +238,28 @@ def test_a_reflector_is_frozen_and_keeps_its_cache_and_a_single_player_does_not(
     single = lm_reflector(model, CountingReflector)
     run(tmp_path / "one", model, reflector=single).train()
     assert single.cleared == 2
+
+
+@pytest.mark.slow
+def test_in_a_resumed_iteration_a_reflector_computes_in_the_same_passes(tmp_path):
+    def passes(checkpoint=None):
+        """Shapes of the reflector's forward passes in each iteration."""
+        model, shapes = gpt2(7, spread=0.1), defaultdict(list)
+        options = {"max_length": MAX_LENGTH, "max_new_tokens": 12, "temperature": 0.3, "prefix_cache": prefix_cache()}
+        training = run(tmp_path, reflector=LMReflector(model, tokenizer(), **options), stages=[stage(3)])
+
+        def note(_, args, given):  # noqa: ARG001 - the signature of torch
+            shapes[training.trainer.iteration].append(tuple(given["input_ids"].shape))
+
+        model.register_forward_pre_hook(note, with_kwargs=True)
+        return training.train(checkpoint), shapes
+
+    whole, expected = passes()
+    drafted = [shape for shape in expected[1] if 1 < shape[1] < 12]
+    assert len(drafted) > 3
+    resumed, shapes = passes(tmp_path / "checkpoint-1")
+    assert shapes == {number: expected[number] for number in (1, 2)}
+    assert resumed.episodes == whole.episodes[1:]
 
 
 class HalfBlind:
