@@ -15,6 +15,7 @@ from tiny_rlft import Killed, config, run
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
+from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
@@ -245,8 +246,10 @@ def test_in_a_resumed_iteration_a_reflector_computes_in_the_same_passes(tmp_path
     def passes(checkpoint=None):
         """Shapes of the reflector's forward passes in each iteration."""
         model, shapes = gpt2(7, spread=0.1), defaultdict(list)
+        try_head(model)  # now, because it reads a few rows
         options = {"max_length": MAX_LENGTH, "max_new_tokens": 12, "temperature": 0.3, "prefix_cache": prefix_cache()}
-        training = run(tmp_path, reflector=LMReflector(model, tokenizer(), **options), stages=[stage(3)])
+        reflector = LMReflector(model, tokenizer(), **options)
+        training = run(tmp_path, reflector=reflector, stages=[stage(3)], save_every=1)
 
         def note(_, args, given):  # noqa: ARG001 - the signature of torch
             shapes[training.trainer.iteration].append(tuple(given["input_ids"].shape))
