@@ -54,7 +54,7 @@ demo: $(INSTALLED)
 	$(BIN)/reflectrl run --recipe dangerous_taxi/nano_no_reflection >runs/no_reflection.log 2>&1 & \
 	beside=$$!; trap 'kill $$beside 2>/dev/null' INT TERM; \
 	$(BIN)/reflectrl run --recipe dangerous_taxi/nano && wait $$beside || { cat runs/no_reflection.log; exit 1; }
-	$(BIN)/reflectrl report $(DEMO_RUNS)
+	$(BIN)/reflectrl report $(DEMO_RUNS) --episode
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

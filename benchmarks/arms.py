@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import statistics
-import subprocess
-import sys
 import textwrap
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.origin import commit_of, hardware
+from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.report.series import t95
+from reflectrl.pipeline.sweep import PlannedRun, run_all, unfinished
+from reflectrl.report.series import mean_interval
 from reflectrl.rollout.results import EvalRow, read_results
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Environment of a run: with more threads, sums of nano models take longer and are rounded differently."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,14 @@ class Arm:
         return self.runs / f"{self.name}-seed{seed}"
 
 
-def train(arm: Arm, seed: int) -> None:
-    """Run one arm with one seed, unless it is done; its output goes to a log beside the runs."""
-    if (arm.folder(seed) / "eval.jsonl").is_file():
-        return
-    command = [sys.executable, "-m", "reflectrl", "run", "--recipe", arm.recipe, "--runs", str(arm.runs)]
-    command += ["--run", arm.folder(seed).name, f"seed={seed}", *arm.overrides]
-    arm.runs.mkdir(exist_ok=True)
-    with (arm.runs / f"{arm.folder(seed).name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    print(f"{arm.name} seed {seed}: done", file=sys.stderr)
-
-
 def train_all(arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> None:
-    """Run all arms and seeds, ``jobs`` at a time."""
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda pair: train(*pair), [(arm, seed) for seed in seeds for arm in arms]))
+    """Run all arms and seeds, ``jobs`` at a time and one thread each; done runs are skipped, stopped ones continue."""
+    planned = [
+        PlannedRun(arm.folder(seed), arm.recipe, (*arm.overrides, f"seed={seed}"), ONE_THREAD)
+        for seed in seeds
+        for arm in arms
+    ]
+    run_all(unfinished(planned), jobs=jobs, reporter=Reporter())
 
 
 def minutes(arm: Arm, seed: int) -> float:
@@ -89,11 +81,8 @@ def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str, s
 
 def spread(values: Sequence[float]) -> str:
     """Mean and 95 % interval over seeds, in per cent."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return f"{100 * mean:.0f}"
-    half = t95(len(values)) * statistics.stdev(values) / len(values) ** 0.5
-    return f"**{100 * mean:.0f}** ± {100 * half:.0f}"
+    mean, half = mean_interval(values)
+    return f"{100 * mean:.0f}" if half is None else f"**{100 * mean:.0f}** ± {100 * half:.0f}"
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -144,20 +133,10 @@ def objectives(recipe: Recipe) -> str:
     )
 
 
-def made_by(command: str, machine: str = f"{os.cpu_count()} cores\n({platform.machine()})") -> str:
-    """Line with the date, commit, command and machine of measured numbers."""
-    return f"Made on {date.today()} at commit {commit()} by `{command}` on {machine}"
-
-
-def commit() -> str:
-    """Short hash of the commit that is checked out; ``-dirty`` behind it where files differ from it.
-
-    ``REFLECTRL_COMMIT`` says it where the files were copied without git.
-    """
-    if given := os.environ.get("REFLECTRL_COMMIT"):
-        return given
-    described = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(described, cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
+def made_by(command: str, machine: str | None = None) -> str:
+    """Line with the date, commit, command and machine of measured numbers; ``REFLECTRL_COMMIT`` names it without git."""
+    commit = os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
+    return f"Made on {date.today()} at commit {commit} by `{command}`\non {machine or hardware()}"
 
 
 def publish(readme: Path, mark: str, text: str) -> None:

@@ -52,7 +52,7 @@ def equal_minutes(seeds: Sequence[int]) -> Arm:
     spare = statistics.fmean(minutes(REFLECT, seed) - minutes(PLAIN, seed) for seed in seeds)
     per_iteration = statistics.fmean(RunFolder(PLAIN.folder(seed)).cpu_seconds("rlft") for seed in seeds) / 60 / done
     count = done + max(0, round(spare / per_iteration))
-    return Arm("no_reflection_equal_minutes", PLAIN.recipe, (f"rlft.stages.0.iterations={count}",))
+    return Arm(f"no_reflection_{count}_iterations", PLAIN.recipe, (f"rlft.stages.0.iterations={count}",))
 
 
 def line(

@@ -143,7 +143,7 @@ def _sweep(
     max_cost: float | None,
 ) -> None:
     """Check the recipe of every run before the first begins, run them, and print their comparison."""
-    from reflectrl.config import check_recipe, load_recipe
+    from reflectrl.config import load_recipe
     from reflectrl.pipeline import sweep
     from reflectrl.pipeline.console import Reporter
     from reflectrl.report.compare import Rows, compare, print_comparison
@@ -152,19 +152,14 @@ def _sweep(
     base = load_recipe(recipe, overrides)
     name = _run_folder(runs, run, base).name
     numbers = sweep.read_seeds(seeds) if seeds else (base.seed,)
-    planned = sweep.plan_runs(runs, name, numbers, list(map(sweep.read_grid, grid)), overrides)
-    waiting = []
-    for each in planned:
-        checked = load_recipe(recipe, each.overrides, tell=lambda _: None)
-        check_recipe(checked)
-        if not sweep.is_done(each.folder, checked):
-            waiting.append(each)
+    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_grid, grid)), overrides)
+    waiting = sweep.unfinished(planned)
     reporter = Reporter()
     if len(waiting) < len(planned):
         reporter.line(f"{len(planned) - len(waiting)} of {len(planned)} runs are done already")
     extra = [] if max_cost is None else ["--max-cost", str(max_cost)]
     try:
-        sweep.run_all(waiting, recipe, jobs=jobs, extra=extra, reporter=reporter)
+        sweep.run_all(waiting, jobs=jobs, reporter=reporter, extra=extra)
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, runs) from None
     if "rlft" in base.eval.policies:

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from reflectrl.config import Recipe
+from reflectrl.config import Recipe, check_recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.layout import STAGES
 from reflectrl.core.text import shortened
@@ -31,8 +31,12 @@ class PlannedRun:
     """One run of a sweep."""
 
     folder: Path
+    recipe: str
+    """Name or path of its recipe."""
     overrides: tuple[str, ...]
     """Changes to the recipe, with the seed."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of its process, beside those of this one."""
 
     @property
     def log(self) -> Path:
@@ -72,16 +76,24 @@ def read_grid(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def plan_runs(
-    runs: Path, name: str, seeds: Sequence[int], grid: Sequence[tuple[str, tuple[str, ...]]], overrides: Sequence[str]
+    runs: Path,
+    name: str,
+    recipe: str,
+    seeds: Sequence[int],
+    grid: Sequence[tuple[str, tuple[str, ...]]] = (),
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> list[PlannedRun]:
     """Return one run for each seed and each choice of the grid's values, seed by seed.
 
     Args:
         runs: folder of the run folders.
         name: begins the name of each run folder, e.g. ``nano-gamma0.9-seed3``.
+        recipe: name or path of their recipe.
         seeds: at least one.
         grid: keys and their values.
         overrides: changes to the recipe that all runs share.
+        environment: environment variables of their processes.
 
     Raises:
         InvalidInput: a key that is given twice, or too many runs.
@@ -100,19 +112,30 @@ def plan_runs(
         parts = [f"{word}{value}" for word, value in zip(words[1:], values, strict=True)] + [f"seed{seed}"]
         folder = "-".join([name, *(re.sub(r"[^\w.+-]+", "_", part) for part in parts)])
         changes = [f"{key}={value}" for key, value in zip(keys, (seed, *values), strict=True)]
-        planned.append(PlannedRun(runs / folder, (*overrides, *changes)))
+        planned.append(PlannedRun(runs / folder, recipe, (*overrides, *changes), environment or {}))
     if len({run.folder for run in planned}) < len(planned):
         raise InvalidInput("two choices of --grid have the same folder name; sweep them one after the other.")
     return planned
 
 
-def is_done(folder: Path, recipe: Recipe) -> bool:
-    """Return whether all stages of ``recipe`` are done in ``folder``, with these inputs.
+def unfinished(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Check the recipes of all runs, and return the runs that are not done.
 
     Raises:
-        InvalidInput: the folder was begun with other inputs.
+        InvalidInput: a recipe with mistakes, or a folder that was begun with other inputs.
 
     """
+    waiting = []
+    for each in planned:
+        recipe = load_recipe(each.recipe, each.overrides, tell=lambda _: None)
+        check_recipe(recipe)
+        if not _is_done(each.folder, recipe):
+            waiting.append(each)
+    return waiting
+
+
+def _is_done(folder: Path, recipe: Recipe) -> bool:
+    """Return whether all stages of ``recipe`` are done in ``folder``, with these inputs."""
     run = RunFolder(folder)
     for stage in STAGES[:-1]:
         run.check(recipe, stage)
@@ -125,7 +148,7 @@ def is_done(folder: Path, recipe: Recipe) -> bool:
     return True
 
 
-def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Sequence[str], reporter: Reporter) -> None:
+def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, extra: Sequence[str] = ()) -> None:
     """Run ``planned``, ``jobs`` at a time, each as ``reflectrl run``; done stages are skipped, killed ones continue.
 
     Torch's threads are divided among the jobs unless ``OMP_NUM_THREADS`` is set; results are equal to the last bit for
@@ -133,10 +156,9 @@ def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Seq
 
     Args:
         planned: the runs.
-        recipe: name or path of their recipe.
         jobs: processes at a time.
-        extra: further options of ``reflectrl run``.
         reporter: shows the progress.
+        extra: further options of ``reflectrl run``.
 
     Raises:
         WorkFailed: some runs failed; the others were finished.
@@ -149,7 +171,7 @@ def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Seq
         try:
             while waiting or working:
                 while waiting and len(working) < jobs:
-                    working.append(_Worker(waiting.pop(), recipe, extra, environment))
+                    working.append(_Worker(waiting.pop(), extra, environment))
                 for worker in [each for each in working if each.process.poll() is not None]:
                     working.remove(worker)
                     worker.log.close()
@@ -176,9 +198,9 @@ def run_all(planned: Sequence[PlannedRun], recipe: str, *, jobs: int, extra: Seq
 class _Worker:
     """Process of one run."""
 
-    def __init__(self, run: PlannedRun, recipe: str, extra: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(self, run: PlannedRun, extra: Sequence[str], environment: Mapping[str, str]) -> None:
         self.run, self.began = run, time.monotonic()
-        command = [sys.executable, "-m", "reflectrl", "run", "--recipe", recipe, "--runs", str(run.folder.parent)]
+        command = [sys.executable, "-m", "reflectrl", "run", "--recipe", run.recipe, "--runs", str(run.folder.parent)]
         command += ["--run", run.folder.name, *extra, *run.overrides]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         self.log: IO[bytes] = run.log.open("ab")
@@ -188,7 +210,7 @@ class _Worker:
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
-            env=environment,
+            env={**environment, **run.environment},
             start_new_session=True,
         )
 

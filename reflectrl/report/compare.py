@@ -55,6 +55,8 @@ class Summary:
 
     group: str
     runs: int
+    sft: float | None
+    """Mean of the policies before RLFT; ``None`` where none was evaluated."""
     mean: float
     half: float | None
     """Half of the 95 % t interval of the mean; ``None`` for one run, as all intervals."""
@@ -161,6 +163,7 @@ def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) 
     return Summary(
         name,
         len(values),
+        float(np.mean(before)) if before else None,
         mean,
         half,
         interquartile_mean(values),
@@ -206,7 +209,7 @@ def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
 
 
-HEADS = ("group", "runs", "mean", "IQM [95 %]", "worst", "P(> SFT)", "least gain", "P(> first)", "fall")
+HEADS = ("group", "runs", "SFT", "mean", "IQM [95 %]", "worst", "P(> SFT)", "least gain", "P(> first)", "fall")
 
 
 def group_cells(summary: Summary) -> tuple[str, ...]:
@@ -221,6 +224,7 @@ def group_cells(summary: Summary) -> tuple[str, ...]:
     return (
         summary.group,
         str(summary.runs),
+        percent(summary.sft),
         f"{percent(summary.mean)}{half}",
         f"{percent(summary.iqm)}{interval}",
         f"{percent(summary.worst)} ({summary.worst_run})",
@@ -235,8 +239,7 @@ def print_comparison(summaries: Sequence[Summary]) -> None:
     """Print the table, and a sentence on each group."""
     print_rows(HEADS, [group_cells(summary) for summary in summaries], words=1)
     for each in summaries:
-        before = [score.sft for score in each.scores if score.sft is not None]
-        added = f" from {100 * np.mean(before):.0f} % after SFT" if before else ""
+        added = "" if each.sft is None else f" from {100 * each.sft:.0f} % after SFT"
         runs = "one run" if each.runs == 1 else f"{each.runs} runs"
         print_line(
             f"{each.group}: {100 * each.mean:.0f} %{added}, mean of {runs}; the worst ends at {100 * each.worst:.0f} %."

@@ -34,7 +34,7 @@ def test_other_seeds_are_refused(text: str) -> None:
 
 def test_every_choice_of_the_grid_is_run_with_every_seed_in_a_folder_named_after_it() -> None:
     grid = [read_grid("rlft.gamma=0.9,1"), read_grid("eval.policies=[sft, rlft],[rlft]")]
-    planned = plan_runs(Path("runs"), "nano", (0, 1), grid, ["data.samples=9"])
+    planned = plan_runs(Path("runs"), "nano", "number_line/nano", (0, 1), grid, ["data.samples=9"])
     assert [run.folder.name for run in planned[:2]] == [
         "nano-gamma0.9-policies_sft_rlft_-seed0",
         "nano-gamma0.9-policies_rlft_-seed0",

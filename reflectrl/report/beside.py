@@ -1,0 +1,82 @@
+"""One task before and after RLFT, side by side on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reflectrl.core import Trajectory
+from reflectrl.core.artefacts import read_artefacts
+from reflectrl.core.text import visible, visible_line
+from reflectrl.core.version import version_errors
+from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.verdict import judged_rows
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import episodes_file
+
+MAX_STEPS = 8
+"""Steps that are shown of an episode: its first ones."""
+WIDTH = 100
+"""Characters a line off a terminal."""
+
+
+def print_before_and_after(run: Path) -> None:
+    """Print an episode that failed after SFT beside one of the same task that succeeded after RLFT.
+
+    Raises:
+        InvalidInput: ``run`` is no run folder, or holds a damaged file.
+
+    """
+    [read] = read_runs([run])
+    pair = shortest_pair(_played(read, "sft"), _played(read, "rlft"))
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    if pair is None:
+        console.print(f"{read.name} has no recorded task that failed before RLFT and succeeded after it.")
+        return
+    console.print(f"\nThe task {visible_line(pair[0].task.id)}, before RLFT and after it. It begins with:")
+    console.print(Text(visible(pair[0].turns[0].observation.text)))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False)
+    for when, episode in zip(("before RLFT", "after RLFT"), pair, strict=True):
+        end, count = "reaches its goal" if episode.success else "fails", len(episode.turns)
+        table.add_column(f"{when}: {end}, {count} step{'s' if count > 1 else ''}", ratio=1, overflow="fold")
+    for row in zip_longest(*map(_steps, pair), fillvalue=Text()):
+        table.add_row(*row)
+    console.print(table)
+
+
+def shortest_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[Trajectory, Trajectory] | None:
+    """Return the shortest failed and successful episode of one task: that of the fewest steps; ``None`` without one."""
+    lost = [episode for episode in before if not episode.success and episode.turns]
+    won = [episode for episode in after if episode.success and episode.turns]
+    pairs = [(old, new) for old in lost for new in won if old.task.id == new.task.id]
+    return min(pairs, key=lambda pair: (len(pair[0].turns) + len(pair[1].turns), pair[0].task.id), default=None)
+
+
+def _played(run: Run, policy: str) -> list[Trajectory]:
+    """Return the recorded episodes of a policy that the verdict is about."""
+    wanted, splits = judged_rows(run), len({row.split for row in run.rows})
+    for row in run.own_rows:
+        if wanted and (row.policy, row.split, row.mode) == (policy, wanted.split, wanted.mode):
+            name = episodes_file(row, splits)
+            if (run.path / name).is_file():
+                with version_errors(run.path):
+                    return read_trajectories(read_artefacts(run.path).verify(name))[1]
+    return []
+
+
+def _steps(episode: Trajectory) -> Iterator[Text]:
+    for number, turn in enumerate(episode.turns[:MAX_STEPS], start=1):
+        words = Text(f"{number}. {visible_line(turn.decision.action)}", "bold")
+        if turn.reflection:
+            words.append(f"  {visible_line(turn.reflection)}", "not bold italic")
+        yield words
+    if len(episode.turns) > MAX_STEPS:
+        yield Text(f"and {len(episode.turns) - MAX_STEPS} more")
