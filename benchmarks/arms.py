@@ -134,7 +134,7 @@ def objectives(recipe: Recipe) -> str:
 
 
 def made_by(command: str, machine: str | None = None) -> str:
-    """Line with the date, commit, command and machine of measured numbers; ``REFLECTRL_COMMIT`` names it without git."""
+    """Line with the date, commit, command and machine of measured numbers; ``REFLECTRL_COMMIT`` says it without git."""
     commit = os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
     return f"Made on {date.today()} at commit {commit} by `{command}`\non {machine or hardware()}"
 

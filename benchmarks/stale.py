@@ -55,6 +55,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         (f"engine_{section}" for section in _ENGINE_SECTIONS),
         (*_ENGINE, *_scripts("engine", "engine_prompts", "engine_sides", "plain", "timing")),
     ),
+    **dict.fromkeys(
+        ("tests", "machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
+        (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
+    ),
     "remote_reflector": ("reflectrl/endpoint", "reflectrl/players", "reflectrl/rollout", *_scripts("remote_reflector")),
     "serve": (*_ENGINE, "reflectrl/serving", *_scripts("serve")),
     "report": ("reflectrl/report", *_scripts("report")),
