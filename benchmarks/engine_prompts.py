@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count, islice, pairwise
+from itertools import count, islice, pairwise, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -41,7 +41,6 @@ from reflectrl.models.load import LanguageModel, new_model
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
 from reflectrl.players import ExpertPolicy, ExpertReflector, ReadsHints, reflecting
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
-from reflectrl.prompts.format import ACTION_CUE
 from reflectrl.prompts.views import MenuView, View, view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import states_of
@@ -244,8 +243,9 @@ def _reader(scene: Scene, lm: LanguageModel, max_length: int) -> Reader:
 
 
 def corpus(episodes: Iterable[Iterable[Step]]) -> list[str]:
-    """Every text that a policy reads; the reflector's is the beginning of it."""
-    return [step.policy.prompt.text for episode in episodes for step in episode]
+    """Every text that the players read; most often the reflector's is the beginning of the policy's."""
+    read = [(step.policy.prompt.text, step.reflector.prompt.text) for episode in episodes for step in episode]
+    return [policy for policy, _ in read] + [asked for policy, asked in read if not policy.startswith(asked)]
 
 
 def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple[int, ...]:
@@ -259,15 +259,15 @@ def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple
 
 def without_menu(prompt: Prompt) -> Prompt:
     """The same state and reflection for a player that is shown no menu."""
-    listed = (prompt.menu.text if prompt.menu else "") + ACTION_CUE
-    return replace(prompt, tail=prompt.tail.removesuffix(listed) + ACTION_CUE, menu=None)
+    listed, last = (prompt.menu.head_text, prompt.menu.tail_text) if prompt.menu else ("", "")
+    return replace(prompt, head=prompt.head.removesuffix(listed), tail=prompt.tail.removeprefix(last), menu=None)
 
 
 def with_menu(seen: MenuView, layout: PromptFormat, actions: Sequence[str]) -> MenuView:
     """The same state and reflection with another menu."""
     menu = Menu(labels(layout.labels, len(actions)), tuple(actions))
-    tail = without_menu(seen.prompt).tail.removesuffix(ACTION_CUE)
-    return replace(seen, prompt=replace(seen.prompt, tail=tail + menu.text + ACTION_CUE, menu=menu), menu=menu)
+    bare = without_menu(seen.prompt)
+    return replace(seen, prompt=replace(bare, tail=menu.tail_text + bare.tail, menu=menu), menu=menu)
 
 
 def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str]:
@@ -303,6 +303,7 @@ def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) ->
 
     return [
         scene.recipe.name,
+        scene.layout.menu,
         f"{fmean(map(len, episodes)):.1f}",
         mean(said),
         mean(read),
@@ -317,6 +318,7 @@ def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) ->
 
 HEADS = (
     "recipe",
+    "`prompt.menu`",
     "steps an episode",
     "tokens, reflector",
     "tokens, policy",
@@ -335,8 +337,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=EPISODES)
     arguments = parser.parse_args()
     lines = []
-    for name in (*PAPER, *NANO):
-        with set_up(name) as scene:
+    for name, place in product((*PAPER, *NANO), ("last", "first")):
+        with set_up(name, [f"prompt.menu={place}"]) as scene:
             episodes = scene.steps(scene.play(arguments.episodes))
             small = {"n_layer": 1, "n_embd": 8, "n_head": 1}  # lengths are the tokenizer's, whatever the shape
             reader = gpt2_small(scene, episodes, **small) if name in PAPER else nano(scene, episodes)

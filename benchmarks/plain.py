@@ -17,6 +17,7 @@ import torch
 from engine_prompts import without_menu
 from torch import Tensor
 from torch.distributions import Categorical
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.config.rlft import Terms
@@ -25,6 +26,7 @@ from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.policy import Scores
 from reflectrl.models.reflector import SamplerProcessor
+from reflectrl.prompts import Menu
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import step_losses
@@ -34,10 +36,12 @@ Update = Callable[[Sequence[StepSample]], float]
 """Learns from steps and returns their mean loss."""
 
 
-def menu_distribution(logits: Tensor, label_ids: Sequence[int], sizes: Sequence[int]) -> Categorical:
+def menu_distribution(logits: Tensor, label_ids: Sequence[int], menus: Sequence[Menu]) -> Categorical:
     """(N, V) logits of whole vocabularies to distributions over each prompt's own labels."""
-    choices = logits[:, torch.tensor(label_ids[: max(sizes)], device=logits.device)].float()
-    beyond = torch.arange(choices.size(1), device=logits.device) >= torch.tensor(sizes, device=logits.device)[:, None]
+    sizes = torch.tensor([len(menu.actions) for menu in menus], device=logits.device)
+    ids = [torch.tensor([label_ids[at] for at in menu.positions]) for menu in menus]
+    choices = logits.gather(1, pad_sequence(ids, batch_first=True).to(logits.device)).float()
+    beyond = torch.arange(choices.size(1), device=logits.device) >= sizes[:, None]
     return Categorical(logits=choices.masked_fill(beyond, torch.finfo(choices.dtype).min), validate_args=False)
 
 
@@ -60,15 +64,18 @@ class _MenuOnly(LogitsProcessor):
     """Leaves ``generate`` one token: the label that is drawn from the masked logits."""
 
     def __init__(self, views: Sequence[MenuView], label_ids: Sequence[int], draws: Sequence[float]) -> None:
-        self._actions = [view.menu.actions for view in views]
+        self._menus = [view.menu for view in views]
         self._label_ids = label_ids
         self._draws = draws
         self.decisions: list[Decision] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
-        sizes = [len(actions) for actions in self._actions]
-        self.decisions = drawn(menu_distribution(scores, self._label_ids, sizes), self._actions, self._draws)
-        chosen = [[self._label_ids[decision.choice.index]] for decision in self.decisions]
+        actions = [menu.actions for menu in self._menus]
+        self.decisions = drawn(menu_distribution(scores, self._label_ids, self._menus), actions, self._draws)
+        chosen = [
+            [self._label_ids[menu.positions[decision.choice.index]]]
+            for menu, decision in zip(self._menus, self.decisions, strict=True)
+        ]
         only = torch.full_like(scores, -torch.inf)
         return only.scatter(1, torch.tensor(chosen, device=scores.device), 0.0)
 
@@ -248,8 +255,8 @@ def plain_update(
         padded = torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in ids], device=model.device)
         logits = model(padded, use_cache=False).logits
         last = logits[torch.arange(len(ids), device=model.device), [len(row) - 1 for row in ids]]
-        sizes = [len(sample.view.menu.actions) for sample in part]
-        return scores_of(menu_distribution(last, label_ids, sizes), part)
+        menus = [sample.view.menu for sample in part]
+        return scores_of(menu_distribution(last, label_ids, menus), part)
 
     return update(model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, terms)
 

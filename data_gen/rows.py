@@ -14,7 +14,7 @@ from typing import Literal
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.samples import Sample
-from reflectrl.prompts import Prompt, PromptFormat, make_menu
+from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import State, menu_view, view
 
 
@@ -45,7 +45,7 @@ def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
 
 def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row:
     """Return the policy's row of ``sample``: state, reflection (unless ablated) and menu, completed by one label."""
-    menu = make_menu(sample.menu, layout.labels)
+    menu = layout.relabelled(sample.menu, sample.observation, sample.seed)
     said = {"reflector": sample.reflection} if reflection else {}
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     for task in env.tasks("train"):
         env.reset(seed=0, options={"task": task})
         said = env.reflection()
-        menu = LAYOUT.menu(env.observation, random.Random(0))
+        menu = LAYOUT.menu_of(env.observation)
         corpus.append(policy_prompt_of(LAYOUT, env.observation, ["add one", "subtract one"], said, menu).text)
     return train_tokenizer(corpus, LABELS, pieces="phrases", vocabulary=320, max_length=MAX_LENGTH)
 
@@ -134,12 +135,16 @@ ACTIONS = ("add one", "subtract one", "wait", "go home", "sing")
 
 
 def policy_prompt(
-    number: int = 0, actions: int = 2, past: int = 0, said: str | None = "The target is higher."
+    number: int = 0,
+    actions: int = 2,
+    past: int = 0,
+    said: str | None = "The target is higher.",
+    common: tuple[str, ...] = (),
 ) -> Prompt:
-    """A policy's prompt; ``past`` is how many actions were played before."""
-    observation = Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:actions])
-    menu = LAYOUT.menu(observation, random.Random(0))
-    return policy_prompt_of(LAYOUT, observation, history(past), said, menu)
+    """A policy's prompt; ``past`` is how many actions were played before, and ``common`` are listed in the head."""
+    layout = replace(LAYOUT, menu="first")
+    observation = Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:actions], common=common)
+    return policy_prompt_of(layout, observation, history(past), said, layout.menu_of(observation))
 
 
 def reflector_prompt(number: int = 0, past: int = 0) -> Prompt:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Engine
 
 NOTHING_YET = "You have done nothing yet."
+ANYWHERE = ("go", "help", "inventory", "look")
+"""Verbs of the commands that one may give at nearly all times: every "go to", but to where one stands."""
 
 T = TypeVar("T")
 
@@ -111,6 +113,7 @@ class AlfWorld(NatLangEnv):
             reply = self._engine.load(game)
             self._game = game
         self._room = _room(reply.text)
+        self._common = tuple(each for each in self._listed(reply.commands) if each.split()[0] in ANYWHERE)
         self._now = Moment(game, self._engine.names, self._engine.snapshot(), Seen().read(self._room))
         self._before: Moment | None = None
         self._path: list[str] = []
@@ -118,11 +121,12 @@ class AlfWorld(NatLangEnv):
     def observe(self) -> Observation:
         """The path so far, below the task and the room; the engine's admissible commands."""
         shown = self._path if self._shown is None else self._path[-self._shown :]
-        commands = self._now.position.reply.commands
-        if not self._noise:
-            commands = tuple(command for command in commands if command.split()[0] not in NOISE)
+        commands = self._listed(self._now.position.reply.commands)
         stable = f"Your task is to: {self._now.game.goal}.\n{self._room}"
-        return Observation("\n".join(shown) or NOTHING_YET, commands, stable)
+        return Observation("\n".join(shown) or NOTHING_YET, commands, stable, common=self._common)
+
+    def _listed(self, commands: Sequence[str]) -> tuple[str, ...]:
+        return tuple(command for command in commands if self._noise or command.split()[0] not in NOISE)
 
     def act(self, action: str) -> Outcome:
         """Send a command to the engine."""

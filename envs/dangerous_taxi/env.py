@@ -97,7 +97,7 @@ class DangerousTaxi(NatLangEnv):
 
     def observe(self) -> Observation:
         """The map; all six actions, always."""
-        return Observation(map_text(self._state), ACTIONS)
+        return Observation(map_text(self._state), ACTIONS, common=ACTIONS)
 
     def act(self, action: str) -> Outcome:
         """Drive, pick up or drop off."""

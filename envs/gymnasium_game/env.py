@@ -79,10 +79,10 @@ class GymnasiumGame(NatLangEnv):
         self._seen, self._info_seen = self._game.reset(seed=task.options["seed"])
 
     def observe(self) -> Observation:
-        """The rendering, and the actions that the mask allows."""
+        """The rendering, and the actions that the mask allows; all of them are common."""
         mask = self._info_seen.get(MASK)
         legal = [name for number, name in enumerate(self._names) if mask is None or mask[number]]
-        return Observation(self.describe(self._seen), tuple(legal or self._names))
+        return Observation(self.describe(self._seen), tuple(legal or self._names), common=self._names)
 
     def act(self, action: str) -> Outcome:
         """Play its number."""

@@ -49,7 +49,7 @@ class NumberLine(NatLangEnv):
         """Both numbers; there is no way past either end of the line."""
         up = (UP,) if self.number < self.size - 1 else ()
         down = (DOWN,) if self.number > 0 else ()
-        return Observation(f"Number {self.number}, target {self.target}.", up + down)
+        return Observation(f"Number {self.number}, target {self.target}.", up + down, common=(UP, DOWN))
 
     def act(self, action: str) -> Outcome:
         """Move by one."""

@@ -89,7 +89,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     further_splits: ClassVar[tuple[str, ...]] = ()
     """Held-out splits besides "validation" and "test", which only evaluation may use."""
     max_actions: int = 20
-    """Length of the longest menu that the environment ever shows."""
+    """Length of the longest menu that the environment ever shows, ``Observation.common`` included."""
 
     def __init__(self, horizon: int) -> None:
         if not isinstance(horizon, int) or horizon < 1:
@@ -335,13 +335,15 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._np_random, self._np_random_seed = seeding.np_random(self._seed)
         self._task = task
+        self._observation = None
         self._actions.clear()
         self._ended = False
         self._call(self.start, task)
 
     def _observe(self) -> Observation:
         observation = self._call(self.observe)
-        if (wrong := wrong_observation(observation, self.max_actions, ended=self._ended)) is not None:
+        before = self._observation
+        if (wrong := wrong_observation(observation, self.max_actions, ended=self._ended, before=before)) is not None:
             raise self._broke(wrong)
         self._observation = observation
         self.action_space.offered = observation.actions

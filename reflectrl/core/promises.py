@@ -17,29 +17,43 @@ MAX_CHARS = 1_000_000
 """Length of an observation with its menu, or of a hint; prompts have thousands of characters."""
 
 
-def wrong_observation(observation: object, max_actions: int, *, ended: bool) -> str | None:
-    """Describe the fault of an observation that no player can be shown."""
+def wrong_observation(
+    observation: object, max_actions: int, *, ended: bool, before: Observation | None = None
+) -> str | None:
+    """Describe the fault of an observation that no player can be shown, also by the one ``before`` in the episode."""
     if not isinstance(observation, Observation):
         return f"returned {shown(observation)} from observe(); expected an Observation"
-    actions = observation.actions
-    if not isinstance(actions, tuple):
-        return f"showed the menu {shown(actions)}, which is no tuple; records must not change"
+    actions, common = observation.actions, observation.common
+    for given in (actions, common):
+        if not isinstance(given, tuple):
+            return f"showed the menu {shown(given)}, which is no tuple; records must not change"
     if not (actions or ended):
         return "offered no legal action; an unfinished episode needs at least one"
-    wrong = _wrong_texts(observation.text, observation.task, *actions)
+    wrong = _wrong_texts(observation.text, observation.task, *actions, *common)
     if wrong is not None:
         return wrong
     images = observation.images
     if not isinstance(images, tuple) or not all(isinstance(each, Image) and each.data for each in images):
         return f"showed the images {shown(images)}; expected a tuple of Image records with the bytes of PNG files"
+    for given in (actions, common) if common != actions else (actions,):
+        if (wrong := _wrong_menu(given)) is not None:
+            return wrong
+    if before is not None and before.common != common:
+        return f"changed the common actions of the episode from {shown(before.common)} to {shown(common)}"
+    most = len({*actions, *common}) if common else len(actions)
+    if most > max_actions:
+        also = ", those of Observation.common included" if common else ""
+        return f"showed a menu that has {most} actions{also}, but max_actions is {max_actions}; expected no more"
+    return None
+
+
+def _wrong_menu(actions: tuple[str, ...]) -> str | None:
     if not all(map(str.strip, actions)) or "\n".join(actions).count("\n") >= max(len(actions), 1):
         bad = [action for action in actions if not action.strip() or "\n" in action]
         return f"showed actions {shown(bad)}, which are empty or span lines; a menu shows one action a line"
     if len(set(actions)) != len(actions):
         twice = next(action for action in actions if actions.count(action) > 1)
         return f"showed a menu that repeats an action, {shown(twice)}; expected each action once"
-    if len(actions) > max_actions:
-        return f"showed a menu that has {len(actions)} actions, but max_actions is {max_actions}; expected no more"
     return None
 
 

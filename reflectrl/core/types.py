@@ -50,6 +50,9 @@ class Observation:
     before the history, where its tokens keep their place."""
     images: tuple[Image, ...] = ()
     """Pictures of the state; players that read text see only ``text``."""
+    common: tuple[str, ...] = ()
+    """Actions that are legal in nearly all states of this episode, be they legal here or not: the same in every state,
+    so that prompts may list them before the history (``prompt.menu=first``), where their tokens keep their place."""
 
     @property
     def full_text(self) -> str:

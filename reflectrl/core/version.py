@@ -12,7 +12,7 @@ from typing import Any
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.layout import AGENT, LEDGER
 
-FORMAT = 2
+FORMAT = 3
 """Format of the run folders and exports that this version writes; folders that name none are of format 1."""
 WRITTEN_BY = "written_by"
 """Key of the writer in ``stages.json`` and ``agent.json``."""

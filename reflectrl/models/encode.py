@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.distributions import Categorical
 from reflectrl.core import InvalidInput
 from reflectrl.engine.sequences import Inputs, Tokens, padded
 from reflectrl.models.plain_text import PlainText
-from reflectrl.prompts import Prompt
+from reflectrl.prompts import Menu, Prompt
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,12 @@ class PromptBatch:
     inputs: Inputs
     """Input that ends in N prompts; beginnings that they share may be computed once."""
     menu_size: Tensor
-    """(N,) numbers of actions on the prompts' menus."""
+    """(N,) numbers of legal actions of the prompts."""
     choice_ids: Tensor
-    """(A,) token ids of the labels, A the largest menu of the batch."""
+    """(A,) token ids of the labels, as many as any prompt of the batch shows."""
+    positions: Tensor
+    """(N, M) positions in ``choice_ids`` of the legal actions' labels, M the most legal actions; 0 beyond those of a
+    prompt."""
 
 
 class PromptEncoder:
@@ -63,42 +66,46 @@ class PromptEncoder:
     def rows(self, prompts: Sequence[Prompt]) -> list[Tokens]:
         """Return the token ids of prompts, once all their menus are known to be valid; raises as ``batch`` does."""
         for prompt in prompts:
-            self._menu_size(prompt)
+            self._menu(prompt)
         return [self.tokens(prompt) for prompt in prompts]
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
         """Return ``inputs``, which end in ``prompts``, with the menus of these; raises as ``batch`` does."""
-        sizes, device = [self._menu_size(prompt) for prompt in prompts], inputs.last.device
-        choice_ids = torch.tensor(self._label_ids[: max(sizes)], device=device)
-        return PromptBatch(inputs, torch.tensor(sizes, device=device), choice_ids)
+        menus, device = [self._menu(prompt) for prompt in prompts], inputs.last.device
+        choice_ids = torch.tensor(self._label_ids[: max(len(menu.all_labels) for menu in menus)], device=device)
+        sizes = [len(menu.positions) for menu in menus]
+        positions = [[*menu.positions, *[0] * (max(sizes) - len(menu.positions))] for menu in menus]
+        return PromptBatch(
+            inputs, torch.tensor(sizes, device=device), choice_ids, torch.tensor(positions, device=device)
+        )
 
-    def _menu_size(self, prompt: Prompt) -> int:
+    def _menu(self, prompt: Prompt) -> Menu:
         if prompt.menu is None:
             raise InvalidInput("a policy was given a reflector's prompt; expected one with a menu.")
-        size = len(prompt.menu.actions)
+        size = len(prompt.menu.all_labels)
         if size > len(self._label_ids):
             raise InvalidInput(
                 f"a menu of {size} actions was given but the policy has {len(self._label_ids)} labels; raise the "
                 "environment's max_actions."
             )
-        return size
+        return prompt.menu
 
     def _encode(self, prompt: Prompt, reserve: int) -> Tokens:
         limit = self.max_length - reserve
-        encode = partial(self._plain.prompt, labels=prompt.menu.labels if prompt.menu else ())
-        ids = encode(prompt.text)
+        ids = self._plain.prompt(prompt)
         if len(ids) > limit:
-            ids = encode(prompt.fit(lambda text: len(encode(text)), limit).text)
+            ids = self._plain.prompt(prompt.fit(lambda cut: len(self._plain.prompt(cut)), limit))
         return tuple(ids)
 
 
 def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Tensor]:
-    """``pi(. | p(s), R, menu)`` for N prompts: the distribution over labels, and (N,) values (zeros without a head).
+    """``pi(. | p(s), R, menu)`` for N prompts: (N, M) over the legal actions, and (N,) values (zeros without a head).
 
-    Labels beyond a prompt's own menu have probability exactly 0, so an illegal action can never be sampled.
+    Other labels, shown or not, have probability exactly 0, so an illegal action can never be sampled.
     """
     inputs = batch.inputs
     logits, values = model(input_ids=inputs.input_ids, choice_ids=batch.choice_ids, last=inputs.last, **inputs.extra)
+    logits = logits.gather(1, batch.positions)
     beyond = torch.arange(logits.size(1), device=logits.device) >= batch.menu_size[:, None]
     logits = logits.masked_fill(beyond, torch.finfo(logits.dtype).min)
     return Categorical(logits=logits, validate_args=False), values

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 from reflectrl.models.tokenizer import are_added
-from reflectrl.prompts.format import ACTION_CUE
+from reflectrl.prompts import Prompt
+from reflectrl.prompts.menu import Lines, text_of
 
 
 class PlainText:
     """Tokenizes prompts and completions so that no text can pass for a special token.
 
     Observations, actions and reflections may hold ``</s>`` or ``<|3|>``: files that an agent reads do. Only the labels
-    at the beginnings of a menu's lines, which are our own, are single tokens; any other text has the tokens that it
-    has without special ones.
+    that a menu shows, which are our own, are single tokens; any other text has the tokens that it has without special
+    ones.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -25,29 +25,32 @@ class PlainText:
         self._special = special - {getattr(tokenizer, "unk_token_id", None)}
         self._around = list(tokenizer("")["input_ids"])
 
-    def prompt(self, text: str, labels: Sequence[str] = ()) -> list[int]:
-        """Return the token ids of a prompt that ends in a menu with ``labels``, with those that open every text."""
-        if not are_added(labels):
-            return self._plain(text)
-        lines = text.split("\n")[-len(labels) - 2 : -2]  # the last two: the cue, and nothing
-        start = len(text) - len("\n".join([*lines, ACTION_CUE]))
-        if not all(map(str.startswith, lines, labels)):  # rows of another layout
-            return self._plain(text)
-        return self._plain(text[:start]) + self._menu(text[start:], lines, labels)
+    def prompt(self, prompt: Prompt) -> list[int]:
+        """Return the token ids of a prompt, with those that open every text."""
+        lines = prompt.lines if prompt.menu and are_added(prompt.menu.all_labels) else ()
+        first = next((number for number, (label, _) in enumerate(lines) if label), None)
+        if first is None:
+            return self.text(prompt.text)
+        return self.text(text_of(lines[:first])) + self._labelled(lines[first:])
+
+    def text(self, text: str) -> list[int]:
+        """Return the token ids of a text without labels, with those that open every text."""
+        return self._plain(text)
 
     def completion(self, text: str) -> list[int]:
         """Return the token ids of a text that follows a prompt."""
         return self._plain(text, add_special_tokens=False)
 
-    def _menu(self, text: str, lines: Sequence[str], labels: Sequence[str]) -> list[int]:
-        ids = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        ours = [self._tokenizer.convert_tokens_to_ids(label) for label in labels]
+    def _labelled(self, lines: Lines) -> list[int]:
+        ids = list(self._tokenizer(text_of(lines), add_special_tokens=False)["input_ids"])
+        ours = [self._tokenizer.convert_tokens_to_ids(label) for label, _ in lines if label]
         if [number for number in ids if number in self._special] == ours:
             return ids
-        # an action holds a special token
-        rest = [line.removeprefix(label) + "\n" for line, label in zip(lines, labels, strict=True)]
-        rest[-1] += ACTION_CUE
-        return [number for label, part in zip(ours, rest, strict=True) for number in (label, *self.completion(part))]
+        # a text holds a special token
+        after: list[str] = []
+        for label, text in lines:
+            after.append(text if label else after.pop() + text)
+        return [number for label, text in zip(ours, after, strict=True) for number in (label, *self.completion(text))]
 
     def _plain(self, text: str, **options: Any) -> list[int]:
         ids = list(self._tokenizer(text, split_special_tokens=True, **options)["input_ids"])

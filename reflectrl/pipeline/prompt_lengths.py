@@ -35,7 +35,7 @@ def _check(player: str, lm: LanguageModel, max_length: int, reflection: int, pro
     plain = PlainText(lm.tokenizer)
 
     def count(prompt: Prompt) -> int:
-        return len(plain.prompt(prompt.text, prompt.menu.labels if prompt.menu else ()))
+        return len(plain.prompt(prompt))
 
     bare = (replace(prompt, history=()) for prompt in prompts)
     longest = sorted(bare, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]

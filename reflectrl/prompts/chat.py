@@ -16,6 +16,12 @@ POLICY_ROLE = (
     "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
     "of the action you choose and nothing else."
 )
+LISTED_ROLE = (
+    "You play step by step. Actions have labels, one `label. action` a line: those that are mostly possible are listed "
+    "before the state, others after it, and `Not now` names listed labels that cannot be chosen in this state. Answer "
+    "with the label of the action you choose and nothing else."
+)
+"""``POLICY_ROLE`` for prompts with a list of common actions."""
 
 
 def reflector_chat(prompt: Prompt) -> Messages:
@@ -25,7 +31,8 @@ def reflector_chat(prompt: Prompt) -> Messages:
 
 def policy_chat(prompt: Prompt) -> Messages:
     """Ask for a label of a policy's prompt."""
-    return [{"role": "system", "content": POLICY_ROLE}, {"role": "user", "content": prompt.text}]
+    role = LISTED_ROLE if prompt.menu and prompt.menu.common else POLICY_ROLE
+    return [{"role": "system", "content": role}, {"role": "user", "content": prompt.text}]
 
 
 def read_reflection(reply: str) -> str:
@@ -40,9 +47,8 @@ def read_label(reply: str, menu: Menu) -> int:
         BadReply: apart from decoration, the reply is neither one label nor one whole line of the menu.
 
     """
-    lines = [f"{label}. {action}" for label, action in zip(menu.labels, menu.actions, strict=True)]
     bare = reply.strip(DECORATION)
-    for known in (menu.labels, lines):
+    for known in (menu.labels, menu.text.splitlines()):
         choices = [choice.strip(DECORATION) for choice in known]  # an action may begin or end with such signs itself
         if bare in choices:
             return choices.index(bare)

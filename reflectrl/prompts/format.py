@@ -1,7 +1,9 @@
 """``PromptFormat``: the one layout of the prompts that local players are trained on and play with.
 
-Parts that are stable over an episode come first (instructions, task, history), those that change last (state,
-reflection, menu), and the policy's prompt begins with the reflector's whole prompt, so key-value states can be shared.
+Parts that are stable over an episode come first, those that change last, so that key-value states can be shared:
+instructions, task, history, state, words of other players, menu. Without its menu the policy's prompt is then the
+reflector's. With ``menu="first"`` the actions that are nearly always legal follow the task, and only what is particular
+to the state stands last.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from reflectrl.core import InvalidInput, Observation
+from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import Prompt
 
@@ -34,7 +37,10 @@ class PromptLayout:
     labels: Literal["numbers", "letters", "added"] = "numbers"
     """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
     shuffle: bool = False
-    """Show the menu in a new order at each step."""
+    """Show the menu in a new order at each step; what ``menu`` lists first, in a new order in each episode."""
+    menu: Literal["first", "last"] = "last"
+    """Place of the actions that the environment declares as common: before the history, with labels that they keep in
+    the episode, or among all legal ones after the state."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +50,28 @@ class PromptFormat(PromptLayout):
     instructions: str = ""
     """Text before everything else; empty for none."""
 
-    def menu(self, observation: Observation, order: random.Random | None = None) -> Menu:
-        """Return the state's legal actions, labelled; where the format shuffles, in an order drawn from ``order``."""
-        return make_menu(observation.actions, self.labels, order if self.shuffle else None)
+    def menu_of(self, observation: Observation, seed: int = 0, step: int = 0) -> Menu:
+        """Return the menu of a step of the episode ``seed``; where the format shuffles, the two decide the order."""
+        return self.relabelled(self._ordered(observation.actions, seed, step, "menu"), observation, seed)
+
+    def relabelled(self, actions: tuple[str, ...], observation: Observation, seed: int) -> Menu:
+        """Return a menu as it was shown in the episode ``seed``, by the order of its legal ``actions``."""
+        common = observation.common if self.menu == "first" else ()
+        return make_menu(actions, self.labels, self._ordered(common, seed, "common actions"))
+
+    def _ordered(self, actions: tuple[str, ...], *purpose: str | int) -> tuple[str, ...]:
+        if not self.shuffle:
+            return actions
+        order = list(actions)
+        random.Random(derive_seed(*purpose)).shuffle(order)
+        return tuple(order)
 
     def prompt(
         self, observation: Observation, past: Sequence[str], said: Mapping[str, str], menu: Menu | None = None
     ) -> Prompt:
         """Return ``p(s)``, one line of words a role of ``said``, then menu and action cue, or the cue to reflect.
+
+        Of a menu with common actions, these follow the task, so that all before the history is the same in an episode.
 
         Raises:
             InvalidInput: only an image shows the state, and this is text.
@@ -81,8 +101,8 @@ def _prompt(
     menu: Menu | None,
 ) -> Prompt:
     """Write a prompt; an update asks for those of play again, and states recur."""
-    tail = REFLECTION_CUE if menu is None else f"{menu.text}{ACTION_CUE}"
+    listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + ACTION_CUE)
     lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
     head = "".join(f"{part}\n" for part in (layout.instructions, observation.task) if part)
     history = tuple(f"Past: {action}\n" for action in shown or ("none",)) if layout.history else ()
-    return Prompt(head, history, tail, menu, state=f"{observation.text}\n", said=lines)
+    return Prompt(head + listed, history, tail, menu, state=f"{observation.text}\n", said=lines)

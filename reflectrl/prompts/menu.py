@@ -5,8 +5,8 @@ Labels are strings here; ``reflectrl.models`` checks that each is one token of i
 
 from __future__ import annotations
 
-import random
 import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -36,28 +36,85 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
     return tuple(_ALPHABET[:count])
 
 
+Lines = tuple[tuple[str, str], ...]
+"""Text in pieces, each a label and what follows it; the label is empty where none of the menu's stands."""
+NOT_NOW = "Not now:"
+"""First words of the line that names labels listed before whose actions are not legal in this state."""
+
+
 @dataclass(frozen=True)
 class Menu:
-    """Labels and actions side by side, in the order shown."""
+    """The legal actions of a state, and the lines by which a prompt shows them."""
 
     labels: tuple[str, ...]
+    """(n,) label of each action."""
     actions: tuple[str, ...]
+    """(n,) the legal actions, in the order shown."""
+    common: tuple[str, ...] = ()
+    """(c,) actions that a prompt lists in its head, be they legal in this state or not; empty without such a list."""
+    common_labels: tuple[str, ...] = ()
+    """(c,) their labels."""
+
+    @cached_property
+    def all_labels(self) -> tuple[str, ...]:
+        """(m,) every label that is shown: those of the list in the head, then the others; the first m of their kind."""
+        return (*self.common_labels, *(label for label, _ in self._others))
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """(n,) position of each action's label in ``all_labels``."""
+        position = {label: at for at, label in enumerate(self.all_labels)}
+        return tuple(position[label] for label in self.labels)
 
     @cached_property
     def text(self) -> str:
-        """Text of the menu: one ``label. action`` a line, each line ended by a newline."""
-        return "".join(f"{label}. {action}\n" for label, action in zip(self.labels, self.actions, strict=True))
+        """All legal actions, one ``label. action`` a line, each line ended by a newline."""
+        return text_of(_lines(zip(self.labels, self.actions, strict=True)))
+
+    @cached_property
+    def head(self) -> Lines:
+        """The list of common actions, which is the same in every state of an episode."""
+        return _lines(zip(self.common_labels, self.common, strict=True))
+
+    @cached_property
+    def tail(self) -> Lines:
+        """What is particular to the state: legal actions that are not listed, then labels of illegal listed ones."""
+        legal = set(self.labels)
+        illegal = [label for label in self.common_labels if label not in legal]
+        named = [(label, " ") for label in illegal[:-1]] + [(label, "\n") for label in illegal[-1:]]
+        return (*_lines(self._others), *((("", f"{NOT_NOW} "), *named) if illegal else ()))
+
+    @cached_property
+    def head_text(self) -> str:
+        """Text of ``head``."""
+        return text_of(self.head)
+
+    @cached_property
+    def tail_text(self) -> str:
+        """Text of ``tail``; all of the menu where there is no list."""
+        return text_of(self.tail)
+
+    @cached_property
+    def _others(self) -> list[tuple[str, str]]:
+        listed = set(self.common_labels)
+        return [(label, action) for label, action in zip(self.labels, self.actions, strict=True) if label not in listed]
 
 
-def make_menu(actions: tuple[str, ...], kind: str, shuffle: random.Random | None = None) -> Menu:
-    """Label ``actions``; with ``shuffle``, in an order drawn from it, so that positions cannot be memorised."""
-    if shuffle is None:
-        return _menu(kind, actions)
-    order = list(actions)
-    shuffle.shuffle(order)
-    return _menu(kind, tuple(order))
+def _lines(labelled: Iterable[tuple[str, str]]) -> Lines:
+    return tuple((label, f". {action}\n") for label, action in labelled)
+
+
+def text_of(lines: Lines) -> str:
+    """Return the text that ``lines`` are the pieces of."""
+    return "".join(part for line in lines for part in line)
 
 
 @lru_cache(maxsize=1024)
-def _menu(kind: str, actions: tuple[str, ...]) -> Menu:
-    return Menu(labels(kind, len(actions)), actions)
+def make_menu(actions: tuple[str, ...], kind: str, common: tuple[str, ...] = ()) -> Menu:
+    """Label the legal ``actions``, given in the order shown; ``common`` are listed first, and have the first labels."""
+    listed, legal = set(common), set(actions)
+    others = tuple(action for action in actions if action not in listed)
+    names = labels(kind, len(common) + len(others))
+    label = dict(zip((*common, *others), names, strict=True))
+    shown = (*(action for action in common if action in legal), *others)
+    return Menu(tuple(label[action] for action in shown), shown, common, names[: len(common)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from reflectrl.core import InvalidInput
-from reflectrl.prompts.menu import Menu
+from reflectrl.prompts.menu import Lines, Menu
 
 CUT = "[...]"
 """Mark in a prompt at a place where text was cut out."""
@@ -18,11 +18,11 @@ class Prompt:
     """Text of one player at one step. Equal prompts are equal records, so a prompt is its own cache key."""
 
     head: str
-    """Instructions and task; never cut."""
+    """Instructions and task, never cut, then the menu's list of common actions, if any, cut as those of the tail."""
     history: tuple[str, ...]
     """Past actions, oldest first, one line each; cut first."""
     tail: str
-    """Menu and cue; the ends of actions are cut last, labels never."""
+    """Menu, or what the head does not list of it, and cue; the ends of actions are cut last, labels never."""
     menu: Menu | None = None
     """The policy's menu; ``None`` for a reflector, which does not see one."""
     state: str = ""
@@ -36,12 +36,22 @@ class Prompt:
         return "".join((self.head, *self.history, self.state, self.said, self.tail))
 
     @property
+    def lines(self) -> Lines:
+        """The prompt in pieces, each with the label of the menu before it; joined, they are the text."""
+        menu = self.menu
+        listed, last = ("", "") if menu is None else (menu.head_text, menu.tail_text)
+        if menu is None or not (self.head.endswith(listed) and self.tail.startswith(last)):  # rows of another layout
+            return (("", self.text),)
+        head, middle = self.head.removesuffix(listed), "".join((*self.history, self.state, self.said))
+        return (("", head), *menu.head, ("", middle), *menu.tail, ("", self.tail.removeprefix(last)))
+
+    @property
     def shortest(self) -> Prompt:
         """The prompt without anything that may be cut."""
         return self._cut()
 
-    def fit(self, count: Callable[[str], int], limit: int) -> Prompt:
-        """Cut as little as possible until ``count(text)`` is at most ``limit`` tokens.
+    def fit(self, count: Callable[[Prompt], int], limit: int) -> Prompt:
+        """Cut as little as possible until ``count(prompt)`` is at most ``limit`` tokens.
 
         The oldest lines of the history go first, then the middle of the state, the end of the reflection and the ends
         of the menu's actions. What is left depends on the prompt, the tokenizer and the limit alone, so sampling and
@@ -53,7 +63,7 @@ class Prompt:
         """
         lengths = []
         for prompt in self._shorter(count, limit):
-            lengths.append(count(prompt.text))
+            lengths.append(count(prompt))
             if lengths[-1] <= limit:
                 return prompt
         what = f"with a menu of {len(self.menu.actions)} actions " if self.menu else ""
@@ -62,12 +72,13 @@ class Prompt:
             "use a model with a longer context (model.max_length) or an environment with shorter texts."
         )
 
-    def _shorter(self, count: Callable[[str], int], limit: int) -> Iterator[Prompt]:
+    def _shorter(self, count: Callable[[Prompt], int], limit: int) -> Iterator[Prompt]:
         """Yield shorter prompts, in the order in which parts are given up; the last is the shortest."""
         yield self
         for start in range(len(self.history)):
             yield replace(self, history=self.history[start + 1 :])
-        longest = max(len(self.state), len(self.said), *map(len, self.menu.actions if self.menu else ()))
+        actions = (*self.menu.actions, *self.menu.common) if self.menu else ()
+        longest = max(len(self.state), len(self.said), *map(len, actions))
         for cut in (
             lambda kept: self._cut(state=kept, said=longest, action=longest),
             lambda kept: self._cut(said=kept, action=longest),
@@ -77,22 +88,27 @@ class Prompt:
 
     def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
         """Return the prompt without history, and with so many characters of the other parts."""
-        menu, tail = self.menu, self.tail
-        if menu is not None and tail.startswith(menu.text):
-            actions = tuple(_shortened(each, action) for each in menu.actions)
-            tail = replace(menu, actions=actions).text + tail.removeprefix(menu.text)
+        menu, head, tail = self.menu, self.head, self.tail
+        if menu is not None and len(self.lines) > 1:
+            actions, common = (
+                tuple(_shortened(each, action) for each in given) for given in (menu.actions, menu.common)
+            )
+            cut = replace(menu, actions=actions, common=common)
+            head = head.removesuffix(menu.head_text) + cut.head_text
+            tail = cut.tail_text + tail.removeprefix(menu.tail_text)
+            menu = cut
         parts = [line.partition(" ") for line in self.said.splitlines(keepends=True)]
         lines = "".join(cue + space + _shortened(words, said) for cue, space, words in parts)
         text = _shortened(self.state, (state + 1) // 2, state // 2)
-        return replace(self, history=(), state=text, said=lines, tail=tail)
+        return Prompt(head, (), tail, menu, text, lines)
 
 
-def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[str], int], limit: int) -> Prompt:
+def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[Prompt], int], limit: int) -> Prompt:
     """Return the prompt with the most characters kept that fits; with none kept, if none of those tried does."""
     kept = 0
     while most - kept > 1:
         middle = (kept + most) // 2
-        if count(cut(middle).text) <= limit:
+        if count(cut(middle)) <= limit:
             kept = middle
         else:
             most = middle

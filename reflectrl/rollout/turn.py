@@ -6,15 +6,14 @@ episode's seed, the step and the role alone, so any of them plays the same step 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reflectrl.core import Decision, Trajectory, Utterance, WorkFailed
 from reflectrl.core.profile import part
-from reflectrl.core.seeds import derive_seed, draw
+from reflectrl.core.seeds import draw
 from reflectrl.players import Policy, ReadsHints, Seat
-from reflectrl.prompts import Menu, PromptFormat, make_menu
+from reflectrl.prompts import Menu, PromptFormat
 from reflectrl.prompts.views import MenuView, State, View, menu_view, view
 
 
@@ -69,8 +68,7 @@ def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat],
 
 def menu_of(state: State, layout: PromptFormat) -> Menu:
     """Return the menu that this step shows."""
-    order = random.Random(derive_seed(state.seed, len(state.past), "menu")) if layout.shuffle else None
-    return layout.menu(state.observation, order)
+    return layout.menu_of(state.observation, state.seed, len(state.past))
 
 
 def reads_hints(policy: Policy, seats: Sequence[Seat]) -> bool:
@@ -153,6 +151,6 @@ def states_of(trajectory: Trajectory) -> Iterator[State]:
 def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:
     """Return the policy's view of each turn, as it was when it acted."""
     return [
-        menu_view("policy", layout, state, make_menu(turn.menu, layout.labels))
+        menu_view("policy", layout, state, layout.relabelled(turn.menu, turn.observation, state.seed))
         for state, turn in zip(states_of(trajectory), trajectory.turns, strict=True)
     ]

@@ -195,7 +195,9 @@ class Handlers:
 
     async def act(self, request: ActRequest) -> ActReply:
         """Reflect on a state and choose an action."""
-        observation = Observation(request.observation, tuple(request.actions), request.task)
+        observation = Observation(
+            request.observation, tuple(request.actions), request.task, common=tuple(request.common)
+        )
         try:
             state = self._service.agent.state(
                 observation, request.history, reflection=request.reflection, seed=_seed(request.seed)
@@ -204,11 +206,12 @@ class Handlers:
             raise Refused(422, str(error)) from error
         move = await self._players.ask(state, self._timeout_s)
         chosen = move.decision
+        probability = dict(zip(move.menu.actions, chosen.choice.probabilities, strict=False))
         return ActReply(
             reflection=move.reflection,
             action=chosen.action,
-            index=chosen.choice.index,
-            probabilities=list(chosen.choice.probabilities),
+            index=request.actions.index(chosen.action),
+            probabilities=[probability[action] for action in request.actions if probability],
             logprob=chosen.logprob,
             entropy=chosen.entropy,
         )

@@ -36,12 +36,12 @@ class ReflectorInfo:
         if self.tokenizer is not None:
             max_tokens = min(limit or self.max_tokens, self.max_tokens)
             plain = PlainText(self.tokenizer)
-            tokens = plain.prompt(f" {text}" if text else "")
+            tokens = plain.text(f" {text}" if text else "")
             if len(tokens) > max_tokens:
                 text = self.tokenizer.decode(tokens[:max_tokens], skip_special_tokens=True).strip()
             if len(tokens) >= max_tokens:
                 reason = "length"
-            given, written = len(plain.prompt(prompt)), min(len(tokens), max_tokens)
+            given, written = len(plain.text(prompt)), min(len(tokens), max_tokens)
             usage = ChatUsage(prompt_tokens=given, completion_tokens=written, total_tokens=given + written)
         choice = ChatChoice(message={"role": "assistant", "content": text}, finish_reason=reason)
         return ChatReply(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), choices=[choice], usage=usage)

@@ -51,6 +51,8 @@ class ActRequest(Request):
     """Legal actions, one line each."""
     task: Text = ""
     """Text of the task, for environments that show one."""
+    common: list[Line] = []
+    """Actions legal in nearly all states of the episode, for agents whose prompts list them first (prompt.menu)."""
     history: list[Line] = []
     """Earlier actions of the episode, oldest first."""
     reflection: Text | None = None

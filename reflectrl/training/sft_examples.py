@@ -49,7 +49,7 @@ class ActionExample:
     prompt: Prompt
     """Prompt, which the encoder cuts to the model's length as it does at play."""
     target: int
-    """Position of the completion in the menu."""
+    """Position of the completion among the legal actions."""
 
 
 Example = ReflectionExample | ActionExample
@@ -109,7 +109,7 @@ def encode_rows(
 
 
 def labels_of(prompt: Prompt) -> tuple[str, ...]:
-    """Return the labels of a prompt's menu; empty for a reflector's."""
+    """Return the labels of a prompt's legal actions; empty for a reflector's."""
     return prompt.menu.labels if prompt.menu else ()
 
 
@@ -119,14 +119,14 @@ def _check(number: int, row: SFTRow, player: Player, labels: Sequence[str]) -> N
             f"row {number} of those to train the {player} is a row of the {row.player}; expected the rows of "
             f"sft/{player}.jsonl."
         )
-    given = labels_of(row.prompt)
+    given = row.prompt.menu.all_labels if row.prompt.menu else ()
     if given != tuple(labels)[: len(given)]:
         raise InvalidInput(
             f"row {number} has the labels {list(given)} but the recipe's are {list(labels)}; run gen-data again with "
             "this prompt.labels."
         )
-    if row.player == "policy" and row.completion not in given:
+    if row.player == "policy" and row.completion not in (legal := labels_of(row.prompt)):
         raise InvalidInput(
-            f"row {number} has the completion {row.completion!r}, which is none of its labels {list(given)}; run "
+            f"row {number} has the completion {row.completion!r}, which is none of its labels {list(legal)}; run "
             "gen-data again."
         )

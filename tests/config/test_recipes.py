@@ -99,6 +99,7 @@ def difference(name: str) -> set[tuple[str, ...]]:
     [
         ("nano_no_reflection", {"players.reflector.player"}),
         ("nano_no_negatives", {"data.negatives"}),
+        ("nano_menu_first", {"prompt.menu"}),
         ("nano_sft_only", {"rlft"}),
         # one model learns both players' rows
         ("nano_single_player", {"players.reflector.player", "sft.policy.steps", "sft.policy.learning_rate"}),

@@ -85,6 +85,10 @@ def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program():
         ("observe", Observation("A door.", ("left", "ri\nght")), r"\['ri\\nght'\]"),
         ("observe", Observation("A door.", ("left", "left")), "'left'"),
         ("observe", Observation("A door.", ("left", "right", "up")), "3 actions.*2"),
+        ("observe", Observation("A door.", ("left",), common=["left"]), r"\['left'\].*tuple"),
+        ("observe", Observation("A door.", ("left",), common=("a\nb",)), r"\['a\\nb'\]"),
+        ("observe", Observation("A door.", ("left",), common=("up", "up")), "'up'"),
+        ("observe", Observation("A door.", ("left",), common=("left",)), r"common actions .*from \(\) to \('left',\)"),
         ("observe", Observation("A d\ud83dr.", ("left",)), r"'A d\\ud83dr.'"),
         ("observe", Observation("A d\0r.", ("left",)), r"'A d\\x00r.'"),
         ("observe", Observation("door " * 10_000_000, ("left",)), "50,000,0.. .*1,000,000"),
@@ -101,6 +105,12 @@ def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(
     assert len(str(caught.value)) < 500
     with pytest.raises(InvalidInput, match=f"task 'train-.' .*{facts}"):
         check_env(corridor(**replaced))
+
+
+def test_a_menu_has_no_more_actions_than_labels_those_included_that_are_listed_though_illegal_here():
+    shown = Observation("A door.", ("left", "right"), common=("left", "up"))
+    with pytest.raises(EnvFailed, match="3 actions, those of Observation.common included, .*2"):
+        corridor(observe=lambda _: shown).reset()
 
 
 @pytest.mark.parametrize(

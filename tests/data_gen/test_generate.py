@@ -155,7 +155,7 @@ def test_an_expert_without_advice_or_off_the_menu_is_refused(hints: Hints, fact:
     here, layout = Observation("A hall.", ("go east", "go west")), PromptFormat()
     seen = view("reflector", layout, State(here, hints=hints), hints=True)
     with pytest.raises(InvalidInput, match=fact):
-        asyncio.run(ExpertTeacher().advise(Request(seen, layout.menu(here), mistaken=False)))
+        asyncio.run(ExpertTeacher().advise(Request(seen, layout.menu_of(here), mistaken=False)))
 
 
 def test_a_chat_teacher_reflects_then_chooses_and_plays_its_choice_whichever_episode_ends_first(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -33,6 +34,10 @@ def test_a_sample_becomes_a_row_for_each_player() -> None:
     assert POLICY.prompt.text == f"Past: wait\nA hall.\nReflection: Good.\n{menu}"
     assert (POLICY.player, POLICY.completion) == ("policy", "B")
     assert policy_row(SAMPLE, LAYOUT, reflection=False).prompt.text == f"Past: wait\nA hall.\n{menu}"
+    listed = replace(SAMPLE, observation=replace(SAMPLE.observation, common=("go up", "go east")))
+    row = policy_row(listed, replace(LAYOUT, menu="first"), reflection=False)
+    assert row.prompt.text == "A. go up\nB. go east\nPast: wait\nA hall.\nC. go west\nNot now: A\nAction:\n"
+    assert row.completion == "B"
 
 
 def test_rows_are_read_as_written_by_the_library_and_by_datasets(tmp_path: Path) -> None:
@@ -44,7 +49,8 @@ def test_rows_are_read_as_written_by_the_library_and_by_datasets(tmp_path: Path)
     )
     assert (loaded[1]["player"], loaded[1]["completion"], loaded[1]["step"]) == ("policy", "B", 1)
     assert loaded[1]["prompt"]["history"] == ["Past: wait\n"]
-    assert loaded[1]["prompt"]["menu"] == {"labels": ["A", "B"], "actions": ["go west", "go east"]}
+    menu = {"labels": ["A", "B"], "actions": ["go west", "go east"], "common": [], "common_labels": []}
+    assert loaded[1]["prompt"]["menu"] == menu
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,14 @@ RAGGED = [
     policy_prompt(3, actions=1, past=1, said="Mistake. The target is lower and it takes a while to get there."),
     policy_prompt(0),
 ]
+LISTED = [
+    policy_prompt(0, common=("wait", "add one")),
+    policy_prompt(1, actions=4, common=("sing", "go home", "add one")),
+    policy_prompt(2, actions=1, common=("add one",)),
+    policy_prompt(3, actions=3),
+]
+LEGAL = [[1, 2], [1, 2, 3, 4], [0], [0, 1, 2]]
+"""Positions of the labels of their legal actions."""
 
 
 def tokens_of(text):
@@ -48,6 +56,23 @@ def test_the_distribution_is_the_softmax_of_the_models_logits_of_each_menus_labe
         assert row[:legal].min() > 0
     assert torch.equal(distribution.probs[0], distribution.probs[4])
     assert values[0].item() == pytest.approx(values[4].item(), abs=1e-5) != values[1].item()
+
+
+def test_a_listed_label_whose_action_is_illegal_has_no_probability_and_gets_no_gradient():
+    model = language_model("llama")
+    add_choice_head(model)
+    batch = encoder().batch(LISTED, CPU)
+    distribution, _ = action_distribution(model, batch)
+    for prompt, legal, row in zip(LISTED, LEGAL, distribution.probs.detach(), strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([tokens_of(prompt.text)])).logits[0, -1]
+        expected = logits[[LABEL_IDS[at] for at in legal]].softmax(-1)
+        torch.testing.assert_close(row[: len(legal)], expected, rtol=0, atol=1e-5)
+        assert row[len(legal) :].tolist() == [0.0] * (4 - len(legal))
+    assert batch.choice_ids.tolist() == LABEL_IDS[:5]
+    (distribution.log_prob(torch.tensor([1, 2, 0, 0])) + distribution.entropy())[0].backward()
+    moved = model.get_output_embeddings().weight.grad[LABEL_IDS].abs().sum(-1) > 0
+    assert moved.tolist() == [at in LEGAL[0] for at in range(len(LABEL_IDS))]
 
 
 def test_illegal_actions_add_nothing_to_the_entropy_and_get_no_gradient():
@@ -88,6 +113,7 @@ def test_shortened_prompts_that_become_equal_share_a_row():
     ("player", "prompts", "facts"),
     [
         (PromptEncoder(tokenizer(), LABEL_IDS[:4], 128), RAGGED, "menu of 5 actions.*4 labels.*max_actions"),
+        (PromptEncoder(tokenizer(), LABEL_IDS[:4], 128), LISTED, "menu of 5 actions.*4 labels.*max_actions"),
         (encoder(), [RAGGED[0], reflector_prompt()], "menu"),
         (encoder(12), [policy_prompt(actions=5, past=3)], r"menu of 5 actions has \d+ tokens .* the model takes 12"),
     ],

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from records import shown
-from tiny import LABELS, draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
+from tiny import LABELS, LAYOUT, draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
 
 from reflectrl.engine.head import add_choice_head
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.players import ExpertReflector, reflecting
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
+from reflectrl.rollout.turn import policy_views
 
 LARGEST_DRAW = 1 - 2**-53
 """``random.random()`` never returns more."""
@@ -135,3 +141,24 @@ def test_new_weights_are_followed_once_the_old_are_forgotten():
     player.forget()
     assert_same_decisions(player.act(late, [0.5]), fresh)
     assert player.act([], []) == LMPolicy(model, encoder()).act([], []) == []
+
+
+# ---- scored again ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_episodes_from_a_file_are_scored_as_they_were_played_with_common_actions_listed_first(model, shuffle, tmp_path):
+    layout, env = replace(LAYOUT, menu="first", shuffle=shuffle), NumberLine(size=6)
+    player = LMPolicy(model, encoder(), prefix_cache=prefix_cache())
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train"))]
+    header = Header("number_line", {"size": 6}, layout)
+    played = rollout([env], episodes, policy=player, seats=reflecting(ExpertReflector()), layout=layout)
+    write_trajectories(tmp_path / "episodes.jsonl", header, played)
+    header, trajectories = read_trajectories(tmp_path / "episodes.jsonl")
+    views = [view for trajectory in trajectories for view in policy_views(trajectory, header.prompt)]
+    decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
+    assert {len(view.menu.actions) for view in views} == {1, 2}
+    for part in player.divide(views, decisions, max_tokens=2000):
+        scores = player.score(part)
+        assert scores.logprobs.tolist() == pytest.approx([each.logprob for each in part.decisions], abs=1e-5)
+        assert scores.entropies.tolist() == pytest.approx([each.entropy for each in part.decisions], abs=1e-5)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Callable
 
 import pytest
@@ -20,7 +19,7 @@ def prompt(
 ) -> Prompt:
     layout = PromptFormat(instructions="Leave the house.", labels=labels)  # type: ignore[arg-type]
     here = Observation(text, actions or HALL.actions)
-    return policy_prompt_of(layout, here, [], said, layout.menu(here, random.Random(0)))
+    return policy_prompt_of(layout, here, [], said, layout.menu_of(here))
 
 
 def typing(*lines: str) -> Callable[[], str]:
@@ -105,7 +104,7 @@ def test_prompts_are_asked_one_after_the_other_and_rules_shown_again_only_when_t
     assert [decision.action for decision in decisions] == ["go east", "go west"]
     assert ["Room two." in text for text in seen] == [False, True]
     assert out.getvalue().count("Leave the house.") == 1
-    policy.act(shown([policy_prompt_of(PromptFormat("Sit."), HALL, [], None, LAYOUT.menu(HALL))]), [0.3])
+    policy.act(shown([policy_prompt_of(PromptFormat("Sit."), HALL, [], None, LAYOUT.menu_of(HALL))]), [0.3])
     assert "Sit." in out.getvalue()
 
 

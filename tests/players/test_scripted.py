@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import pytest
 
@@ -15,7 +14,7 @@ HERE = Observation("A hall.", ("go", "wait", "sing", "leave"))
 
 
 def to_act(seed=0, hints=None):
-    menu = LAYOUT.menu(HERE, random.Random(seed))
+    menu = LAYOUT.menu_of(HERE, seed)
     return menu_view("policy", LAYOUT, State(HERE, hints=hints), menu, hints=hints is not None)
 
 

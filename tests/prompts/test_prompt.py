@@ -20,18 +20,22 @@ LONG = policy_prompt_of(
 SHORTEST = "Rules.\nFind it.\n[...]\nReflection: [...]\n0. [...]\n1. wait\nAction:\n"
 
 
+def length(prompt):
+    return len(prompt.text)
+
+
 def fitted(limit):
-    return LONG.fit(len, limit).text
+    return LONG.fit(length, limit).text
 
 
 def test_a_prompt_loses_its_oldest_history_first_and_no_more_than_the_callers_count_demands():
     assert PROMPT.text == "Rules.\nPast: go\nPast: wait\nPast: go\nState.\n0. go\n1. wait\nAction:\n"
-    assert PROMPT.fit(len, len(PROMPT.text)) is PROMPT
+    assert PROMPT.fit(length, len(PROMPT.text)) is PROMPT
     for lines in range(3):
         kept = PROMPT.history[3 - lines :]
         limit = len("Rules.\n" + "".join(kept) + PROMPT.tail)
-        assert PROMPT.fit(len, limit) == replace(PROMPT, history=kept)
-    words = PROMPT.fit(lambda text: len(text.split()), len(PROMPT.text.split()) - 1)
+        assert PROMPT.fit(length, limit) == replace(PROMPT, history=kept)
+    words = PROMPT.fit(lambda prompt: len(prompt.text.split()), len(PROMPT.text.split()) - 1)
     assert words.history == PROMPT.history[1:]
 
 
@@ -45,7 +49,7 @@ def test_without_history_the_middle_of_the_state_goes_and_a_mark_says_so():
         begin, end = text.split("[...]")
         assert LONG.text.startswith(begin.replace("Find it.\n", "Find it.\nPast: go\nPast: wait\n"))
         assert LONG.text.endswith(end)
-        assert replace(LONG).fit(len, limit).text == text  # decided by the prompt alone
+        assert replace(LONG).fit(length, limit).text == text  # decided by the prompt alone
     assert fitted(bare - 142).startswith("Rules.\nFind it.\nThe path[...], here.\nReflection: Good. The path is very")
 
 
@@ -54,6 +58,22 @@ def test_then_the_end_of_the_reflection_then_the_ends_of_actions():
     assert any("\n[...]\nReflection: Good. The path is ve[...]\n0. go on on " in text for text in steps)
     assert any("\n[...]\nReflection: [...]\n0. go on [...]\n1. wait\n" in text for text in steps)
     assert steps[-1] == LONG.shortest.text == SHORTEST
+
+
+def test_a_list_in_the_head_is_cut_as_the_menu_behind_the_state_is_and_labels_stay():
+    menu = Menu(("0", "2"), ("go " + "on " * 10, "wait"), ("go " + "on " * 10, "sing " * 9), ("0", "1"))
+    here = Observation("Here and " + "there and " * 9, menu.actions, task="Find it.")
+    prompt = policy_prompt_of(PromptFormat("Rules.", history=2), here, ["go"], "Good. The path is long.", menu)
+    steps = [prompt.fit(length, limit) for limit in range(len(prompt.text), len(prompt.shortest.text) - 1, -1)]
+    listed = f"0. {menu.common[0]}\n1. {menu.common[1]}\n"
+    whole = [listed in step.text for step in steps]
+    assert whole == sorted(whole, reverse=True)
+    assert {step.said for step, kept in zip(steps, whole, strict=True) if not kept} == {"Reflection: [...]\n"}
+    assert steps[-1].text == (
+        "Rules.\nFind it.\n0. [...]\n1. [...]\n[...]\nReflection: [...]\n2. wait\nNot now: 1\nAction:\n"
+    )
+    assert all("".join(label + text for label, text in step.lines) == step.text for step in steps)
+    assert {tuple(label for label, _ in step.lines if label) for step in steps} == {("0", "1", "2", "1")}
 
 
 @pytest.mark.parametrize(
@@ -65,4 +85,4 @@ def test_then_the_end_of_the_reflection_then_the_ends_of_actions():
 )
 def test_a_prompt_that_does_not_fit_without_all_that_may_be_cut_is_refused(prompt, limit, facts):
     with pytest.raises(InvalidInput, match=facts):
-        prompt.fit(len, limit)
+        prompt.fit(length, limit)

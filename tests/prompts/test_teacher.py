@@ -6,8 +6,8 @@ import pytest
 
 from reflectrl.core import Hints, Observation
 from reflectrl.core.chat import BadReply, Messages
-from reflectrl.prompts import Menu, PromptFormat, TeacherPrompts
-from reflectrl.prompts.chat import read_label
+from reflectrl.prompts import Menu, Prompt, PromptFormat, TeacherPrompts
+from reflectrl.prompts.chat import policy_chat, read_label
 from reflectrl.prompts.discretion import claims, leaks
 from reflectrl.prompts.teacher import read_discreet, read_honest
 from reflectrl.prompts.views import State, View, view
@@ -65,6 +65,16 @@ def test_a_label_or_a_whole_line_is_read_whatever_signs_its_action_ends_with(aro
 def test_anything_else_is_no_label(reply: str) -> None:
     with pytest.raises(BadReply, match="0, 1, 2, 3"):
         read_label(reply, LABELS)
+
+
+def test_of_a_menu_with_listed_actions_a_chat_shows_the_legal_ones_and_takes_no_other_label() -> None:
+    listed = Menu(("0", "2"), ("go", "wait"), ("go", "sing"), ("0", "1"))
+    assert PROMPTS.choose([], "", listed)[1]["content"].startswith("0. go\n2. wait\n\n")
+    assert [read_label(reply, listed) for reply in ("0", "2", "2. wait")] == [0, 1, 1]
+    with pytest.raises(BadReply, match="exactly one of: 0, 2"):
+        read_label("1", listed)
+    prompts = [Prompt("", (), "", menu) for menu in (listed, LABELS)]
+    assert ["Not now" in policy_chat(prompt)[0]["content"] for prompt in prompts] == [True, False]
 
 
 # ---- discretion ------------------------------------------------------------------------------------------------------

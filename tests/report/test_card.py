@@ -16,6 +16,7 @@ from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_f
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode
 from reflectrl.core.layout import AGENT
+from reflectrl.core.version import FORMAT
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.card import Base, Card, markdown, model_card
 from reflectrl.report.runs import Run
@@ -138,7 +139,7 @@ def test_an_agent_file_is_read_as_it_was_written_and_a_damaged_one_is_refused(tm
     assert read_agent_file(tmp_path) == agent
     whole = path.read_text()
     for old, new, fact in (
-        ('"format": 2', '"format": 9', "format 9"),
+        (f'"format": {FORMAT}', '"format": 9', "format 9"),
         ("reflectrl-agent", "other", "'other'"),
         ('"max_actions": 2', '"max_actions": 0', "max_actions"),
         ('"env"', '"game"', "'env'|'game'"),

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from records import chose, prompts_of, turn_of
@@ -66,7 +67,9 @@ def test_what_is_read_equals_what_was_written_and_added(file: Path) -> None:
     assert [trajectory.seed for trajectory in read_trajectories(file)[1]] == [2**40, 7]
 
 
-def test_a_file_re_creates_every_prompt_to_the_byte(file: Path) -> None:
+@pytest.mark.parametrize("menu", ["first", "last"])
+def test_a_file_re_creates_every_prompt_to_the_byte(file: Path, menu: Literal["first", "last"]) -> None:
+    layout = replace(LAYOUT, menu=menu)
     shown: list[Prompt] = []
 
     class Remembering(RandomPolicy):
@@ -76,12 +79,12 @@ def test_a_file_re_creates_every_prompt_to_the_byte(file: Path) -> None:
 
     env = make_env("number_line", size=10)
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:4])]
-    played = rollout([env], episodes, policy=Remembering(), seats=reflecting(ExpertReflector()), layout=LAYOUT)
-    write_trajectories(file, HEADER, played)
+    played = rollout([env], episodes, policy=Remembering(), seats=reflecting(ExpertReflector()), layout=layout)
+    write_trajectories(file, replace(HEADER, prompt=layout), played)
     header, trajectories = read_trajectories(file)
     pairs = [pair for trajectory in trajectories for pair in prompts_of(trajectory, header.prompt)]
     assert [policy_prompt for _, policy_prompt in pairs] == shown
-    assert all(mine.text.startswith(theirs.text) for theirs, mine in pairs)
+    assert all(mine.text.startswith(theirs.text) == (menu == "last") for theirs, mine in pairs)
 
 
 def test_a_failed_write_leaves_the_old_file(file: Path) -> None:
@@ -104,7 +107,7 @@ def damage(file: Path, line: int, change: str | dict[str, object]) -> None:
     ("line", "change", "fact"),
     [
         (1, {"format": "other"}, "line 1 .*'other'.*'reflectrl-trajectories'"),
-        (1, {"version": 2}, "line 1 .*version 2 .*version 3"),
+        (1, {"version": 3}, "line 1 .*version 3 .*version 4"),
         (1, {"prompt": {}}, "line 1, prompt .*'history'"),
         (2, "{cut", "line 2 .*JSON"),
         (2, {"turns": [{}]}, r"line 2, turns\[0\] .*'observation'"),

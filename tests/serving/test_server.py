@@ -125,6 +125,16 @@ def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path,
     assert (len(paths), len(chosen)) == ((1, 1) if greedy else (2, 2))  # without a seed, each request draws
 
 
+def test_listed_actions_keep_their_labels_and_probabilities_the_order_of_the_request(service: ServedAgent) -> None:
+    agent = replace(service.agent, layout=replace(service.agent.layout, menu="first"))
+    asked = {**STATE, "common": STATE["actions"]}
+    with in_process(replace(service, agent=agent)) as client:
+        one, other = (client.post("/act", json={**asked, "actions": STATE["actions"][::way]}).json() for way in (1, -1))
+    assert (one["action"], one["index"], one["logprob"]) == (other["action"], 1 - other["index"], other["logprob"])
+    assert one["probabilities"] == other["probabilities"][::-1] != [0.5, 0.5]
+    assert one["action"] == STATE["actions"][one["index"]]
+
+
 def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> None:
     said = ("The target is lower.", "The target is higher.")
     lower, higher = (client.post("/act", json={**STATE, "reflection": words}).json() for words in said)

@@ -82,23 +82,33 @@ def test_every_token_of_the_reflections_weighs_the_same_in_the_loss_of_a_step(gp
         assert summary.first_loss == pytest.approx(expected, abs=1e-4)
 
 
-def policy_batch(lm: LanguageModel, menus: list[int]):
+def policy_batch(lm: LanguageModel, menus: list[tuple[int, ...]]):
+    """Prompts whose legal actions have the labels of the given positions."""
     add_choice_head(lm.base)
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
-    prompts = [replace(POLICY[i].prompt, menu=Menu(LABELS[:n], MENU.actions[:n])) for i, n in enumerate(menus)]
+    prompts = [replace(POLICY[i].prompt, menu=legal(positions)) for i, positions in enumerate(menus)]
     return encoder.batch(prompts, CPU), prompts
+
+
+def legal(positions: tuple[int, ...]) -> Menu:
+    """A menu of these actions, the others of which are listed all the same."""
+    chosen = [(LABELS[at], MENU.actions[at]) for at in positions]
+    names, actions = zip(*chosen, strict=True)
+    listed = () if positions == tuple(range(len(positions))) else LABELS
+    return Menu(names, actions, MENU.actions[: len(listed)], listed)
 
 
 def test_the_policys_loss_is_one_position_and_smoothing_stays_on_each_rows_own_menu(section):
     lm = new_model(section, labels=LABELS, seed=0)
-    batch, prompts = policy_batch(lm, [2, 4])
-    targets = torch.tensor([1, 2])
+    menus = [(0, 1), (0, 1, 2, 3), (1, 3)]
+    batch, prompts = policy_batch(lm, menus)
+    targets = torch.tensor([1, 2, 1])
     ids = label_ids(lm.tokenizer, LABELS)
     for smoothing in (0.0, 0.3):
         expected = []
-        for prompt, target in zip(prompts, targets, strict=True):
+        for prompt, positions, target in zip(prompts, menus, targets, strict=True):
             last = lm.model(torch.tensor([tokens(lm, prompt.text)])).logits[0, -1]
-            choices = last[ids[: len(prompt.menu.labels)]]
+            choices = last[[ids[at] for at in positions]]
             expected.append(torch.nn.functional.cross_entropy(choices[None], target[None], label_smoothing=smoothing))
         assert torch.allclose(action_losses(lm.model, batch, targets, smoothing), torch.stack(expected), atol=1e-5)
 
@@ -187,7 +197,7 @@ def test_the_policys_first_loss_is_that_of_its_menus_and_micro_batches_add_up_to
     summary = train(whole, tmp_path / "whole", "policy", steps=2, label_smoothing=0.3)
     lm = new_model(gpt2, labels=LABELS, seed=0)
     with torch.no_grad():
-        expected = action_losses(lm.model, policy_batch(lm, [4, 4, 4, 4])[0], torch.arange(4), 0.3).mean().item()
+        expected = action_losses(lm.model, policy_batch(lm, [(0, 1, 2, 3)] * 4)[0], torch.arange(4), 0.3).mean().item()
     assert summary.first_loss == pytest.approx(expected, abs=1e-4)
     train(parts, tmp_path / "parts", "policy", steps=2, label_smoothing=0.3, micro_batch_size=1)
     assert torch.allclose(logits(whole), logits(parts), atol=1e-4)
@@ -202,7 +212,7 @@ def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_p
     said = reflector.write([row.prompt for row in REFLECTOR], [0.0] * 4)
     # it stops by itself, because the end-of-text token was trained
     assert [words.text for words in said] == [row.completion.strip() for row in REFLECTOR]
-    batch, _ = policy_batch(lm, [4, 4, 4, 4])
+    batch, _ = policy_batch(lm, [(0, 1, 2, 3)] * 4)
     chosen = action_distribution(lm.model, batch)[0].logits.argmax(-1)
     assert [LABELS[number] for number in chosen] == [row.completion for row in POLICY]
 
