@@ -186,7 +186,10 @@ def test_a_missing_file_is_named_with_the_command_that_makes_it(tmp_path: Path) 
 
 
 def offered(*actions: str) -> dict[str, Any]:
-    return {"menu": actions, "observation": {"text": "Number 1.", "actions": actions, "task": "", "images": ()}}
+    return {
+        "menu": actions,
+        "observation": {"text": "Number 1.", "actions": actions, "task": "", "images": (), "common": ()},
+    }
 
 
 @pytest.mark.parametrize(
