@@ -269,7 +269,7 @@ def kernels() -> str:
     sections = {
         "float32, sdpa": ModelSection(),
         "attn_implementation: eager": ModelSection(attn_implementation="eager"),
-        "autocast: true": ModelSection(autocast=True),
+        "compute: bfloat16": ModelSection(compute="bfloat16"),
         "compile: true": ModelSection(compile=True),
     }
     sides: dict[str, Call] = {}

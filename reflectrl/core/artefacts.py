@@ -15,7 +15,7 @@ from typing import Any
 
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import decode
-from reflectrl.core.layout import BASE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
+from reflectrl.core.layout import BASE, COMPUTE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
 from reflectrl.core.version import WRITTEN_BY
 
 
@@ -203,6 +203,6 @@ def _cure(name: str, stage: str) -> str:
     unit = _unit(name)
     if _is_made_again(unit):
         return f"delete {unit} in that folder and run `reflectrl {stage}` for it, which makes it again"
-    if unit.startswith(BASE):
+    if unit.startswith((BASE, COMPUTE)):
         return "train in another --run"
     return "delete it, and nothing of it is shown"

@@ -2,7 +2,7 @@
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl
-              report.html
+              report.html  compute.json
 
 No other module spells these names.
 """
@@ -20,6 +20,8 @@ AGENT = "agent.json"
 """Description of an exported agent, by which its folder is known."""
 LEDGER = "stages.json"
 """Stages with their inputs and the digests of what they wrote."""
+COMPUTE = "compute.json"
+"""Precision of each role's model, where the recipe leaves it open."""
 LOCK = ".lock"
 """Held by the process that works in the folder; it stays there afterwards."""
 CALLS = "calls"
@@ -55,7 +57,7 @@ _TRAJECTORIES = "trajectories"
 
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "gen-data": (f"{DATASET}/*.jsonl", f"{DATASET}/repositories/*", "data/*.jsonl", "sft/*.jsonl"),
-    "sft": tuple(f"{folder}/*" for folder in (BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT)),
+    "sft": (COMPUTE, *(f"{folder}/*" for folder in (BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT))),
     "rlft": (
         f"{BASE}/*",  # of a run without sft
         f"{POLICY}/*",

@@ -77,14 +77,18 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
     """Wrap ``model`` with new LoRA adapters; the embeddings of ``token_ids`` (added labels) are trained as well.
 
     Raises:
-        InvalidInput: unknown target modules, or an adapter on the lm_head.
+        InvalidInput: unknown target modules or layers, or an adapter on the lm_head.
 
     """
     from peft import LoraConfig, get_peft_model
 
+    check_layers(lora, model.config.get_text_config().num_hidden_layers, model.name_or_path or "the model")
     names = {module: name for name, module in model.named_modules()}
     head = names.get(model.get_output_embeddings(), "")
+    linear = {name.rpartition(".")[2] for module, name in names.items() if isinstance(module, nn.Linear | Conv1D)}
     targets = lora.target_modules
+    if lora.layers is not None and targets == "all-linear":  # with layers, peft wants names
+        targets = sorted(linear - {head.rpartition(".")[2]})
     if not isinstance(targets, str) and any(head == target or head.endswith(f".{target}") for target in targets):
         raise InvalidInput(
             f"model.lora.target_modules={targets} puts an adapter on {head!r}, but the policy reads that layer's label "
@@ -96,6 +100,7 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=targets,
+        layers_to_transform=lora.layer_numbers,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         trainable_token_indices=_token_indices(model, names, token_ids),
     )
@@ -103,10 +108,23 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
         with _without_noise():
             return _sorted(get_peft_model(_prepare(model), config))
     except ValueError as error:  # peft names the modules it missed
-        linear = {name.rpartition(".")[2] for module, name in names.items() if isinstance(module, nn.Linear | Conv1D)}
         raise InvalidInput(
             f"model.lora.target_modules={targets} cannot be adapted: {error} {nearest(str(targets[0]), linear)}"
         ) from error
+
+
+def check_layers(lora: LoraSection, layers: int, name: str) -> None:
+    """Check that the model ``name``, of so many ``layers``, has those that are to get adapters.
+
+    Raises:
+        InvalidInput: it has fewer.
+
+    """
+    if lora.layer_numbers and lora.layer_numbers[-1] >= layers:
+        raise InvalidInput(
+            f"model.lora.layers={lora.layers} was given, but {name} has {layers} layers; "
+            f"expected the first and the last of those to adapt, from 0 to {layers - 1}."
+        )
 
 
 def _token_indices(

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config.schema import ModelSection
@@ -22,7 +29,7 @@ from reflectrl.core.files import in_one_move
 from reflectrl.core.text import shortened
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
-from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.tokenizer import add_label_tokens
 
 if TYPE_CHECKING:  # see adapters.py
@@ -72,6 +79,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
         model = _load_weights(section.name, section, tokenizer)
         if section.lora is not None:
             model = add_lora(model, section.lora, token_ids)
+    round_frozen(model, section)
     return LanguageModel(model, tokenizer)
 
 
@@ -81,7 +89,8 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     Args:
         folder: folder it was saved to.
         section: the recipe's model, with the base of an adapter and the ways to load it.
-        trainable: False freezes every weight; True lets an adapter be trained further.
+        trainable: False freezes every weight and merges an adapter into a base that is not quantised; True lets the
+            adapter be trained further.
 
     Raises:
         InvalidInput: no such folder, or one that does not hold such a player.
@@ -105,7 +114,10 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
             with _loading(str(folder), "adapter"):
                 model = load_lora(model, folder, trainable=trainable)
     if not trainable:
+        if adapted and section.quantization == "none":
+            model = model.merge_and_unload()
         model.requires_grad_(False)
+    round_frozen(model, section)
     return LanguageModel(model, tokenizer)
 
 
@@ -151,9 +163,21 @@ def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase
     return tokenizer
 
 
+def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
+    """Return the configuration of the model ``name``.
+
+    Raises:
+        InvalidInput: it cannot be loaded.
+
+    """
+    with _loading(name, "model"):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=section.trust_remote_code)
+    return config
+
+
 def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     with _loading(name, "model"):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=section.trust_remote_code)
+        config = read_config(name, section)
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
         if context is not None and context < section.max_length:
             raise InvalidInput(

@@ -147,6 +147,15 @@ class RunFolder:
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
+    def recorded(self, name: str) -> Path:
+        """Return the path of ``name``, which need not be there yet, after a check that it is as it was recorded.
+
+        Raises:
+            InvalidInput: it was damaged, exchanged or taken away.
+
+        """
+        return self._artefacts.verify(name)
+
     def verified(self, name: str, made_by: str) -> Path:
         """Return the path of ``name``, a product of the stage ``made_by``, after a check that it is unchanged.
 
@@ -154,7 +163,7 @@ class RunFolder:
             InvalidInput: it is not there, or was damaged or exchanged.
 
         """
-        path = self._artefacts.verify(name)
+        path = self.recorded(name)
         if not path.exists():
             raise InvalidInput(f"{path} does not exist; run `reflectrl {made_by}` for this run first.")
         return path
@@ -244,9 +253,17 @@ class RunFolder:
             "recipe": encode(digest_text(text)),
             "artefacts": self._kept(entry) if stage == "sft" else {},
             **({"files": files} if files else {}),
+            **({"threads": entry["threads"]} if "threads" in entry else {}),
         }
         self._write({**self._read(), stage: begun})
         write_text(self.path / RECIPE, text)
+
+    def threads(self, stage: str, count: int) -> int:
+        """Return the number of torch threads that ``stage`` was begun with; one that begins now is given ``count``."""
+        entry = self._read().get(stage, {})
+        if "threads" not in entry and entry:
+            self._update(stage, {"threads": count})
+        return int(entry.get("threads", count))
 
     def _kept(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the digests of players that sft has made before; it keeps them, and writes the base once more."""

@@ -30,6 +30,7 @@ from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.pipeline.compute import decided
 from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
@@ -74,8 +75,9 @@ class RunPlayers:
         return labels(self.layout.labels, self.env({}).max_actions)
 
     def section(self, role: str) -> ModelSection:
-        """Return the model section of the ``reflector`` or the ``policy``."""
-        return (self.recipe.reflector_model or self.recipe.model) if role == "reflector" else self.recipe.model
+        """Return the model section of the ``reflector`` or the ``policy``, with the precision of this run."""
+        section = self.recipe.reflector_model if role == "reflector" else None
+        return decided(section or self.recipe.model, self.run, "reflector" if section else "policy")
 
     def base(self, role: str) -> ModelSection:
         """Return the section of a role with a base that can be loaded; the built-in one is written to the folder."""

@@ -94,6 +94,10 @@ def _run_stage(job: _Job, stage: str) -> None:
         return
     if not job.spending.dry_run:  # after which the recipe may still change
         run.begin(recipe, stage)
+    if stage != "gen-data":
+        from reflectrl.pipeline.compute import prepare_compute
+
+        prepare_compute(recipe, run, stage, job.reporter.line)
     wall, cpu = time.monotonic(), time.process_time()
     with version_errors(run.path):
         is_finished = _WORK[stage](job)

@@ -22,7 +22,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
 from reflectrl.core.layout import AGENT, POLICY_SFT, RECIPE
 from reflectrl.core.version import version_errors
-from reflectrl.models.load import BUILTIN, LanguageModel, load_model, save_model
+from reflectrl.models.load import BUILTIN, load_model, save_model
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.report.card import Base, Card, model_card
@@ -100,7 +100,9 @@ class _Export:
         self._player("policy", self.policy, run_players.section("policy"))
         if self.recipe.players.reflector.player == "local":
             self._player("reflector", "reflector", run_players.section("reflector"))
-        recipe = scrubber.recipe(self.recipe)
+        reflector = self.recipe.reflector_model and run_players.section("reflector")
+        decided = {"model": run_players.section("policy"), "reflector_model": reflector}
+        recipe = scrubber.recipe(self.recipe.model_copy(update=decided))
         options = {**recipe.env.options, **recipe.eval.env}
         layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
         agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))
@@ -165,9 +167,9 @@ def _copy(source: Path, place: Path) -> None:
 
 
 def _merge(source: Path, section: ModelSection, place: Path) -> None:
-    plain = {"quantization": "none", "autocast": False, "compile": False, "attn_implementation": "sdpa"}
-    lm = load_model(source, section.model_copy(update=plain), trainable=False)
-    save_model(LanguageModel(lm.model.merge_and_unload(), lm.tokenizer), place)
+    # weights in bfloat16 are saved as they are: nothing computes here
+    plain = {"quantization": "none", "compute": "float32", "compile": False, "attn_implementation": "sdpa"}
+    save_model(load_model(source, section.model_copy(update=plain), trainable=False), place)
 
 
 def _name_base(path: Path, name: str) -> None:

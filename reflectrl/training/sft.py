@@ -270,7 +270,7 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             max_grad_norm=section.max_grad_norm,
             seed=seed,
             use_cpu=not cuda,
-            bf16=False,  # as model.autocast says, at play as in training
+            bf16=False,  # as model.compute says, at play as in training
             gradient_checkpointing=False,
             max_length=None,  # lengths are checked before: TRL would drop long rows without a word
             dataset_kwargs={"skip_prepare_dataset": True},

@@ -45,8 +45,8 @@ def test_the_activation_of_gpt2_is_one_kernel_with_the_same_values_and_gradients
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-def test_autocast_computes_in_bfloat16_and_ends_and_trains_in_the_type_of_the_weights(architecture):
-    plain, cast = with_kernels(architecture), with_kernels(architecture, autocast=True)
+def test_a_pass_in_bfloat16_ends_and_trains_in_the_type_of_the_weights(architecture):
+    plain, cast = with_kernels(architecture), with_kernels(architecture, compute="bfloat16")
     seen = []
     layer = next(module for module in cast.modules() if isinstance(module, torch.nn.Linear | Conv1D))
     layer.register_forward_hook(lambda *call: seen.append(call[2].dtype))
@@ -88,7 +88,7 @@ def test_a_model_that_does_not_name_its_trunk_is_refused_unless_nothing_is_asked
         base_model_prefix = "nothing"
 
     model = Nameless(language_model("gpt2").config)
-    with pytest.raises(InvalidInput, match="Nameless.*model.autocast=false"):
-        adopt_kernels(model, ModelSection(autocast=True))
+    with pytest.raises(InvalidInput, match="Nameless.*model.compute=float32"):
+        adopt_kernels(model, ModelSection(compute="bfloat16"))
     adopt_kernels(model, ModelSection())
     assert "forward" not in vars(model)

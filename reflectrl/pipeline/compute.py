@@ -1,0 +1,92 @@
+"""How a run computes: the precision of each role's model, decided once a run, and torch's threads, once a stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from reflectrl.config import Recipe
+from reflectrl.config.schema import ModelSection
+from reflectrl.core.files import write_text
+from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.layout import COMPUTE
+from reflectrl.models.adapters import check_layers
+from reflectrl.models.precision import MARGIN, SMALL_WIDTH, Precision, bfloat16_speedup, given_precision, shape_of
+from reflectrl.pipeline.folder import RunFolder, is_main_process
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Precision of one role's model, where the recipe leaves it open."""
+
+    compute: Precision
+    speedup: float | None
+    """Speed of a block in bfloat16 relative to float32; ``None`` where none was timed."""
+
+
+def decided(section: ModelSection, run: RunFolder, role: str) -> ModelSection:
+    """Return ``section`` with the precision that this run has for ``role``, decided now if no stage has begun.
+
+    Raises:
+        InvalidInput: the model's configuration cannot be loaded, or the record of the decision was changed.
+
+    """
+    if section.compute != "auto":
+        return section
+    decision = _recorded(run).get(role) or _decide(section)
+    return section.model_copy(update={"compute": decision.compute})
+
+
+def _recorded(run: RunFolder) -> dict[str, Decision]:
+    path = run.recorded(COMPUTE)
+    return decode(dict[str, Decision], json.loads(path.read_text("utf-8")), str(path)) if path.exists() else {}
+
+
+def _decide(section: ModelSection) -> Decision:
+    precision = given_precision(section)
+    if precision is not None:
+        return Decision(precision, None)
+    speedup = round(bfloat16_speedup(shape_of(section)), 2)
+    return Decision("bfloat16" if speedup >= MARGIN else "float32", speedup)
+
+
+def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable[[str], None]) -> None:
+    """Check the models' layers, record the precisions that the recipe leaves open, and give torch its threads.
+
+    Small models compute in one thread, others in as many as torch has been given (``OMP_NUM_THREADS``). A stage that
+    goes on keeps the number it was begun with, as sums in other numbers of threads are rounded differently.
+
+    Raises:
+        InvalidInput: as ``decided``, or adapters in layers that a model does not have.
+
+    """
+    sections = {"policy": recipe.model}
+    if recipe.reflector_model is not None and recipe.players.reflector.player == "local":
+        sections["reflector"] = recipe.reflector_model
+    shapes = {role: shape_of(section) for role, section in sections.items()}
+    for role, section in sections.items():
+        if section.lora is not None:
+            check_layers(section.lora, shapes[role].layers, section.name)
+    _record({role: section for role, section in sections.items() if section.compute == "auto"}, run, report)
+    small = all(shape.width < SMALL_WIDTH for shape in shapes.values())
+    threads = run.threads(stage, 1 if small else torch.get_num_threads())
+    torch.set_num_threads(min(threads, os.cpu_count() or threads))
+
+
+def _record(sections: Mapping[str, ModelSection], run: RunFolder, report: Callable[[str], None]) -> None:
+    while sections and not is_main_process() and not (run / COMPUTE).exists():  # one process decides for all
+        time.sleep(0.1)
+    known = _recorded(run)
+    new = {role: _decide(section) for role, section in sections.items() if role not in known}
+    if not new:
+        return
+    write_text(run / COMPUTE, json.dumps(encode({**known, **new}), indent=1, sort_keys=True) + "\n")
+    for role, decision in new.items():
+        if decision.speedup is not None:
+            found = f"bfloat16 is {decision.speedup:g} times as fast here"
+            report(f"{'compute':<18} {role} in {decision.compute}: {found}")
