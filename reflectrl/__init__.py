@@ -25,7 +25,7 @@ from reflectrl.core import (
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
-    from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms
+    from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms, Validation
     from reflectrl.pipeline.agent import Agent, load_agent
     from reflectrl.players import Player, Policy, RandomPolicy, Seat
     from reflectrl.prompts import PromptFormat
@@ -63,6 +63,7 @@ __all__ = [
     "Term",
     "Terms",
     "Utterance",
+    "Validation",
     "View",
     "__version__",
     "check_env",
@@ -94,6 +95,7 @@ _HOMES = {
     "Stage": "reflectrl.config.rlft",
     "Term": "reflectrl.config.rlft",
     "Terms": "reflectrl.config.rlft",
+    "Validation": "reflectrl.config.rlft",
     "View": "reflectrl.prompts.views",
     "environment_factory": "reflectrl.training.tools",
     "evaluate": "reflectrl.rollout.evaluate",

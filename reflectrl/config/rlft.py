@@ -104,6 +104,20 @@ class Terms:
         return self.ppo or self.reinforce or Term()
 
 
+@settings()
+class Validation:
+    """Validation while the policy trains: always the same tasks of split ``validation``, with the same seeds."""
+
+    every: Count = 10
+    """Iterations from one validation to the next; the last iteration of a stage is validated as well."""
+    episodes: Count = 60
+    """Sampled episodes of a validation; the tasks are played in turn, in the environment of the stage."""
+    greedy: bool = True
+    """Also play each of these tasks once with the most probable action."""
+    patience: Count | None = None
+    """Validations in a row without a new best after which the stage ends; absent: it plays all its iterations."""
+
+
 @settings(frozen=False)
 class RLFTSettings:
     """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where it has one."""
@@ -147,6 +161,11 @@ class RLFTSettings:
     """Successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
     """Replayed episodes an iteration, without importance weights: the policy imitates its own successes."""
+    validation: Validation | None = None
+    """Validation while training; absent: none, and the validation tasks are never read."""
+    keep: Literal["last", "best"] = "last"
+    """The weights with which training ends: the last ones, or those of the last stage that did best at a validation, by
+    sampled episodes; among equals the latest."""
     save_every: Count = 10
     """Iterations between checkpoints."""
 
@@ -155,7 +174,7 @@ class RLFTSettings:
 
         Raises:
             InvalidInput: several updates a batch without a clip range, a value term without a value head or the other
-                way round, or incomplete groups.
+                way round, incomplete groups, or the best weights without a validation.
 
         """
         if self.updates_per_iteration > 1 and self.terms.ppo is None:
@@ -171,6 +190,8 @@ class RLFTSettings:
             raise InvalidInput(
                 f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"
             )
+        if self.keep == "best" and self.validation is None:
+            raise InvalidInput("keep: best needs a validation that says which is best, e.g. validation: {every: 10}")
 
     @property
     def updates_per_iteration(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -58,6 +59,10 @@ class TrainablePolicy(Policy, Protocol):
         """Score decisions with gradient, through ``model`` if given: the own one, wrapped for several processes."""
         ...
 
+    def greedy(self) -> Policy:
+        """Return the same policy, with the same weights, that takes the most probable action."""
+        ...
+
     def forget(self) -> None:
         """Drop everything computed with older weights."""
         ...
@@ -92,6 +97,12 @@ class LMPolicy:
         """Fraction of the prompts' tokens so far whose key-value states were cached."""
         cache = self._prefix_cache
         return 0.0 if cache is None or not cache.given else 1 - cache.computed / cache.given
+
+    def greedy(self) -> LMPolicy:
+        """Return the same policy, with the same weights and cache, that takes the most probable action."""
+        other = copy(self)
+        other._greedy = True  # noqa: SLF001 - of its own class
+        return other
 
     def forget(self) -> None:
         """Drop all cached key-value states: the weights have changed."""

@@ -88,7 +88,7 @@ class _Records:
         self._failures = self._recycled = 0
         self._advance = advance
         self._tracking = tracking
-        self._stage = ""
+        self._stage = self._validated = ""
         self._recent: deque[float] = deque(maxlen=WINDOW_ITERATIONS)
         self._clock = time.monotonic()
 
@@ -136,9 +136,12 @@ class _Records:
         if done.stage != self._stage:
             self._stage = done.stage
             self._recent.clear()
+            self._validated = ""
         self._recent.append(done.success)
+        if done.validation_success is not None:
+            self._validated = f"  validation {done.validation_success:.0%}"
         return (
-            f"{done.stage}  success {fmean(self._recent):.0%}  return {done.episode_return:+.2f}  "
+            f"{done.stage}  success {fmean(self._recent):.0%}{self._validated}  return {done.episode_return:+.2f}  "
             f"entropy {done.entropy:.2f}  {pace:.0f} steps/s"
         )
 
@@ -153,7 +156,8 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
     reflector = run_players.reflector(lm)
     if is_main_process():
-        check_prompt_lengths(run_players, run_players.readers(lm), "train", [stage.env for stage in section.stages])
+        for split in ("train", *(["validation"] if section.validation else [])):
+            check_prompt_lengths(run_players, run_players.readers(lm), split, [stage.env for stage in section.stages])
     tell = tell_user if is_main_process() else lambda _: None
     checkpoint = last_checkpoint(run / checkpoints_folder("rlft"))
     first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.nested import dotted
 from reflectrl.report.runs import Run
-from reflectrl.report.series import mean_over_seeds, running_mean, stages, window
+from reflectrl.report.series import mean_over_seeds, measurements, running_mean, stages, window
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import metrics_of
 
@@ -196,18 +195,20 @@ def _curve(run: Run, stage: str | None, what: str, x: str) -> _Curve:
         known = nearest(stage or "", (point.stage for point in run.points))
         raise InvalidInput(f"run {run.name} has no iteration of stage {stage!r} so far; {known}")
     field, metric = WHATS[what]
-    values = [getattr(point, field) * (100 if metric.fraction else 1) for point in points]
-    if any(map(math.isnan, values)):
-        raise InvalidInput(
-            f"run {run.name} was made by an older version, which did not record {metric.title!r}; draw another "
-            "metric, or leave it out."
-        )
     origin, begin = 0.0, run.points.index(points[0])
     if stage is not None and x == "iteration":
         origin = points[0].iteration
     elif stage is not None and begin > 0:
         origin = run.points[begin - 1].env_steps
-    return _Curve(points, [getattr(point, x) - origin for point in points], values)
+    pairs = measurements(points, field)
+    if not pairs:
+        raise InvalidInput(
+            f"run {run.name} did not record {metric.title!r}: its recipe asks for none, or an older version made it; "
+            "draw another metric, or leave it out."
+        )
+    values = [value * (100 if metric.fraction else 1) for _, value in pairs]
+    measured_at = [point for point, _ in pairs]
+    return _Curve(measured_at, [getattr(point, x) - origin for point in measured_at], values)
 
 
 def stage_starts(runs: Sequence[Run], x: str) -> list[tuple[float, str]]:

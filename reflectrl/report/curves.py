@@ -12,7 +12,7 @@ from typing import Any
 
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run
-from reflectrl.report.series import running_mean, stages, success_band
+from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import Metric, metrics_of
 
@@ -73,11 +73,11 @@ def curves(runs: Sequence[Run]) -> str:
 
 def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
     """One run's metric; a file of throughputs may be shorter than the file of metrics."""
-    rows: Sequence[Any] = run.points if record is Iteration else run.paces
-    pairs = [(point, float(getattr(row, field))) for point, row in zip(run.points, rows, strict=False)]
-    if record is Throughput and not any(value for _, value in pairs):
-        pairs = []  # no speed is 0: such a run has no cache, for example
-    known = [(point, value) for point, value in pairs if not math.isnan(value)]
+    if record is Throughput:
+        pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]
+        known = pairs if any(value for _, value in pairs) else []  # no speed is 0: such a run has no cache, for example
+    else:
+        known = measurements(run.points, field)
     return _Line(number, run, [point for point, _ in known], [value for _, value in known])
 
 

@@ -15,7 +15,7 @@ from reflectrl.report.compare import HEADS, compare, group_cells
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, shortened, table
 from reflectrl.report.runs import Run, read_runs, total_dollars
-from reflectrl.report.series import running_mean, stages, success_band
+from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
 from reflectrl.report.verdict import judged_rows, verdict
@@ -178,6 +178,11 @@ def _curriculum(run: Run) -> str:
 
 def _training(run: Run) -> str:
     summary = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
+    if validated := measurements(run.points, "validation_success"):
+        best, iteration = max((success, point.iteration) for point, success in validated)
+        summary += (
+            f", validation {best:.0%} at its best, after iteration {iteration:,}, and {validated[-1][1]:.0%} last"
+        )
     if run.paces:
         hits = run.paces[-1].reflection_hit_rate  # since the start
         summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -36,6 +37,12 @@ def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
         found.append((name, range(begin, end)))
         begin = end
     return found
+
+
+def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
+    """Return the points with a value of the metric ``field``: it is measured now and then, or not by older versions."""
+    pairs = ((point, getattr(point, field)) for point in points)
+    return [(point, float(value)) for point, value in pairs if value is not None and not math.isnan(value)]
 
 
 def window(iterations: int) -> int:

@@ -29,6 +29,14 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Fraction of steps outside the clip range."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
+    validation_success: float | None = metric(
+        "rollout/validation_success", "Validation success", fraction=True, panel=True, late=True
+    )
+    """Fraction of the sampled validation episodes that succeeded after the updates; ``None`` where none were played."""
+    validation_greedy: float | None = metric(
+        "rollout/validation_greedy", "Greedy validation success", fraction=True, panel=True, late=True
+    )
+    """Fraction of the validation tasks that succeed with the most probable actions."""
     env_steps: int = metric("rollout/env_steps")
     """Environment steps since the start of training, over all processes."""
 

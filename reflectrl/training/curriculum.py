@@ -32,8 +32,8 @@ class Curriculum:
         """The stage being played."""
         return self.stages[self.index]
 
-    def advance(self, success: float) -> bool:
-        """Add an iteration's success rate; return True if that ends the stage."""
+    def add(self, success: float) -> bool:
+        """Add an iteration's success rate; return True if the stage has reached its threshold or its length."""
         self.successes.append(success)
         stage, recent = self.stage, self.successes[-self.stage.window :]
         reached = (
@@ -41,11 +41,12 @@ class Curriculum:
             and len(recent) == stage.window
             and sum(recent) / len(recent) >= stage.success_threshold
         )
-        if not reached and len(self.successes) < stage.iterations:
-            return False
+        return reached or len(self.successes) >= stage.iterations
+
+    def end_stage(self) -> None:
+        """Go on to the next stage."""
         self.index += 1
         self.successes = []
-        return True
 
 
 def fresh_episodes(stage: Stage, env: NatLangEnv, args: ReflectRLConfig, iteration: int) -> list[Episode]:

@@ -12,7 +12,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,27 +25,27 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core import Trajectory, WorkFailed
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.models.policy import Scores
-from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Player, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
-from reflectrl.rollout import begin_ahead, episode_metrics, rollout
+from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import Estimator, StepSample, advantages_by_episode, minibatches, scored, step_samples
 from reflectrl.training.checkpoints import Checkpoints
+from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, step_losses
-from reflectrl.workers.env import Local, Pending
+from reflectrl.training.validation import Validator
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
@@ -128,10 +128,13 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.advantages: list[list[float]] = []
         """Advantages of the steps of this iteration's fresh episodes, as its updates use them."""
         self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
+        self._validator = None
+        if args.validation is not None:
+            kept = lm.model if args.keep == "best" else None
+            self._validator = Validator(args.validation, kept, args.seed, (args.process_index, args.world_size))
         self._estimator = Estimator(args.gamma, args.baseline, args.gae_lambda, args.normalize_advantages, args.rewards)
-        self._env = env
-        self._envs: Sequence[NatLangEnv] = ()
-        self._begun: list[Pending | Local] = []  # resets of the next iteration's episodes
+        side_by_side = min(args.batch_size or args.episodes, args.episodes)
+        self._collector = Collector(env, self.policy, lm.model, self.seats, layout, side_by_side)
         self._on_iteration = on_iteration
         self._stop = stop or Stop()
         self._failures = failures or Path(args.output_dir) / "failures"
@@ -149,6 +152,14 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             callbacks=[_OptimizerStepped(self)],
         )
         self.remove_callback(PrinterCallback)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, or continue, as ``transformers.Trainer.train`` does; in the end the policy has the weights to keep."""
+        output = super().train(*args, **kwargs)
+        if self._validator is not None and self.curriculum.finished:
+            self._validator.load_best()
+        self._collector.forget()  # who plays next, plays with the present weights
+        return output
 
     # ---- an iteration, top to bottom ---------------------------------------------------------------------------
 
@@ -187,7 +198,14 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             yield from minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng)
 
             done = self._measure(fresh, len(replayed))
-            self._advance(done.success)
+            ended = self.curriculum.add(done.success)
+            if self._validator is not None and self._validator.due(len(self.curriculum.successes), ended):
+                with part("validation"):
+                    done = replace(done, **self._validator.play(self._collector, self._gather))
+                ended = ended or self._validator.exhausted
+            if ended:
+                self._end_stage()
+            self.iteration += 1
             if self._on_iteration is not None and self.is_world_process_zero():
                 self._on_iteration(done, fresh)
             self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
@@ -200,36 +218,21 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             WorkFailed: the environment failed in all of them.
 
         """
-        if not self._envs:
-            side_by_side = min(self.args.batch_size or self.args.episodes, self.args.episodes)
-            self._envs = make_envs(self._env, stage.env, side_by_side)
-        episodes = fresh_episodes(stage, self._envs[0], self.args, self.iteration)
-        self.policy.forget()
-        for seat in self.seats:
-            if isinstance(seat.player, LMReflector):
-                if seat.player.speaks_with(self.model):
-                    seat.player.clear()  # single player: its words change with its weights
-                else:
-                    seat.player.forget()  # as in a process that resumes here: a logit's last bits may decide a word
+        if not self._collector.envs:
+            self._collector.open(stage.env)
+            if self._validator is not None:
+                self._validator.begin_stage(self._collector.envs[0])
+        episodes = fresh_episodes(stage, self._collector.envs[0], self.args, self.iteration)
         with part("rollout"):
-            played = rollout(
-                self._envs,
-                episodes,
-                policy=self.policy,
-                seats=self.seats,
-                layout=self.layout,
-                bootstrap=self._value_head is not None,
-                begun=self._begun,
-            )
-        self._begun = []
+            played = self._collector.play(episodes, bootstrap=self._value_head is not None)
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
                 "nothing to learn from: fix the environment, then continue from the last checkpoint (the same command)."
             )
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
-            self._begun = begin_ahead(
-                self._envs, fresh_episodes(stage, self._envs[0], self.args, self.iteration + 1)
+            self._collector.begin_ahead(
+                fresh_episodes(stage, self._collector.envs[0], self.args, self.iteration + 1)
             )  # during the update
         return played
 
@@ -246,19 +249,19 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             stage=self.curriculum.stage.name,
             replayed=replayed,
             env_steps=self.env_steps,
+            validation_success=None,
+            validation_greedy=None,
             **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
         )
 
-    def _advance(self, success: float) -> None:
-        """Count the iteration, and end the stage if it has reached its threshold or its length."""
-        if self.curriculum.advance(success):
-            if not self.curriculum.finished:
-                self.replay.clear()  # in the next stage its episodes would be samples of another task
-            for env in self._envs:
-                env.close()
-            self._envs = ()
-            self._begun = []  # a stage that reached its threshold does not play what it has begun
-        self.iteration += 1
+    def _end_stage(self) -> None:
+        """Close the environments of the stage, and go on to the next one."""
+        self.curriculum.end_stage()
+        if self._validator is not None:
+            self._validator.end_stage()
+        if not self.curriculum.finished:
+            self.replay.clear()  # in the next stage its episodes would be samples of another task
+        self._collector.close()
 
     # ---- one optimizer step, between the yields of an iteration --------------------------------------------------
 
@@ -376,6 +379,8 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             "successes": self.curriculum.successes,
             "replay": encode(tuple(self.replay)),
         }
+        if self._validator is not None:
+            state["validation"] = self._validator.write_state(folder)
         (folder / STATE_NAME.format(rank=self.args.process_index)).write_text(json.dumps(state), encoding="utf-8")
 
     def read_state(self, folder: Path) -> None:
@@ -387,6 +392,8 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
         self.iteration, self.env_steps = state["iteration"], state["env_steps"]
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
+        if self._validator is not None:
+            self._validator.read_state(folder, state["validation"])
 
 
 def checkpoint_iteration(checkpoint: Path) -> int:

@@ -91,7 +91,8 @@ class Tracking(TrainerCallback):
         (done, throughput, episodes), self._waiting = self._waiting, None
         measured = {name: logs[name] for name in ("learning_rate", "grad_norm") if name in logs}
         numbers = {**measured, **asdict(done), **asdict(throughput)}
-        self._tracker.log(done.iteration, {NAMES[name]: numbers[name] for name in numbers if name in NAMES})
+        known = {NAMES[name]: number for name, number in numbers.items() if name in NAMES and number is not None}
+        self._tracker.log(done.iteration, known)
         if episodes and done.iteration % self._every == 0:
             self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:MAX_EPISODES]])
 

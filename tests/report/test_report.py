@@ -213,7 +213,7 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
 
 def points(*values, stage="main"):
     old = dict.fromkeys(("length", "illegal", "loss", "kl", "clipped"), math.nan)  # not recorded by older versions
-    numbers = {"entropy": 0.5, "replayed": 0, **old}
+    numbers = {"entropy": 0.5, "replayed": 0, "validation_success": None, "validation_greedy": None, **old}
     return [
         Iteration(iteration=at, stage=stage, success=value, episode_return=value, env_steps=at, **numbers)
         for at, value in enumerate(values)
@@ -250,6 +250,16 @@ def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_i
     pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
     few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
     assert titles(curves([few])) == [*every[:2], every[3], *every[7:]]
+
+
+def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path):
+    lines = [iteration(number, validation_success=rate) for number, rate in enumerate([None, 0.9, None, 0.7])]
+    run = make_run(tmp_path / "one", metrics=lines)
+    drawn = titles(curves(read_runs([run])))
+    assert "Validation success" in drawn
+    assert "Greedy validation success" not in drawn
+    page = write_report([run], tmp_path / "report.html").read_text()
+    assert "best validation 90% after iteration 1, last 70%" in page
 
 
 def test_lines_have_a_band_of_wilson_intervals_and_may_be_short_flat_steep_or_long():

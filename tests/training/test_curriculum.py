@@ -25,7 +25,8 @@ def test_a_stage_ends_after_its_iterations_or_at_its_threshold(stages, successes
     found = []
     for number, success in enumerate(successes, start=1):
         assert curriculum.stage is stages[len(found)]
-        if curriculum.advance(success):
+        if curriculum.add(success):
+            curriculum.end_stage()
             found.append(number)
     assert found == ends
     assert curriculum.finished

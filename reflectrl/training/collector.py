@@ -1,0 +1,94 @@
+"""``Collector``: plays episodes in the environments of a stage with the present policy and the frozen players."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reflectrl.core import NatLangEnv, Trajectory
+from reflectrl.core.registry import Env, make_envs
+from reflectrl.models.policy import TrainablePolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.players import Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.workers.env import Local, Pending
+
+
+class Collector:
+    """Environments side by side, opened for a stage and closed with it, and everyone who plays in them.
+
+    Args:
+        env: registered name of an environment, or its class, or a function that takes its options.
+        policy: the policy that is trained.
+        model: its model.
+        seats: the frozen players.
+        layout: layout of the prompts.
+        side_by_side: number of environments.
+
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        policy: TrainablePolicy,
+        model: Any,
+        seats: Sequence[Seat],
+        layout: PromptFormat,
+        side_by_side: int,
+    ) -> None:
+        self._env = env
+        self._policy = policy
+        self._model = model
+        self._seats = seats
+        self._layout = layout
+        self._side_by_side = side_by_side
+        self._begun: list[Pending | Local] = []  # resets of the episodes that are played next
+        self.envs: Sequence[NatLangEnv] = ()
+        """Environments of the stage; empty between stages."""
+
+    def open(self, options: Mapping[str, Any]) -> None:
+        """Make the environments of a stage."""
+        self.envs = make_envs(self._env, options, self._side_by_side)
+
+    def close(self) -> None:
+        """Close the environments of a stage, which does not play what it has begun."""
+        for env in self.envs:
+            env.close()
+        self.envs, self._begun = (), []
+
+    def play(self, episodes: Sequence[Episode], *, bootstrap: bool) -> list[Trajectory]:
+        """Play episodes to learn from: those begun ahead, if any; without those that an environment broke off."""
+        begun, self._begun = self._begun, []
+        self.forget()
+        return rollout(
+            self.envs,
+            episodes,
+            policy=self._policy,
+            seats=self._seats,
+            layout=self._layout,
+            bootstrap=bootstrap,
+            begun=begun,
+        )
+
+    def begin_ahead(self, episodes: Sequence[Episode]) -> None:
+        """Have the environments begin ``episodes``, to be played next, while the policy learns."""
+        self._begun = begin_ahead(self.envs, episodes)
+
+    def count_wins(self, episodes: Sequence[Episode], *, greedy: bool) -> int:
+        """Play episodes to judge the policy, and return how many succeeded. What was begun ahead is not played."""
+        self._begun = []
+        self.forget()
+        policy = self._policy.greedy() if greedy else self._policy
+        played = rollout(self.envs, episodes, policy=policy, seats=self._seats, layout=self._layout)
+        return sum(trajectory.success for trajectory in played)
+
+    def forget(self) -> None:
+        """Drop everything computed with older weights."""
+        self._policy.forget()
+        for seat in self._seats:
+            if isinstance(seat.player, LMReflector):
+                if seat.player.speaks_with(self._model):
+                    seat.player.clear()  # single player: its words change with its weights
+                else:
+                    seat.player.forget()  # as in a process that resumes here: a logit's last bits may decide a word

@@ -1,0 +1,112 @@
+"""``Validator``: plays the same validation tasks now and then, and keeps the weights that did best at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from reflectrl.config.rlft import Validation
+from reflectrl.core import NatLangEnv
+from reflectrl.rollout import Episode
+from reflectrl.rollout.evaluate import fixed_episodes
+from reflectrl.training.collector import Collector
+from reflectrl.training.weights import Weights, copy_weights, load_weights
+
+BEST_NAME = "best.safetensors"
+
+
+class Validator:
+    """Validations of one stage after the other, and the best of the present stage.
+
+    Args:
+        settings: how often, and what is played.
+        model: whose trained weights are kept; ``None`` to keep none.
+        seed: decides every draw.
+        share: the number of this process, and that of all processes, which divide the episodes among themselves.
+
+    """
+
+    def __init__(self, settings: Validation, model: nn.Module | None, seed: int, share: tuple[int, int]) -> None:
+        self.settings = settings
+        self._model = model
+        self._seed = seed
+        self._share = share
+        self._episodes: dict[str, Sequence[Episode]] = {}
+        self._best = -1.0
+        self._weights: Weights = {}
+        self._since_best = 0
+
+    def due(self, iterations: int, ended: bool) -> bool:
+        """Return whether to validate after so many iterations of a stage, which may have ended with them."""
+        return ended or iterations % self.settings.every == 0
+
+    @property
+    def exhausted(self) -> bool:
+        """True if there was no new best for as long as the settings have patience."""
+        patience = self.settings.patience
+        return patience is not None and self._since_best >= patience
+
+    def begin_stage(self, env: NatLangEnv) -> None:
+        """Choose the episodes to play in a stage.
+
+        Raises:
+            InvalidInput: the environment has no validation tasks.
+
+        """
+        counts = {"success": self.settings.episodes, **({"greedy": None} if self.settings.greedy else {})}
+        self._episodes = {
+            mode: fixed_episodes(env, "validation", episodes=count, max_tasks=None, seed=self._seed)
+            for mode, count in counts.items()
+        }
+
+    def end_stage(self) -> None:
+        """Forget the best of a stage: in the next one, success may mean something else. Its weights stay until then."""
+        self._best, self._since_best = -1.0, 0
+
+    def play(self, collector: Collector, gather: Callable[..., Sequence[Sequence[float]]]) -> dict[str, Any]:
+        """Return the success rates by fields of ``Iteration``; an episode that its environment broke off has failed.
+
+        Args:
+            collector: plays, with the present policy.
+            gather: function that gives the numbers of each process.
+
+        """
+        rank, processes = self._share
+        wins = [
+            collector.count_wins(episodes[rank::processes], greedy=mode == "greedy")
+            for mode, episodes in self._episodes.items()
+        ]
+        rates = {
+            f"validation_{mode}": sum(column) / len(episodes)
+            for (mode, episodes), column in zip(self._episodes.items(), zip(*gather(*wins), strict=True), strict=True)
+        }
+        success = rates["validation_success"]
+        self._since_best += 1
+        if success > self._best:
+            self._since_best = 0
+        if success >= self._best:  # among equals the latest, which has learned longest
+            self._best = success
+            if self._model is not None:
+                self._weights = copy_weights(self._model)
+        return rates
+
+    def load_best(self) -> None:
+        """Give the model its best weights, if it kept any."""
+        if self._model is not None and self._weights:
+            load_weights(self._model, self._weights)
+
+    def write_state(self, folder: Path) -> dict[str, Any]:
+        """Save the best weights in ``folder``, and return the rest of the state."""
+        if self._weights:
+            save_file(dict(self._weights), folder / BEST_NAME)
+        return {"best": self._best, "since_best": self._since_best}
+
+    def read_state(self, folder: Path, state: dict[str, Any]) -> None:
+        """Restore what ``write_state`` saved."""
+        self._best, self._since_best = state["best"], state["since_best"]
+        if (folder / BEST_NAME).is_file():
+            self._weights = load_file(folder / BEST_NAME)

@@ -1,0 +1,124 @@
+"""Validation during RLFT: fixed tasks, the weights that are kept, patience, and continuing after a kill."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import gpt2
+from tiny_rlft import Killed, run
+from torch import nn
+
+from reflectrl.config.rlft import Stage, Validation
+from reflectrl.core import InvalidInput
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.rollout.evaluate import evaluate
+from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.validation import Validator
+
+OPTIONS = {
+    "stages": [Stage("main", 3, env={"size": 6})],
+    "rewards": {"env": -1.0},  # whoever is paid for failing gets worse, so that the last weights are not the best
+    "learning_rate": 0.01,
+    "episodes": 16,
+    "save_every": 2,
+    "validation": Validation(every=1, episodes=24),
+    "keep": "best",
+}
+
+
+class WatchedLine(NumberLine):
+    """Notes the splits that were read."""
+
+    splits_read: set[str] = set()
+
+    def tasks(self, split):
+        self.splits_read.add(split)
+        return super().tasks(split)
+
+
+def policy():
+    return gpt2(1, spread=0.1)
+
+
+def same(first, second):
+    return all(torch.equal(weight, second[name]) for name, weight in first.items())
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    with torch.random.fork_rng():
+        return run(tmp_path_factory.mktemp("kept"), policy(), env=WatchedLine, **OPTIONS).train()
+
+
+@pytest.mark.slow
+def test_validation_changes_nothing_of_the_training_and_never_reads_the_test_split(kept, tmp_path):
+    plain = run(tmp_path, policy(), **{**OPTIONS, "validation": None, "keep": "last"}).train()
+    assert kept.episodes == plain.episodes
+    assert [each.loss for each in kept.iterations] == [each.loss for each in plain.iterations]
+    assert {each.validation_success for each in plain.iterations} == {None}
+    assert WatchedLine.splits_read == {"train", "validation"}
+
+
+@pytest.mark.slow
+def test_training_ends_with_the_weights_that_did_best(kept):
+    successes = [each.validation_success for each in kept.iterations]
+    assert max(successes) == successes[0] > successes[-1]
+    as_played = {"options": {"size": 6}, "seed": kept.trainer.args.seed}
+    assert evaluate(kept.trainer, NumberLine, "validation", episodes=24, **as_played).success == successes[0]
+    greedy = evaluate(Greedy(kept.trainer), NumberLine, "validation", **as_played)
+    assert greedy.success == kept.iterations[0].validation_greedy
+
+
+class Greedy:
+    """The same players, the policy greedy."""
+
+    def __init__(self, trainer):
+        self.policy, self.seats, self.layout = trainer.policy.greedy(), trainer.seats, trainer.layout
+
+
+@pytest.mark.slow
+def test_a_killed_run_still_knows_its_best_weights(kept, tmp_path):
+    killed = run(tmp_path, policy(), dies_after=2, **OPTIONS)
+    with pytest.raises(Killed):
+        killed.train()
+    again = run(tmp_path, policy(), **OPTIONS).train(last_checkpoint(tmp_path))
+    assert [*killed.iterations[:2], *again.iterations] == kept.iterations
+    assert same(again.weights, kept.weights)
+
+
+@pytest.mark.slow
+def test_each_stage_is_validated_now_and_then_and_at_its_end_and_ends_with_patience(tmp_path):
+    stages = [Stage("near", 3, env={"size": 4}), Stage("main", 100, env={"size": 6})]
+    options = {"stages": stages, "learning_rate": 1e-30, "validation": Validation(every=2, episodes=4, patience=2)}
+    done = run(tmp_path, **options).train()
+    assert [each.stage for each in done.iterations] == ["near"] * 3 + ["main"] * 6  # best, then twice no better
+    assert [each.validation_success is not None for each in done.iterations] == [False, True, True, *[False, True] * 3]
+
+
+class Scripted:
+    """Wins so many of the validation episodes, one validation after the other."""
+
+    def __init__(self, *wins):
+        self.wins = list(wins)
+
+    def count_wins(self, episodes, *, greedy):  # noqa: ARG002 - its wins are given
+        return self.wins.pop(0)
+
+
+def test_of_equally_good_weights_the_latest_are_kept_and_a_tie_uses_up_patience():
+    model = nn.Linear(1, 1)
+    validator = Validator(Validation(episodes=8, greedy=False, patience=2), model, seed=0, share=(0, 1))
+    validator.begin_stage(NumberLine())
+    collector, exhausted = Scripted(3, 5, 5, 2), []
+    for number in range(4):
+        model.weight.data.fill_(number)
+        assert validator.play(collector, lambda *wins: [wins])["validation_success"] in (3 / 8, 5 / 8, 2 / 8)
+        exhausted.append(validator.exhausted)
+    validator.load_best()
+    assert model.weight.item() == 2
+    assert exhausted == [False, False, False, True]
+
+
+def test_best_weights_need_a_validation(tmp_path):
+    with pytest.raises(InvalidInput, match="keep"):
+        run(tmp_path, keep="best")
