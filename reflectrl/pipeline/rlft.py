@@ -42,7 +42,8 @@ from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.rlft import ReflectRLTrainer, checkpoint_iteration
+from reflectrl.training.rlft import ReflectRLTrainer
+from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 from reflectrl.training.trackers import Tracking, check_tracker, tracking
 
 

@@ -8,7 +8,6 @@ random is derived from (seed, iteration), so a checkpoint needs no generator sta
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
@@ -26,7 +24,6 @@ from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with co
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import Trajectory, WorkFailed
-from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
@@ -39,19 +36,16 @@ from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import Estimator, StepSample, advantages_by_episode, minibatches, scored, step_samples
-from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.objective import Loss, step_losses
+from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
 from reflectrl.training.validation import Validator
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
-
-STATE_NAME = "reflectrl_state_{rank}.json"
-VALUE_HEAD_NAME = "value_head.safetensors"
 
 
 class _OptimizerStepped(TrainerCallback):
@@ -64,7 +58,7 @@ class _OptimizerStepped(TrainerCallback):
         self._trainer.optimizer_stepped(control)
 
 
-class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
+class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
     """Trains the policy; the other players are frozen.
 
     Args:
@@ -358,7 +352,7 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
     def _send_telemetry(self) -> None:
         """Disable TRL's telemetry."""
 
-    # ---- optimizer and checkpoints ----------------------------------------------------------------------------
+    # ---- optimizer ----------------------------------------------------------------------------
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Let the learning rate fall linearly to ``learning_rate_end`` of its start."""
@@ -367,35 +361,3 @@ class ReflectRLTrainer(Checkpoints, FiniteSteps, _BaseTrainer):
             optimizer or self.optimizer, lambda step: 1 - (1 - end) * min(1.0, step / num_training_steps)
         )
         return self.lr_scheduler
-
-    def write_state(self, folder: Path) -> None:
-        """Save iteration, curriculum and replay buffer of this process, and the value head of all."""
-        if self._value_head is not None and self.is_world_process_zero():
-            save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
-        state = {
-            "iteration": self.iteration,
-            "env_steps": self.env_steps,
-            "stage": self.curriculum.index,
-            "successes": self.curriculum.successes,
-            "replay": encode(tuple(self.replay)),
-        }
-        if self._validator is not None:
-            state["validation"] = self._validator.write_state(folder)
-        (folder / STATE_NAME.format(rank=self.args.process_index)).write_text(json.dumps(state), encoding="utf-8")
-
-    def read_state(self, folder: Path) -> None:
-        """Restore what ``write_state`` saved."""
-        if self._value_head is not None:
-            self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
-        path = folder / STATE_NAME.format(rank=self.args.process_index)
-        state = json.loads(path.read_text(encoding="utf-8"))
-        self.iteration, self.env_steps = state["iteration"], state["env_steps"]
-        self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
-        self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
-        if self._validator is not None:
-            self._validator.read_state(folder, state["validation"])
-
-
-def checkpoint_iteration(checkpoint: Path) -> int:
-    """Return the number of iterations that were done when ``checkpoint`` was written."""
-    return int(json.loads((checkpoint / STATE_NAME.format(rank=0)).read_text())["iteration"])

@@ -30,7 +30,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.rlft import checkpoint_iteration
+from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
 
 class Noisy(NumberLine):

@@ -23,7 +23,8 @@ from reflectrl.players import Seat
 from reflectrl.rollout import episode_metrics
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.rlft import ReflectRLTrainer, checkpoint_iteration
+from reflectrl.training.rlft import ReflectRLTrainer
+from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
 EVERYTHING = {
     "stages": [

@@ -1,0 +1,62 @@
+"""``RLFTCheckpoints``: what a checkpoint of RLFT holds besides policy and optimizer."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from reflectrl.core import Trajectory
+from reflectrl.core.jsonl import decode, encode
+from reflectrl.training.checkpoints import Checkpoints
+from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.validation import Validator
+
+STATE_NAME = "reflectrl_state_{rank}.json"
+VALUE_HEAD_NAME = "value_head.safetensors"
+
+
+class RLFTCheckpoints(Checkpoints):
+    """Mixin that saves and restores the progress of ``ReflectRLTrainer``."""
+
+    curriculum: Curriculum
+    replay: deque[Trajectory]
+    iteration: int
+    env_steps: int
+    _value_head: nn.Module | None
+    _validator: Validator | None
+
+    def write_state(self, folder: Path) -> None:
+        """Save iteration, curriculum and replay buffer of this process, and the value head of all."""
+        if self._value_head is not None and self.is_world_process_zero():
+            save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
+        state = {
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+            "stage": self.curriculum.index,
+            "successes": self.curriculum.successes,
+            "replay": encode(tuple(self.replay)),
+        }
+        if self._validator is not None:
+            state["validation"] = self._validator.write_state(folder)
+        (folder / STATE_NAME.format(rank=self.args.process_index)).write_text(json.dumps(state), encoding="utf-8")
+
+    def read_state(self, folder: Path) -> None:
+        """Restore what ``write_state`` saved."""
+        if self._value_head is not None:
+            self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
+        path = folder / STATE_NAME.format(rank=self.args.process_index)
+        state = json.loads(path.read_text(encoding="utf-8"))
+        self.iteration, self.env_steps = state["iteration"], state["env_steps"]
+        self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
+        self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
+        if self._validator is not None:
+            self._validator.read_state(folder, state["validation"])
+
+
+def checkpoint_iteration(checkpoint: Path) -> int:
+    """Return the number of iterations that were done when ``checkpoint`` was written."""
+    return int(json.loads((checkpoint / STATE_NAME.format(rank=0)).read_text())["iteration"])
