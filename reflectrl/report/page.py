@@ -180,9 +180,7 @@ def _training(run: Run) -> str:
     summary = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
     if validated := measurements(run.points, "validation_success"):
         best, iteration = max((success, point.iteration) for point, success in validated)
-        summary += (
-            f", validation {best:.0%} at its best, after iteration {iteration:,}, and {validated[-1][1]:.0%} last"
-        )
+        summary += f", best validation {best:.0%} after iteration {iteration:,}, last {validated[-1][1]:.0%}"
     if run.paces:
         hits = run.paces[-1].reflection_hit_rate  # since the start
         summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
