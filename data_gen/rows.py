@@ -61,8 +61,8 @@ def read_rows(path: Path) -> list[Row]:
     """Read a file of rows.
 
     Raises:
-        InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, or a completion that is no
-            label of it; names file and line.
+        InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, a menu with other labels than
+            actions, or a completion that is no label of it; names file and line.
 
     """
     rows = [_read(value, where) for where, value in read_jsonl(path)]
@@ -73,9 +73,12 @@ def read_rows(path: Path) -> list[Row]:
 
 def _read(value: object, where: str) -> Row:
     row = decode(Row, value, where)
-    labels_there = row.prompt.menu.labels if row.prompt.menu else ()
+    menu = row.prompt.menu
+    labels_there = menu.labels if menu else ()
     if (row.player == "policy") != bool(labels_there):
         raise InvalidInput(f"{where} is a row of the {row.player}; expected a menu in a policy's row, and in no other.")
+    if menu and (len(menu.labels), len(menu.common_labels)) != (len(menu.actions), len(menu.common)):
+        raise InvalidInput(f"{where} has a menu of other labels than actions; expected one each: write the row again.")
     if row.player == "policy" and row.completion not in labels_there:
         raise InvalidInput(f"{where} completes with {row.completion!r}; expected one of its labels {labels_there}.")
     return row

@@ -89,7 +89,7 @@ class Prompt:
     def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
         """Return the prompt without history, and with so many characters of the other parts."""
         menu, head, tail = self.menu, self.head, self.tail
-        if menu is not None and len(self.lines) > 1:
+        if menu is not None and len(self.lines) > 1:  # else a row of another layout
             actions, common = (
                 tuple(_shortened(each, action) for each in given) for given in (menu.actions, menu.common)
             )

@@ -157,7 +157,7 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         "seed": str(recipe.seed),
         "policy": _player(recipe.model),
         "reflector": _player(recipe.reflector_model or recipe.model) if local else "",
-        "prompts": f"{recipe.prompt.history} past actions, labels: {recipe.prompt.labels}",
+        "prompts": f"{recipe.prompt.history} past actions, labels: {recipe.prompt.labels}, menu: {recipe.prompt.menu}",
         "sft": f"{sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
         "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",
     }

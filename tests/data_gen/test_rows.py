@@ -8,6 +8,7 @@ import datasets
 import pytest
 
 from reflectrl.core import InvalidInput, Observation, Task
+from reflectrl.core.jsonl import encode
 from reflectrl.data_gen.rows import policy_row, read_rows, reflector_row, write_rows
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import PromptFormat
@@ -25,6 +26,7 @@ SAMPLE = Sample(
 LAYOUT = PromptFormat(labels="letters")
 REFLECTOR = reflector_row(SAMPLE, LAYOUT)
 POLICY = policy_row(SAMPLE, LAYOUT, reflection=True)
+MENU = LAYOUT.menu_of(SAMPLE.observation)
 
 
 def test_a_sample_becomes_a_row_for_each_player() -> None:
@@ -59,6 +61,7 @@ def test_rows_are_read_as_written_by_the_library_and_by_datasets(tmp_path: Path)
         ({"player": "referee"}, "line 2, player is 'referee'"),
         ({"player": "reflector"}, "line 2 .*reflector"),
         ({"completion": "C"}, "line 2 .*'C'"),
+        ({"prompt": {**encode(POLICY.prompt), "menu": encode(replace(MENU, labels=("A",)))}}, "line 2 .*labels"),
         ({"colour": "red"}, "line 2 .*'colour'"),
         (None, "rows.jsonl"),
     ],

@@ -65,11 +65,15 @@ def close(done, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [lambda: gpt2(spread=0.1, layers=2), lora], ids=["gpt2", "llama with lora"])
-def test_training_is_the_same_with_and_without_reuse(tmp_path, policy):
-    before = policy().state_dict()
-    reusing, passes = trained(tmp_path / "reusing", policy(), 2)
-    plain, others = trained(tmp_path / "plain", policy(), 2, prefix_reuse=False)
+@pytest.mark.parametrize(
+    ("policy", "menu"),
+    [(lambda: gpt2(spread=0.1, layers=2), "last"), (lora, "last"), (lambda: gpt2(spread=0.1, layers=2), "first")],
+    ids=["gpt2", "llama with lora", "gpt2, menu first"],
+)
+def test_training_is_the_same_with_and_without_reuse(tmp_path, policy, menu):
+    before, layout = policy().state_dict(), replace(LONG, menu=menu)
+    reusing, passes = trained(tmp_path / "reusing", policy(), 2, layout=layout)
+    plain, others = trained(tmp_path / "plain", policy(), 2, layout=layout, prefix_reuse=False)
     assert actions(reusing) == actions(plain)
     for one, other in zip(reusing.iterations, plain.iterations, strict=True):
         assert (one.loss, one.entropy) == pytest.approx((other.loss, other.entropy), abs=1e-5)
