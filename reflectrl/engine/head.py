@@ -104,15 +104,23 @@ def _choice_logits(head: nn.Module, whole: Callable[[Tensor], Tensor], hidden: T
 
 
 @contextmanager
-def trying(model: PreTrainedModel) -> Iterator[None]:
-    """Read with ``model`` without dropout or gradients, and leave it and all random numbers as they were."""
-    was_training = model.training
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Compute without dropout; a model that does so already is not walked through, which takes as long as a layer."""
+    if not model.training:
+        yield
+        return
     model.eval()
     try:
-        with torch.no_grad(), seeded(0):
-            yield
+        yield
     finally:
-        model.train(was_training)
+        model.train()
+
+
+@contextmanager
+def trying(model: PreTrainedModel) -> Iterator[None]:
+    """Read with ``model`` without dropout or gradients, and leave it and all random numbers as they were."""
+    with in_eval_mode(model), torch.no_grad(), seeded(0):
+        yield
 
 
 def known_tokens(model: PreTrainedModel, count: int) -> Tokens:

@@ -6,9 +6,9 @@ action was sampled with and the one that it is trained with cannot drift apart.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -43,7 +43,8 @@ class PromptEncoder:
         self._plain = PlainText(tokenizer)
         self._label_ids = list(label_ids)
         self.max_length = max_length
-        self._encoded = lru_cache(maxsize=cache_size)(self._encode)
+        self._cache_size = cache_size
+        self._cache: OrderedDict[tuple[Prompt, int], Tokens] = OrderedDict()
 
     def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
         """Return the token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
@@ -52,7 +53,18 @@ class PromptEncoder:
             InvalidInput: the prompt does not fit even without history.
 
         """
-        return self._encoded(prompt, reserve)
+        return self.all_tokens([prompt], reserve)[0]
+
+    def all_tokens(self, prompts: Sequence[Prompt], reserve: int = 0) -> list[Tokens]:
+        """Return the token ids of each prompt, new ones in one call of the tokenizer; see ``tokens``."""
+        known = {prompt: self._cache.pop((prompt, reserve), None) for prompt in prompts}
+        missing = [prompt for prompt, ids in known.items() if ids is None]
+        whole = self._plain.prompts(missing)
+        known |= {prompt: self._fitted(prompt, ids, reserve) for prompt, ids in zip(missing, whole, strict=True)}
+        self._cache.update(((prompt, reserve), ids) for prompt, ids in known.items() if ids is not None)
+        while len(self._cache) > self._cache_size:
+            self._cache.popitem(last=False)
+        return [ids for prompt in prompts if (ids := known[prompt]) is not None]
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
         """Return prompts with menus as padded rows, equal ones once.
@@ -67,7 +79,7 @@ class PromptEncoder:
         """Return the token ids of prompts, once all their menus are known to be valid; raises as ``batch`` does."""
         for prompt in prompts:
             self._menu(prompt)
-        return [self.tokens(prompt) for prompt in prompts]
+        return self.all_tokens(prompts)
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
         """Return ``inputs``, which end in ``prompts``, with the menus of these; raises as ``batch`` does."""
@@ -90,9 +102,9 @@ class PromptEncoder:
             )
         return prompt.menu
 
-    def _encode(self, prompt: Prompt, reserve: int) -> Tokens:
+    def _fitted(self, prompt: Prompt, ids: Sequence[int], reserve: int) -> Tokens:
+        """Return ``ids``, those of the whole prompt, or those of a shorter one."""
         limit = self.max_length - reserve
-        ids = self._plain.prompt(prompt)
         if len(ids) > limit:
             ids = self._plain.prompt(prompt.fit(lambda cut: len(self._plain.prompt(cut)), limit))
         return tuple(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from reflectrl.models.tokenizer import are_added
@@ -27,22 +28,28 @@ class PlainText:
 
     def prompt(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt, with those that open every text."""
-        lines = prompt.lines if prompt.menu and are_added(prompt.menu.all_labels) else ()
-        first = next((number for number, (label, _) in enumerate(lines) if label), None)
-        if first is None:
-            return self.text(prompt.text)
-        return self.text(text_of(lines[:first])) + self._labelled(lines[first:])
+        return self.prompts([prompt])[0]
+
+    def prompts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Return the token ids of each prompt; the tokenizer is called once, or twice where there are labels."""
+        parts = [_parted(prompt) for prompt in prompts]
+        heads = self._plain([head for head, _ in parts])
+        tails = iter(self._labelled([lines for _, lines in parts if lines]))
+        return [head + next(tails) if lines else head for head, (_, lines) in zip(heads, parts, strict=True)]
 
     def text(self, text: str) -> list[int]:
         """Return the token ids of a text without labels, with those that open every text."""
-        return self._plain(text)
+        return self._plain([text])[0]
 
     def completion(self, text: str) -> list[int]:
         """Return the token ids of a text that follows a prompt."""
-        return self._plain(text, add_special_tokens=False)
+        return self._plain([text], add_special_tokens=False)[0]
 
-    def _labelled(self, lines: Lines) -> list[int]:
-        ids = list(self._tokenizer(text_of(lines), add_special_tokens=False)["input_ids"])
+    def _labelled(self, parts: Sequence[Lines]) -> list[list[int]]:
+        read = self._read([text_of(lines) for lines in parts], add_special_tokens=False)
+        return [self._only_labels(ids, lines) for ids, lines in zip(read, parts, strict=True)]
+
+    def _only_labels(self, ids: list[int], lines: Lines) -> list[int]:
         ours = [self._tokenizer.convert_tokens_to_ids(label) for label, _ in lines if label]
         if [number for number in ids if number in self._special] == ours:
             return ids
@@ -52,8 +59,14 @@ class PlainText:
             after.append(text if label else after.pop() + text)
         return [number for label, text in zip(ours, after, strict=True) for number in (label, *self.completion(text))]
 
-    def _plain(self, text: str, **options: Any) -> list[int]:
-        ids = list(self._tokenizer(text, split_special_tokens=True, **options)["input_ids"])
+    def _plain(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
+        read = self._read(texts, split_special_tokens=True, **options)
+        return [self._without_special(text, ids, **options) for text, ids in zip(texts, read, strict=True)]
+
+    def _read(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
+        return [list(ids) for ids in self._tokenizer([*texts], **options)["input_ids"]] if texts else []
+
+    def _without_special(self, text: str, ids: list[int], **options: Any) -> list[int]:
         if self._special.isdisjoint(ids[len(self._around) :] if ids[: len(self._around)] == self._around else ids):
             return ids
         # the vocabularies of unigram models hold special tokens as words, too: those are spelled
@@ -67,3 +80,10 @@ class PlainText:
     def _spelled(self, number: int) -> list[int]:
         letters: list[int] = self._tokenizer.convert_tokens_to_ids([*self._tokenizer.convert_ids_to_tokens(number)])
         return letters
+
+
+def _parted(prompt: Prompt) -> tuple[str, Lines]:
+    """Return a prompt's text up to its first label that is a token of its own, and the lines from there on."""
+    lines = prompt.lines if prompt.menu and are_added(prompt.menu.all_labels) else ()
+    first = next((number for number, (label, _) in enumerate(lines) if label), None)
+    return (prompt.text, ()) if first is None else (text_of(lines[:first]), lines[first:])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.core import Choice, Decision
+from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
@@ -112,20 +113,17 @@ class LMPolicy:
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         """Sample by inverting the cumulative distribution at ``draws`` (or take the most probable label)."""
-        prompts = [view.prompt for view in views]
-        was_training = self._model.training
-        self._model.eval()
         decisions: dict[int, Decision] = {}
-        for indices, inputs in self._passes(self._encoder.rows(prompts)):
-            if not indices:  # a beginning that the next ones share
-                token = inputs.input_ids[0, :1]
-                self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
-                continue
-            part = [views[index] for index in indices]
-            batch = self._encoder.with_menus([view.prompt for view in part], inputs)
-            decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
-        self._model.train(was_training)
-        return [decisions[index] for index in range(len(prompts))]
+        with in_eval_mode(self._model):
+            for indices, inputs in self._passes(self._encoder.rows([view.prompt for view in views])):
+                if not indices:  # a beginning that the next ones share
+                    token = inputs.input_ids[0, :1]
+                    self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
+                    continue
+                part = [views[index] for index in indices]
+                batch = self._encoder.with_menus([view.prompt for view in part], inputs)
+                decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
+        return [decisions[index] for index in range(len(views))]
 
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included.
@@ -178,13 +176,16 @@ class LMPolicy:
 
     def _decide(self, views: Sequence[MenuView], batch: PromptBatch, draws: Sequence[float]) -> Iterator[Decision]:
         distribution, values = action_distribution(self._model, batch)
-        probs = distribution.probs.cpu().double()
+        one_a_view = torch.stack([distribution.entropy(), values], 1)
+        found = torch.cat([distribution.probs, distribution.logits, one_a_view], 1).cpu()  # waits for the device once
+        labels = distribution.probs.size(1)
+        probs, logprobs, (entropies, values) = found[:, :labels].double(), found[:, labels:-2], found[:, -2:].T
         cumulative = probs.cumsum(-1)
         # in double precision a draw below 1 stays below the total, so the last action is never stepped past
         point = torch.tensor(draws, dtype=torch.double) * cumulative[:, -1]
         index = probs.argmax(-1) if self._greedy else (cumulative <= point[:, None]).sum(-1)
-        logprobs = distribution.log_prob(index.to(distribution.logits.device)).tolist()
-        columns = (index.tolist(), logprobs, distribution.entropy().tolist(), probs.tolist(), values.tolist())
+        chosen = logprobs.gather(1, index[:, None])[:, 0]
+        columns = (each.tolist() for each in (index, chosen, entropies, probs, values))
         for view, choice, logprob, entropy, row, value in zip(views, *columns, strict=True):
             actions = view.menu.actions
             yield Decision(actions[choice], logprob, entropy, Choice(choice, tuple(row[: len(actions)])), value)

@@ -12,6 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from reflectrl.core import Utterance
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
+from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
@@ -88,25 +89,23 @@ class LMReflector(CachedPlayer):
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """Return one utterance a prompt, at most ``max_new_tokens`` tokens each."""
-        rows = [self._encoder.tokens(prompt, reserve=self._max_new_tokens) for prompt in prompts]
-        was_training = self._model.training
-        self._model.eval()
-        if self._prefix_cache is not None:
-            said = write(
-                self._base,
-                self._prefix_cache,
-                rows,
-                Sampler(draws, self._temperature),
-                drafts=self._drafts,
-                ends=self._ends,
-                limit=self._max_new_tokens,
-            )
-        else:
-            said = []
-            for start in range(0, len(rows), self._batch_size):
-                stop = start + self._batch_size
-                said += self._generate(rows[start:stop], Sampler(draws[start:stop], self._temperature))
-        self._model.train(was_training)
+        rows = self._encoder.all_tokens(prompts, reserve=self._max_new_tokens)
+        with in_eval_mode(self._model):
+            if self._prefix_cache is not None:
+                said = write(
+                    self._base,
+                    self._prefix_cache,
+                    rows,
+                    Sampler(draws, self._temperature),
+                    drafts=self._drafts,
+                    ends=self._ends,
+                    limit=self._max_new_tokens,
+                )
+            else:
+                said = []
+                for start in range(0, len(rows), self._batch_size):
+                    stop = start + self._batch_size
+                    said += self._generate(rows[start:stop], Sampler(draws[start:stop], self._temperature))
         texts = (self._tokenizer.decode(ids, skip_special_tokens=True) for ids in said)
         return [Utterance(" ".join(text.split()), len(ids)) for text, ids in zip(texts, said, strict=True)]
 

@@ -144,6 +144,25 @@ def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tunin
         assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place
 
 
+def test_prompts_that_are_read_at_once_have_the_tokens_of_each_alone_and_their_cache_keeps_those_used_last(tokenizer):
+    calls: list[int] = []
+
+    class Counted(PlainText):
+        def prompts(self, prompts):
+            calls.append(len(prompts))
+            return super().prompts(prompts)
+
+    plain, given = PlainText(tokenizer), [*PLACES.values(), replace(prompt(), menu=None), prompt()]
+    encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096, cache_size=len(given))
+    encoder._plain = Counted(tokenizer)
+    alone = [tuple(plain.prompt(each)) for each in given]
+    assert encoder.all_tokens([*given, given[0]]) == [*alone, alone[0]]
+    assert encoder.all_tokens(given[::-1]) == alone[::-1]
+    encoder.tokens(prompt(said=None))  # takes the place of the one that was not used for longest
+    assert [encoder.tokens(each) for each in (given[0], given[-1])] == [alone[0], alone[-1]]
+    assert [count for count in calls if count] == [len(given), 1, 1]
+
+
 def test_other_texts_have_the_tokens_that_they_have_without_this_also_once_saved(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     plain, again, hostile = PlainText(tokenizer), AutoTokenizer.from_pretrained(tmp_path), PLACES["actions"]
