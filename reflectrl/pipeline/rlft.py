@@ -64,7 +64,7 @@ def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> R
 
 
 WINDOW_ITERATIONS = 10
-"""Iterations of a stage over which the console shows the mean success; that of a single one is noisy."""
+"""Iterations of a stage whose mean the console shows; a single one is noisy."""
 
 
 class _Records:
@@ -90,7 +90,7 @@ class _Records:
         self._advance = advance
         self._tracking = tracking
         self._stage = self._validated = ""
-        self._recent: deque[float] = deque(maxlen=WINDOW_ITERATIONS)
+        self._recent: deque[Iteration] = deque(maxlen=WINDOW_ITERATIONS)
         self._clock = time.monotonic()
 
     def rewind(self, iteration: int) -> None:
@@ -133,17 +133,20 @@ class _Records:
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
-        """Return the console's note; its mean is of the iterations of this stage that this process has seen."""
+        """Return the console's note; its means are of the iterations of this stage that this process has seen."""
         if done.stage != self._stage:
             self._stage = done.stage
             self._recent.clear()
             self._validated = ""
-        self._recent.append(done.success)
+        self._recent.append(done)
         if done.validation_success is not None:
             self._validated = f"  validation {done.validation_success:.0%}"
+        success, episode_return, entropy = (
+            fmean(getattr(each, name) for each in self._recent) for name in ("success", "episode_return", "entropy")
+        )
         return (
-            f"{done.stage}  success {fmean(self._recent):.0%}{self._validated}  return {done.episode_return:+.2f}  "
-            f"entropy {done.entropy:.2f}  {pace:.0f} steps/s"
+            f"{done.stage}  mean of {len(self._recent)}: success {success:.0%}  return {episode_return:+.2f}  "
+            f"entropy {entropy:.2f}{self._validated}  {pace:.0f} steps/s"
         )
 
 
@@ -180,8 +183,6 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             stop=stop,
             failures=run / FAILURES,
         )
-        if tracked is not None:
-            trainer.add_callback(tracked)
         if is_main_process():
             records.rewind(first)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

@@ -72,13 +72,13 @@ def success_band(run: Run) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Fall:
-    """Best success rate of the last stage of a training beside the one at its end."""
+    """Best success rate in the last stage of a training beside that of the weights which it kept."""
 
     measured: str
     """Name of the success rate."""
     best: float
     iteration: int
-    """Iteration of the best."""
+    """Iteration of the best, the last one among equals."""
     last: float
 
     @property
@@ -88,14 +88,18 @@ class Fall:
 
 
 def largest_fall(run: Run) -> Fall | None:
-    """Return how far a training ended below its own best, by running means; ``None`` where there was none."""
+    """Return how far a training ended below its own best, in validation or else in training; ``None`` without any."""
     if not run.points:
         return None
-    means = running_mean(run.points, [point.success for point in run.points])
     _, places = stages(run.points)[-1]
-    first = min(places.start + window(len(run.points)) - 1, places[-1])  # means of fewer iterations are noise
-    best = max(range(first, places.stop), key=lambda place: (means[place], place))
-    return Fall("training success", means[best], run.points[best].iteration, means[-1])
+    measured, pairs = "validation success", measurements(run.points[places.start :], "validation_success")
+    if not pairs:
+        means = running_mean(run.points, [point.success for point in run.points])
+        full = min(window(len(run.points)) - 1, len(places) - 1)  # means of fewer iterations are noise
+        measured = "training success"
+        pairs = [(run.points[place], means[place]) for place in places][full:]
+    point, best = max(pairs, key=lambda pair: (pair[1], pair[0].iteration))
+    return Fall(measured, best, point.iteration, best if run.settings.get("rlft.keep") == "best" else pairs[-1][1])
 
 
 def mean_over_seeds(

@@ -50,7 +50,7 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     sentences = [sentence for name, group in groups.items() for sentence in _gain(group, f"{name}: " * several)]
     sentences += _worth_of_reflections(list(groups.values()))
     sentences += [sentence for run in runs for sentence in _fall(run)]
-    if sentences and max(map(len, groups.values())) == 1:
+    if groups and max(map(len, groups.values())) == 1:
         sentences.append("One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells).")
     return sentences
 
@@ -144,5 +144,5 @@ def _fall(run: Run) -> Iterator[str]:
     if fall is not None and fall.points >= LARGE_FALL:
         yield (
             f"{run.name} did not keep what it had learned: {fall.measured} was {fall.best:.0%} at iteration "
-            f"{fall.iteration} and {fall.last:.0%} at the end."
+            f"{fall.iteration} and {fall.last:.0%} at the end. `rlft.validation` with `rlft.keep=best` keeps the best."
         ).replace("%", " %")

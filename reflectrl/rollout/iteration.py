@@ -27,6 +27,10 @@ class Iteration(EpisodeMeans, IterationPlace):
     """KL divergence of the sampling policy from the updated one, mean over steps and updates."""
     clipped: float = metric("update/clipped", "Clipped steps", fraction=True, panel=True, late=True)
     """Fraction of steps outside the clip range."""
+    grad_norm: float = metric("update/grad_norm", "Gradient norm", low=0.0, panel=True, late=True)
+    """Norm of the gradient before it is clipped, mean over the updates."""
+    learning_rate: float = metric("update/learning_rate", "Learning rate", low=0.0, panel=True, late=True)
+    """Learning rate of the policy at the last update."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
     validation_success: float | None = metric(

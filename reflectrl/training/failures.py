@@ -48,6 +48,9 @@ class BrokenStep:
 class FiniteSteps(Trainer, ABC):
     """Mixin for a trainer of transformers or TRL, which would step along such a gradient."""
 
+    gradient_norm = 0.0
+    """Norm of the gradient of the last optimizer step, before it was clipped."""
+
     @abstractmethod
     def step_loss(self) -> Tensor:
         """Return the loss, on this process, of the next optimizer step."""
@@ -68,6 +71,7 @@ class FiniteSteps(Trainer, ABC):
         found = torch.stack([loss.float(), torch.as_tensor(norm, device=loss.device).float()])
         if not torch.isfinite(self.accelerator.gather(found)).all():
             raise self.broken_step().failure(*found.tolist(), rank=self.args.process_index)
+        self.gradient_norm = float(norm)
         return norm
 
 

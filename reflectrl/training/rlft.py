@@ -135,6 +135,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         self._schedule = self._iterations()
         self._minibatch: list[StepSample] = []
         self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
+        self._norms: list[float] = []
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
@@ -188,7 +189,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
                 samples = step_samples([*learned, *replayed], self.layout, self._estimator)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
 
-            self._losses = []
+            self._losses, self._norms = [], []
             yield from minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng)
 
             done = self._measure(fresh, len(replayed))
@@ -234,6 +235,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         """Return the metrics of an iteration, means over all processes."""
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
         local = {**episode_metrics(fresh).means, "loss": loss, "kl": kl, "clipped": clipped}
+        local["grad_norm"] = sum(self._norms) / len(self._norms)
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
@@ -242,6 +244,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
             iteration=self.iteration,
             stage=self.curriculum.stage.name,
             replayed=replayed,
+            learning_rate=float(self.optimizer.param_groups[0]["lr"]),
             env_steps=self.env_steps,
             validation_success=None,
             validation_greedy=None,
@@ -310,6 +313,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
 
     def optimizer_stepped(self, control: Any) -> None:
         """Continue the iteration; end training when it is to stop, or with the last stage."""
+        self._norms.append(self.gradient_norm)
         upcoming = next(self._schedule, None)
         self._minibatch = upcoming if isinstance(upcoming, list) else []
         if isinstance(upcoming, Iteration) and self._stop.signal:

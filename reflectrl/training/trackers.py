@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformers import TrainerCallback
-
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
@@ -27,12 +25,8 @@ from reflectrl.core.layout import TRACKERS
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 
-NAMES = {
-    **{field: metric.tracked for record in (Iteration, Throughput) for field, metric in metrics_of(record).items()},
-    "learning_rate": "update/learning_rate",
-    "grad_norm": "update/grad_norm",
-}
-"""Names in the trackers, by the names of the fields and in the log of ``Trainer``."""
+NAMES = {field: metric.tracked for record in (Iteration, Throughput) for field, metric in metrics_of(record).items()}
+"""Names in the trackers, by the names of the fields."""
 PROJECT = "reflectrl"
 """Project in the tracker, unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
 MAX_EPISODES = 3
@@ -66,8 +60,8 @@ class Tracker(Protocol):
         """Send the rest of the buffers."""
 
 
-class Tracking(TrainerCallback):
-    """Sends each iteration to a tracker as soon as ``Trainer`` has logged the gradient of its last step.
+class Tracking:
+    """Sends each iteration to a tracker.
 
     Args:
         tracker: the receiver.
@@ -78,19 +72,10 @@ class Tracking(TrainerCallback):
     def __init__(self, tracker: Tracker, every: int) -> None:
         self._tracker = tracker
         self._every = every
-        self._waiting: tuple[Iteration, Throughput, Sequence[Trajectory]] | None = None
 
     def add(self, done: Iteration, throughput: Throughput, episodes: Sequence[Trajectory]) -> None:
-        """Take an iteration, its speed, and those of its episodes that may be sent."""
-        self._waiting = done, throughput, episodes
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Complete the iteration with the measurements of ``Trainer``, and send it."""
-        if self._waiting is None:
-            return
-        (done, throughput, episodes), self._waiting = self._waiting, None
-        measured = {name: logs[name] for name in ("learning_rate", "grad_norm") if name in logs}
-        numbers = {**measured, **asdict(done), **asdict(throughput)}
+        """Send an iteration, its speed, and now and then those of its episodes that may be sent."""
+        numbers = {**asdict(done), **asdict(throughput)}
         known = {NAMES[name]: number for name, number in numbers.items() if name in NAMES and number is not None}
         self._tracker.log(done.iteration, known)
         if episodes and done.iteration % self._every == 0:

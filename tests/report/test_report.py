@@ -212,7 +212,9 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
 
 
 def points(*values, stage="main"):
-    old = dict.fromkeys(("length", "illegal", "loss", "kl", "clipped"), math.nan)  # not recorded by older versions
+    old = dict.fromkeys(
+        ("length", "illegal", "loss", "kl", "clipped", "grad_norm", "learning_rate"), math.nan
+    )  # not recorded by older versions
     numbers = {"entropy": 0.5, "replayed": 0, "validation_success": None, "validation_greedy": None, **old}
     return [
         Iteration(iteration=at, stage=stage, success=value, episode_return=value, env_steps=at, **numbers)
@@ -242,14 +244,20 @@ def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_i
     two = [*points(0.1), points(0.1, 0.5, stage="dropoff")[1]]
     assert curves([trained("one", two)]).count(">dropoff</text>") == 3
     every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Loss", "KL divergence"]
-    every += ["Clipped steps", "Environment steps a second", "Reflections from the cache"]
+    every += [
+        "Clipped steps",
+        "Gradient norm",
+        "Learning rate",
+        "Environment steps a second",
+        "Reflections from the cache",
+    ]
     assert titles(curves(read_runs([run]))) == every
     old = trained("old", points(0.1, 0.2))
     assert titles(curves([old])) == [*every[:2], every[3]]
     speed = {"prompt_reuse": 0.0, "env_failures": 0, "env_recycled": 0}
     pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
     few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
-    assert titles(curves([few])) == [*every[:2], every[3], *every[7:]]
+    assert titles(curves([few])) == [*every[:2], every[3], *every[9:]]
 
 
 def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path):

@@ -63,13 +63,20 @@ def test_several_seeds_are_one_sentence_with_the_interval_over_them_and_the_wors
     assert worst == "The worst of these runs ended at 80 % (0)."
 
 
-def test_a_run_that_ends_below_its_own_best_is_named(tmp_path: Path) -> None:
+def test_a_run_that_ends_below_its_own_best_is_named_unless_it_kept_the_best(tmp_path: Path) -> None:
     successes = [0.5] * 10 + [0.95] * 10 + [0.6] * 10
     line = [iteration(number, success=success) for number, success in enumerate(successes)]
+    kept = "`rlft.validation` with `rlft.keep=best` keeps the best."
     *_, fall, _ = judge(evaluated(tmp_path / "run", 0.9, 0.5, SILENT, metrics=line))
     assert fall == (
-        "run did not keep what it had learned: training success was 95 % at iteration 19 and 60 % at the end."
+        f"run did not keep what it had learned: training success was 95 % at iteration 19 and 60 % at the end. {kept}"
     )
+    for number, success in ((9, 0.8), (19, 0.8), (29, 0.5)):
+        line[number] |= {"validation_success": success, "validation_greedy": None}
+    *_, fall, _ = judge(evaluated(tmp_path / "validated", 0.9, 0.5, SILENT, metrics=line))
+    assert "validation success was 80 % at iteration 19 and 50 % at the end." in fall
+    best = ("rlft.validation={every: 10}", "rlft.keep=best")
+    assert len(judge(evaluated(tmp_path / "best", 0.9, 0.5, SILENT, *best, metrics=line))) == 2
 
 
 def test_what_is_not_evaluated_is_not_judged(tmp_path: Path) -> None:
