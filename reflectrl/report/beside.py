@@ -34,7 +34,7 @@ def print_before_and_after(run: Path) -> None:
 
     """
     [read] = read_runs([run])
-    pair = shortest_pair(_played(read, "sft"), _played(read, "rlft"))
+    pair = telling_pair(_played(read, "sft"), _played(read, "rlft"))
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
@@ -52,12 +52,20 @@ def print_before_and_after(run: Path) -> None:
     console.print(table)
 
 
-def shortest_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[Trajectory, Trajectory] | None:
-    """Return the shortest failed and successful episode of one task: that of the fewest steps; ``None`` without one."""
+def telling_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[Trajectory, Trajectory] | None:
+    """Return a failed and a successful episode of one task, ``None`` without them.
+
+    It is the longest success of which all steps are shown, beside the shortest failure.
+    """
     lost = [episode for episode in before if not episode.success and episode.turns]
     won = [episode for episode in after if episode.success and episode.turns]
     pairs = [(old, new) for old in lost for new in won if old.task.id == new.task.id]
-    return min(pairs, key=lambda pair: (len(pair[0].turns) + len(pair[1].turns), pair[0].task.id), default=None)
+
+    def rank(pair: tuple[Trajectory, Trajectory]) -> tuple[int, int, str]:
+        old, new = (len(each.turns) for each in pair)
+        return (new if new > MAX_STEPS else -new, old, pair[0].task.id)
+
+    return min(pairs, key=rank, default=None)
 
 
 def _played(run: Run, policy: str) -> list[Trajectory]:

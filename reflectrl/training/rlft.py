@@ -136,6 +136,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         self._minibatch: list[StepSample] = []
         self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
         self._norms: list[float] = []
+        self._learning_rate = 0.0
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
@@ -244,7 +245,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
             iteration=self.iteration,
             stage=self.curriculum.stage.name,
             replayed=replayed,
-            learning_rate=float(self.optimizer.param_groups[0]["lr"]),
+            learning_rate=self._learning_rate,
             env_steps=self.env_steps,
             validation_success=None,
             validation_greedy=None,
@@ -292,6 +293,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
             total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
         mean = total / len(samples)
         self._losses.append((mean, kl / len(samples), clipped / len(samples)))
+        self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
     def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:

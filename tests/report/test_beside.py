@@ -10,19 +10,20 @@ from command_line import reflectrl
 from run_folders import HOSTILE, episode, make_run
 
 from reflectrl.core import Trajectory
-from reflectrl.report.beside import print_before_and_after, shortest_pair
+from reflectrl.report.beside import MAX_STEPS, print_before_and_after, telling_pair
 
 
 def steps(played: Trajectory, count: int) -> Trajectory:
     return replace(played, turns=played.turns * count)
 
 
-def test_the_pair_is_of_one_task_that_was_lost_and_then_won_in_the_fewest_steps() -> None:
-    lost, won = episode("a", success=False), episode("a")
-    long, others = episode("b", success=False), [episode("b"), episode("c")]
-    assert shortest_pair([steps(long, 3), lost], [*others, won]) == (lost, won)
-    assert shortest_pair([episode("a")], [won]) is None
-    assert shortest_pair([lost], [episode("d")]) is None
+def test_the_pair_is_the_longest_success_that_is_shown_whole_beside_the_shortest_failure_of_its_task() -> None:
+    lost, won = episode("a", success=False), steps(episode("a"), 3)
+    others = [episode("a"), steps(episode("a"), MAX_STEPS + 1), steps(episode("b"), 2), steps(episode("c"), 5)]
+    before = [steps(lost, 2), lost, episode("b", success=False)]
+    assert telling_pair(before, [*others, won]) == (lost, won)
+    assert telling_pair([episode("a")], [won]) is None
+    assert telling_pair([lost], [episode("d")]) is None
 
 
 @pytest.fixture
