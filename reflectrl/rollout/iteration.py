@@ -31,6 +31,8 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Norm of the gradient before it is clipped, mean over the updates."""
     learning_rate: float = metric("update/learning_rate", "Learning rate", low=0.0, panel=True, late=True)
     """Learning rate of the policy at the last update."""
+    logprob_gap: float = metric("update/logprob_gap", "Gap of log-probabilities", low=0.0, late=True)
+    """Mean distance in nats of the log-probabilities at play from those of the first minibatch, before any update."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
     validation_success: float | None = metric(

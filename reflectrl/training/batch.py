@@ -96,6 +96,16 @@ def advantages_by_episode(
     ]
 
 
+def gaps(samples: Sequence[StepSample], logprobs: Sequence[float], fresh: Sequence[StepSample]) -> list[float]:
+    """Return the distances of ``logprobs`` from those at play, of the ``samples`` that are among the ``fresh`` ones."""
+    numbers = set(map(id, fresh))
+    return [
+        abs(logprob - sample.decision.logprob)
+        for sample, logprob in zip(samples, logprobs, strict=True)
+        if id(sample) in numbers
+    ]
+
+
 def _with_value_head(trajectory: Trajectory, estimator: Estimator) -> Tensor:
     return generalized_advantages(
         weighted_rewards(trajectory, estimator.rewards),

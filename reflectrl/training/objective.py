@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.config.rlft import Terms
+from reflectrl.core import WorkFailed
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,31 @@ class Loss:
     """Steps whose probability ratio left the clip range (0 for REINFORCE)."""
     kl: float
     """Estimate of KL(sampling policy || present policy) in nats, ``(ratio - 1) - log ratio`` (Schulman's k3)."""
+
+
+MAX_GAP = 0.25
+"""Largest mean gap of log-probabilities, see ``check_gap``, as a fraction of PPO's clip range."""
+
+
+def check_gap(terms: Terms, gap: float, updates: int) -> None:
+    """Check that PPO with several updates an iteration does not clip what is rounding.
+
+    Args:
+        terms: the terms of the objective.
+        gap: mean distance in nats of the log-probabilities at play from those before the first update.
+        updates: updates an iteration.
+
+    Raises:
+        WorkFailed: the gap is more than ``MAX_GAP`` of the clip range.
+
+    """
+    if updates > 1 and terms.ppo is not None and gap > MAX_GAP * terms.ppo.epsilon:
+        raise WorkFailed(
+            f"the log-probabilities at play and before the first update of an iteration differ by {gap:.2g} on "
+            f"average, by rounding alone; expected at most {MAX_GAP * terms.ppo.epsilon:.2g}, a quarter of "
+            "rlft.terms.ppo.epsilon. Set model.compute and model.dtype to float32, or rlft.num_iterations and "
+            "rlft.num_minibatches to 1, in another --run."
+        )
 
 
 def reinforce_losses(logprobs: Tensor, advantages: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,12 +36,20 @@ from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
-from reflectrl.training.batch import Estimator, StepSample, advantages_by_episode, minibatches, scored, step_samples
+from reflectrl.training.batch import (
+    Estimator,
+    StepSample,
+    advantages_by_episode,
+    gaps,
+    minibatches,
+    scored,
+    step_samples,
+)
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
-from reflectrl.training.objective import Loss, step_losses
+from reflectrl.training.objective import Loss, check_gap, step_losses
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
 from reflectrl.training.validation import Validator
 
@@ -137,6 +146,8 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
         self._norms: list[float] = []
         self._learning_rate = 0.0
+        self._gaps: list[float] = []  # between log-probabilities at play and before the iteration's first update
+        self._fresh: Sequence[StepSample] = ()  # of the present policy, which replayed ones are not
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
@@ -191,6 +202,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
                 self.advantages = advantages_by_episode(samples, learned, fresh)
 
             self._losses, self._norms = [], []
+            self._gaps, self._fresh = [], samples[: sum(len(each.turns) for each in learned)]
             yield from minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng)
 
             done = self._measure(fresh, len(replayed))
@@ -233,15 +245,16 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         return played
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
-        """Return the metrics of an iteration, means over all processes."""
+        """Return the metrics of an iteration, means over all processes; raises as ``check_gap`` does."""
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
         local = {**episode_metrics(fresh).means, "loss": loss, "kl": kl, "clipped": clipped}
         local["grad_norm"] = sum(self._norms) / len(self._norms)
+        local["logprob_gap"] = fmean(self._gaps or [0.0])
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
         self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
-        return Iteration(
+        done = Iteration(
             iteration=self.iteration,
             stage=self.curriculum.stage.name,
             replayed=replayed,
@@ -251,6 +264,8 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
             validation_greedy=None,
             **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
         )
+        check_gap(self.args.terms, done.logprob_gap, self.args.updates_per_iteration)
+        return done
 
     def _end_stage(self) -> None:
         """Close the environments of the stage, and go on to the next one."""
@@ -302,6 +317,8 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         def column(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), device=self.args.device)
 
+        if not self._losses:
+            self._gaps += gaps(samples, scores.logprobs.tolist(), self._fresh)
         return step_losses(
             self.args.terms,
             self.state.global_step / self.args.max_steps,

@@ -10,9 +10,11 @@ from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run
 
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import LoraSection
+from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.core import WorkFailed
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
+from reflectrl.models.kernels import adopt_kernels
 
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
 """As real prompts are, most of one is as it was a step before."""
@@ -125,6 +127,19 @@ def test_under_autocast_prefixes_are_reused_too(tmp_path):
     first, expected = done.iterations[0], plain.iterations[0]
     assert first.kl < 1e-3
     assert (first.loss, first.entropy) == pytest.approx((expected.loss, expected.entropy), abs=0.02)
+
+
+@pytest.mark.slow
+def test_play_and_update_hardly_differ_in_bfloat16_and_ppo_refuses_what_its_clip_range_does_not_cover(tmp_path):
+    def gap(compute, **options):
+        model = gpt2(spread=0.1, layers=2, width=64)
+        adopt_kernels(model, ModelSection(compute=compute))
+        return trained(tmp_path / f"{compute}{len(options)}", model, episodes=2, **options)[0].iterations[0].logprob_gap
+
+    assert gap("float32") < 1e-6 < gap("bfloat16") < 0.01
+    assert gap("bfloat16", epsilon=1e-6) > 1e-6  # a single update does not clip
+    with pytest.raises(WorkFailed, match="model.compute"):
+        gap("bfloat16", epsilon=1e-6, num_iterations=2)
 
 
 @pytest.mark.slow
