@@ -213,7 +213,7 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
 
 def points(*values, stage="main"):
     old = dict.fromkeys(
-        ("length", "illegal", "loss", "kl", "clipped", "grad_norm", "learning_rate"), math.nan
+        ("length", "illegal", "loss", "kl", "clipped", "logprob_gap", "grad_norm", "learning_rate"), math.nan
     )  # not recorded by older versions
     numbers = {"entropy": 0.5, "replayed": 0, "validation_success": None, "validation_greedy": None, **old}
     return [
