@@ -207,6 +207,23 @@ def gpt2_small(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, 
     return random_model(scene, episodes, GPT2Config(**still, **shape), length, seed)
 
 
+def wide_tokenizer(
+    scene: Scene, episodes: Sequence[Sequence[Step]], config: PretrainedConfig, max_length: int
+) -> PreTrainedTokenizerBase:
+    """A tokenizer for a model of any shape, whose configuration learns its special tokens.
+
+    The vocabulary is as large as that of ``config``: the words of the prompts come first, and every id beyond stands
+    for a character of its own that no prompt has, so that whatever a random model says can be read again.
+    """
+    words = min(2000, config.vocab_size)
+    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=words, max_length=max_length)
+    private = range(0xF0000, 0xF0000 + config.vocab_size - len(tokenizer))
+    tokenizer.add_tokens([AddedToken(chr(point), normalized=False) for point in private])
+    config.bos_token_id = config.eos_token_id = tokenizer.eos_token_id
+    config.pad_token_id = tokenizer.pad_token_id
+    return tokenizer
+
+
 def random_model(
     scene: Scene,
     episodes: Sequence[Sequence[Step]],
@@ -218,17 +235,8 @@ def random_model(
     dtype: torch.dtype = torch.float32,
     lora: LoraSection | None = None,
 ) -> Reader:
-    """Random weights of any shape, made where they are used, with new adapters if there are any.
-
-    The vocabulary is as large as that of ``config``: the words of the prompts come first, and every id beyond stands
-    for a character of its own that no prompt has, so that whatever a random model says can be read again.
-    """
-    words = min(2000, config.vocab_size)
-    tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=words, max_length=max_length)
-    private = range(0xF0000, 0xF0000 + config.vocab_size - len(tokenizer))
-    tokenizer.add_tokens([AddedToken(chr(point), normalized=False) for point in private])
-    config.bos_token_id = config.eos_token_id = tokenizer.eos_token_id
-    config.pad_token_id = tokenizer.pad_token_id
+    """Random weights of any shape, made where they are used, with new adapters if there are any."""
+    tokenizer = wide_tokenizer(scene, episodes, config, max_length)
     with seeded(seed):
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype)

@@ -59,6 +59,12 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ("tests", "machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
         (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
     ),
+    "estimate": (
+        *_ENGINE,
+        "reflectrl/pipeline/costs.py",
+        "reflectrl/pipeline/estimate.py",
+        *_scripts("estimate", "engine_prompts"),
+    ),
     "remote_reflector": ("reflectrl/endpoint", "reflectrl/players", "reflectrl/rollout", *_scripts("remote_reflector")),
     "serve": (*_ENGINE, "reflectrl/serving", *_scripts("serve")),
     "report": ("reflectrl/report", *_scripts("report")),

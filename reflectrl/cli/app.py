@@ -8,7 +8,21 @@ import typer
 import typer.core
 
 import reflectrl
-from reflectrl.cli import compare, doctor, envs, explore, export, new_env, play, plot, recipes, reports, serve, stages
+from reflectrl.cli import (
+    compare,
+    doctor,
+    envs,
+    estimate,
+    explore,
+    export,
+    new_env,
+    play,
+    plot,
+    recipes,
+    reports,
+    serve,
+    stages,
+)
 from reflectrl.cli.terminal import say
 
 UsageError = cast(
@@ -54,6 +68,7 @@ app.command("explore", rich_help_panel=AGENTS)(explore.explore)
 app.command("serve", rich_help_panel=AGENTS)(serve.serve)
 app.command("export", rich_help_panel=AGENTS)(export.export)
 app.add_typer(recipes.app, name="recipes", rich_help_panel=SETUP)
+app.command("estimate", rich_help_panel=SETUP)(estimate.estimate)
 app.command("check-env", rich_help_panel=SETUP)(envs.check)
 app.command("new-env", rich_help_panel=SETUP)(new_env.new_env)
 app.command("doctor", rich_help_panel="Installation")(doctor.doctor)

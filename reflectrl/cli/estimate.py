@@ -1,0 +1,25 @@
+"""The command that says what an iteration of RLFT will take."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from reflectrl.cli.stages import Overrides, RecipeOption
+from reflectrl.cli.terminal import say
+
+
+def estimate(
+    recipe: RecipeOption,
+    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the table.")] = "text",
+    overrides: Overrides = None,
+) -> None:
+    """Estimate tokens, forward passes and seconds of an iteration of RLFT on this machine, before any training."""
+    from reflectrl.config import load_recipe
+    from reflectrl.core.jsonl import encode
+    from reflectrl.pipeline.estimate import estimate as measure
+
+    found = measure(load_recipe(recipe, overrides or ()))
+    say(json.dumps(encode(found), indent=2) if output == "json" else found.text)

@@ -1,0 +1,288 @@
+"""Work of the models in an iteration: a sample of it, done by models of few layers, and what follows for all of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from reflectrl.config.rlft import RLFTSection
+from reflectrl.config.schema import ModelSection, ReflectorPlayerSection
+from reflectrl.core import Choice, Decision
+from reflectrl.engine.decode import Sampler, write
+from reflectrl.engine.drafts import Drafts, pass_tokens
+from reflectrl.engine.head import add_choice_head
+from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.engine.reuse import prefix_cache_for
+from reflectrl.engine.seeding import seeded
+from reflectrl.engine.sequences import Inputs, Tokens, make_tree
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.load import LanguageModel
+from reflectrl.models.policy import LMPolicy, Part
+from reflectrl.models.precision import shape_of
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.shallow import shallow_model
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.prompts.views import MenuView, View
+
+DEPTHS = (1, 4)
+"""Layers of the two models that are measured; one with hardly more layers is measured whole."""
+SAMPLE_FLOPS = 5e10
+"""Operations of reading the sample with the deeper model."""
+TRIED_TOKENS = 64
+"""Length of the sequences on which reuse is tried."""
+WRITTEN = 8
+"""Tokens that are written to see what one costs."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of one part of an iteration."""
+
+    tokens: int
+    """Tokens that are computed; what prompts share counts once."""
+    passes: int
+    """Forward passes."""
+    seconds: float
+
+
+def clock() -> float:
+    """Seconds: of the processor with one thread, which other programs hardly change, else of the wall clock."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    return time.process_time() if alone else time.perf_counter()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Seconds of ``work``, the lesser of two times."""
+    taken = []
+    for _ in range(2):
+        began = clock()
+        work()
+        taken.append(clock() - began)
+    return min(taken)
+
+
+class ShallowModels:
+    """Models of one shape with random weights and few layers, and what follows from them for all layers."""
+
+    def __init__(self, section: ModelSection, corpus: Sequence[str], labels: Sequence[str], folder: Path) -> None:
+        self.section = section
+        shape = shape_of(section)
+        self._layers = shape.layers
+        self._depths = DEPTHS if shape.layers > DEPTHS[-1] + 1 else (shape.layers,)
+        self.models = [
+            shallow_model(section, depth, folder / str(depth), corpus=corpus, labels=labels) for depth in self._depths
+        ]
+        self.tokenizer = self.models[0].tokenizer
+        self.encoder = PromptEncoder(self.tokenizer, label_ids(self.tokenizer, labels), section.max_length)
+        for lm in self.models:
+            add_choice_head(lm.base)
+        # a layer has about 12 times the square of its width of weights, each of which takes two operations a token
+        self.sample_tokens = SAMPLE_FLOPS / (24 * shape.width**2 * self._depths[-1])
+
+    def seconds(self, measure: Callable[[LanguageModel], float]) -> float:
+        """Seconds of a model with all layers, from those of the models with few."""
+        found = [measure(lm) for lm in self.models]
+        a_layer = max(0.0, found[-1] - found[0]) / (self._depths[-1] - self._depths[0] or 1)
+        return found[0] + a_layer * (self._layers - self._depths[0])
+
+    def cache(self, lm: LanguageModel) -> PrefixCache | None:
+        """Return where a model keeps its states."""
+        return prefix_cache_for(lm.base, TRIED_TOKENS, "model") if self.section.prefix_reuse else None
+
+    def policy(self, lm: LanguageModel) -> LMPolicy:
+        """Return a policy that acts and scores with a model."""
+        return LMPolicy(lm.model, self.encoder, prefix_cache=self.cache(lm))
+
+    def read(self, steps: Sequence[Sequence[Tokens]]) -> tuple[int, int]:
+        """Return tokens and passes of reading the prompts of one step after the other."""
+        cache, tokens, passes = PrefixCache(torch.device("cpu"), torch.float32), 0, 0
+        for step in steps:
+            distinct = list(dict.fromkeys(step))
+            tokens += sum(map(len, distinct))
+            passes += sum(1 for _ in cache.read(distinct)) if self.section.prefix_reuse else bool(distinct)
+        return cache.computed if self.section.prefix_reuse else tokens, passes
+
+    def sample(self, steps: Sequence[Sequence[Tokens]]) -> int:
+        """Return how many of the prompts of each step are few enough to be measured."""
+        most = max(map(len, steps), default=0)
+        few = (
+            number for number in range(1, most) if self.read([s[: number + 1] for s in steps])[0] > self.sample_tokens
+        )
+        return next(few, most)
+
+
+def reflecting_work(
+    models: ShallowModels,
+    settings: ReflectorPlayerSection,
+    views: Sequence[Sequence[View]],
+    said: Sequence[Sequence[str]],
+) -> dict[str, Work]:
+    """Work of saying reflections, one a view, step by step."""
+    limit = settings.max_new_tokens
+    rows = [[models.encoder.tokens(each.prompt, limit) for each in step] for step in views]
+    tokens, passes = models.read(rows)
+    few = [step[: models.sample(rows)] for step in views]
+
+    def read(lm: LanguageModel) -> float:
+        speaker = _reflector(models, lm, settings, 1)
+
+        def speak() -> None:
+            speaker.clear()
+            for step in few:
+                if step:
+                    speaker.write([each.prompt for each in step], [0.5] * len(step))
+
+        return seconds(speak)
+
+    share = tokens / max(1, models.read([[models.encoder.tokens(e.prompt, limit) for e in step] for step in few])[0])
+    works = {"reflect: read": Work(tokens, passes, share * models.seconds(read))}
+    words = [[models.tokenizer(text)["input_ids"][: limit - 1] for text in step] for step in said]
+    sizes = _written(models, rows, words)
+    if not sizes:
+        return works
+    distinct = list(dict.fromkeys(row for step in rows for row in step))[: max(sizes)]
+    one, most = (models.seconds(partial(_token, models, some)) for some in (distinct[:1], distinct))
+    slope = max(0.0, most - one) / max(1, len(distinct) - 1)
+    return {**works, "reflect: write": Work(sum(sizes), len(sizes), sum(one + slope * (size - 1) for size in sizes))}
+
+
+class Repeater(Sampler):
+    """Chooses a token, and then takes the one of the words that are to be said."""
+
+    def __init__(self, words: Sequence[Sequence[int]], end: int) -> None:
+        super().__init__([0.5] * len(words), 1.0)
+        self._words = [[*each, end] for each in words]
+
+    def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the given token of each place; behind a draft that is too long there is any."""
+        super().choose(logits, places)
+        return [self._words[sequence][min(at, len(self._words[sequence]) - 1)] for sequence, at in places]
+
+
+def _written(
+    models: ShallowModels, rows: Sequence[Sequence[Tokens]], words: Sequence[Sequence[Sequence[int]]]
+) -> list[int]:
+    """Return the tokens of each pass that writes, drafts included, as a model of next to no size writes the words."""
+    end = models.tokenizer.eos_token_id
+    vocabulary = 1 + max([end, *(token for step in (*rows, *words) for row in step for token in row)])
+    with seeded(0):
+        least = {"n_embd": 2, "n_layer": 1, "n_head": 1, "bos_token_id": None, "eos_token_id": None}
+        shape = GPT2Config(vocab_size=vocabulary, n_positions=models.section.max_length, **least)
+        tiny = GPT2LMHeadModel(shape).eval()
+    cache = _Noting(tiny.device, tiny.dtype)
+    drafts = Drafts(pass_tokens(models.models[0].base))
+    for step, said in zip(rows, words, strict=True):
+        if step:
+            write(tiny, cache, step, Repeater(said, end), drafts=drafts, ends=(end,), limit=models.section.max_length)
+    return cache.sizes
+
+
+class _Noting(PrefixCache):
+    """Notes how many tokens each pass has that writes."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(device, dtype)
+        self.sizes: list[int] = []
+
+    def extend(self, tokens: Sequence[Sequence[int]]) -> Inputs:
+        inputs = super().extend(tokens)
+        self.sizes.append(inputs.input_ids.numel())
+        return inputs
+
+
+def _reflector(models: ShallowModels, lm: LanguageModel, settings: ReflectorPlayerSection, tokens: int) -> LMReflector:
+    return LMReflector(
+        lm.model,
+        lm.tokenizer,
+        max_length=models.section.max_length,
+        max_new_tokens=tokens,
+        temperature=settings.temperature,
+        cache_size=0,
+        prefix_cache=models.cache(lm),
+    )
+
+
+def _token(models: ShallowModels, rows: Sequence[Tokens], lm: LanguageModel) -> float:
+    """Seconds of a pass that writes one token behind each row, whose states are zeros, as no model read them."""
+    cache = models.cache(lm) or PrefixCache(lm.base.device, lm.base.dtype)  # generate keeps states as well
+    for _ in cache.read(rows):
+        pass
+    sampler = Sampler([0.5] * len(rows), 1.0)
+    few = partial(write, lm.base, cache, rows, sampler, ends=(), limit=WRITTEN)
+    return seconds(lambda: few(drafts=Drafts(0))) / WRITTEN  # without any guess
+
+
+def acting_work(models: ShallowModels, views: Sequence[Sequence[MenuView]]) -> Work:
+    """Work of acting on views, step by step."""
+    rows = [models.encoder.rows([each.prompt for each in step]) for step in views]
+    tokens, passes = models.read(rows)
+    number = models.sample(rows)
+    few = [step[:number] for step in views]
+
+    def act(lm: LanguageModel) -> float:
+        policy = models.policy(lm)
+
+        def play() -> None:
+            policy.forget()
+            for step in few:
+                policy.act(step, [0.5] * len(step))
+
+        return seconds(play)
+
+    return Work(tokens, passes, tokens / models.read([step[:number] for step in rows])[0] * models.seconds(act))
+
+
+def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[Sequence[MenuView]]) -> Work:
+    """Work of all updates from views, step by step, and of as many as are replayed."""
+    number = models.sample([models.encoder.rows([each.prompt for each in step]) for step in views])
+    updates = section.num_iterations * section.num_minibatches
+    replayed = 1 + section.replay_episodes / section.episodes
+
+    def divided(policy: LMPolicy, steps: Sequence[Sequence[MenuView]]) -> list[Part]:
+        batch = [each for step in steps for each in step]
+        batch = random.Random(0).sample(batch, -(-len(batch) // section.num_minibatches))
+        decisions = [Decision(each.menu.actions[0], 0.0, 0.0, Choice(0)) for each in batch]
+        return policy.divide(batch, decisions, max_tokens=section.micro_batch_tokens)
+
+    def tokens(parts: Sequence[Part]) -> int:
+        if not models.section.prefix_reuse:
+            return sum(len(row) for part in parts for row in set(part.rows))
+        return sum(len(make_tree(part.rows).tokens) for part in parts)
+
+    policy, few = models.policy(models.models[0]), [step[:number] for step in views]
+    parts, measured = divided(policy, views), tokens(divided(policy, few))
+
+    def learn(lm: LanguageModel) -> float:
+        learner = models.policy(lm)
+
+        def pass_over() -> None:
+            for each in divided(learner, few):
+                torch.autograd.backward(learner.score(each).logprobs.sum())
+
+        return seconds(pass_over)
+
+    def step(lm: LanguageModel) -> float:
+        trained = [weight for weight in lm.model.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=1e-6)
+        for weight in trained:
+            weight.grad = torch.zeros_like(weight)
+
+        def move() -> None:
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+
+        return seconds(move)
+
+    whole = replayed * tokens(parts)
+    took = whole / measured * models.seconds(learn) + models.seconds(step)
+    return Work(round(updates * whole), round(updates * replayed * len(parts)), updates * took)

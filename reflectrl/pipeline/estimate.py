@@ -1,0 +1,223 @@
+"""Tokens, forward passes and seconds of an iteration of RLFT, before anything is trained.
+
+The prompts are those of episodes that a careless expert plays, read by the recipe's tokenizer. Models of the recipe's
+shape with random weights and few layers read, write and learn from a sample of them through the engine itself, on the
+machine at hand; what a layer costs is multiplied by how many there are. No weights are downloaded.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from reflectrl.config import Recipe
+from reflectrl.config.environment import recipe_env
+from reflectrl.config.rlft import RLFTSection
+from reflectrl.core import Decision, InvalidInput, NatLangEnv, Task, Trajectory
+from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.endpoint.account import Account
+from reflectrl.pipeline.compute import decided, prepare_compute
+from reflectrl.pipeline.costs import ShallowModels, Work, acting_work, clock, reflecting_work, updating_work
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.players import ExpertPolicy, ExpertReflector, Player, RandomPolicy, ReadsHints, reflecting
+from reflectrl.players.scripted import ScriptedReflector
+from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts.views import MenuView, View, view
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.turn import policy_views, states_of
+
+Item = TypeVar("Item")
+EXPERTISE = 0.6
+"""Probability that the expert's action is played: about what a policy does that RLFT begins with."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Work of an iteration, and the number of iterations."""
+
+    parts: dict[str, Work]
+    episodes: int
+    """Episodes of an iteration."""
+    steps: int
+    """Environment steps of an iteration."""
+    iterations: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of an iteration."""
+        return sum(work.seconds for work in self.parts.values())
+
+    @property
+    def text(self) -> str:
+        """The estimate as a table, and what it comes to."""
+        lines = [("part of an iteration", "tokens", "passes", "seconds")]
+        lines += [(name, f"{w.tokens:,}", f"{w.passes:,}", f"{w.seconds:.2f}") for name, w in self.parts.items()]
+        lines += [("all", "", "", f"{self.seconds:.2f}")]
+        table = [f"{name:22}{tokens:>12}{passes:>10}{took:>10}" for name, tokens, passes, took in lines]
+        whole = self.iterations * self.seconds
+        long = f"{whole / 3600:.1f} h" if whole > 5400 else f"{whole / 60:.1f} min"
+        table += [
+            f"{self.episodes} episodes, about {self.steps} steps; {self.iterations} iterations: about {long}, "
+            "without checkpoints and records"
+        ]
+        return "\n".join(table)
+
+
+@dataclass(frozen=True)
+class Played:
+    """Episodes of an iteration."""
+
+    envs: Sequence[NatLangEnv]
+    """One for each of the episodes that are played side by side."""
+    layout: PromptFormat
+    before: Sequence[Trajectory]
+    """Episodes of the iteration before."""
+    episodes: Sequence[Trajectory]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the longest menu."""
+        return labels(self.layout.labels, self.envs[0].max_actions)
+
+    @property
+    def policy_views(self) -> list[list[MenuView]]:
+        """The policy's views, step by step."""
+        return self._together([policy_views(each, self.layout) for each in self.episodes])
+
+    @property
+    def corpus(self) -> list[str]:
+        """Every prompt of the policy, which begins with the reflector's."""
+        return [each.prompt.text for step in self.policy_views for each in step]
+
+    def reflections(self, *, cached: bool) -> tuple[list[list[View]], list[list[str]]]:
+        """The reflector's views and the words, step by step; ``cached`` leaves out what was asked before."""
+        asked = [self._asked(each) for each in self.episodes]
+        known = {view.prompt for each in self.before for view, _ in self._asked(each)}
+        views, words = [], []
+        for step in self._together(asked):
+            fresh = {view.prompt: (view, said) for view, said in step if view.prompt not in known}
+            known |= fresh.keys()
+            pairs = list(fresh.values()) if cached else step
+            views.append([view for view, _ in pairs])
+            words.append([said for _, said in pairs])
+        return views, words
+
+    def _asked(self, played: Trajectory) -> list[tuple[View, str]]:
+        views = (view("reflector", self.layout, state) for state in states_of(played))
+        return [(each, turn.reflection or "") for each, turn in zip(views, played.turns, strict=True)]
+
+    def _together(self, episodes: Sequence[Sequence[Item]]) -> list[list[Item]]:
+        """The first steps of the episodes that are played side by side, then the second ones, and so on."""
+        steps = []
+        for at in range(0, len(episodes), len(self.envs)):
+            group = episodes[at : at + len(self.envs)]
+            steps += [[e[step] for e in group if step < len(e)] for step in range(max(map(len, group)))]
+        return steps
+
+
+class _Careless(ReadsHints):
+    """Plays the expert's action with probability ``EXPERTISE``, otherwise any; any where there is no expert."""
+
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view."""
+        return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
+
+    def _decide(self, view: MenuView, draw: float) -> Decision:
+        if view.hints is None or view.hints.action is None:
+            return RandomPolicy().act([view], [draw])[0]
+        if draw < EXPERTISE:
+            return ExpertPolicy().act([view], [draw])[0]
+        return RandomPolicy().act([view], [(draw - EXPERTISE) / (1 - EXPERTISE)])[0]
+
+
+def estimate(recipe: Recipe) -> Estimate:
+    """Estimate an iteration of the first stage of ``recipe`` on this machine; environments play in this process.
+
+    Raises:
+        InvalidInput: no ``rlft`` section, a dataset whose questions a chat model writes, or a model whose configuration
+            cannot be read.
+
+    """
+    section = recipe.rlft
+    if section is None:
+        raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; expected one, whose iterations are estimated.")
+    if recipe.dataset is not None and recipe.dataset.writer != "extractive":
+        raise InvalidInput(
+            f"the questions of recipe {recipe.name!r} are written by a chat model, which costs money; estimate with "
+            "dataset.writer=extractive, whose prompts are about as long."
+        )
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
+        run = RunFolder(Path(place))
+        prepare_compute(recipe, run, "rlft", lambda _: None)
+        played = play(recipe, section, run.path)
+        parts = _works(recipe, section, played, run)
+    iterations = sum(stage.iterations for stage in section.stages)
+    return Estimate(parts, len(played.episodes), _steps(played.episodes), iterations)
+
+
+def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
+    """Play an iteration, and one before it, in a run folder; without an expert, reflections are as long as may be."""
+    build_dataset(recipe, folder, Account())
+    stage, settings = section.stages[0], recipe.players.reflector
+    side_by_side = min(section.batch_size or section.episodes, section.episodes)
+    envs = [recipe_env(recipe, folder, stage.env) for _ in range(side_by_side)]
+    layout, tasks = recipe.prompt.layout(envs[0].instructions), stage.choose(envs[0])
+    speaker: Player | None = None
+    if settings.player != "none":
+        longest = "the " * settings.max_new_tokens
+        speaker = ExpertReflector() if _has_expert(envs[0], tasks[0]) else ScriptedReflector(lambda _: longest)
+    rng = random.Random(derive_seed(recipe.seed, "estimate"))
+    before, episodes = (
+        rollout(
+            envs,
+            [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(section.episodes)],
+            policy=_Careless(),
+            seats=reflecting(speaker),
+            layout=layout,
+        )
+        for _ in range(2)
+    )
+    return Played(envs, layout, before, episodes)
+
+
+def _works(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder) -> dict[str, Work]:
+    """Work of the iteration that was played."""
+    policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / "base")
+    parts: dict[str, Work] = {}
+    settings = recipe.players.reflector
+    if settings.player in ("local", "self"):
+        other = recipe.reflector_model if settings.player == "local" else None
+        speaker = (
+            policy
+            if other is None
+            else ShallowModels(decided(other, run, "reflector"), played.corpus, played.labels, run / "base-reflector")
+        )
+        views, words = played.reflections(cached=settings.player == "local" and not settings.temperature)
+        parts |= reflecting_work(speaker, settings, views, words)
+    acted = played.policy_views
+    parts["act"] = acting_work(policy, acted)
+    parts["update"] = updating_work(policy, section, acted)
+    parts["environments"] = Work(0, 0, _environments(played))
+    return parts
+
+
+def _has_expert(env: NatLangEnv, task: Task) -> bool:
+    env.reset(seed=0, options={"task": task})
+    return env.hints().reflection is not None
+
+
+def _environments(played: Played) -> float:
+    """Seconds of the environments and the rollout, without any model, for as many steps as were played."""
+    episodes = [Episode(each.task, each.seed) for each in played.episodes]
+    began = clock()
+    alone = rollout(played.envs, episodes, policy=RandomPolicy(), seats=(), layout=played.layout)
+    return (clock() - began) * _steps(played.episodes) / _steps(alone)
+
+
+def _steps(played: Sequence[Trajectory]) -> int:
+    return sum(len(each.turns) for each in played)

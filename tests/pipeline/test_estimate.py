@@ -1,0 +1,86 @@
+"""The estimate of an iteration: what it counts, and that its seconds are about those of a real one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import reflectrl
+
+from reflectrl.config import load_recipe
+from reflectrl.core import InvalidInput
+from reflectrl.pipeline.costs import ShallowModels
+from reflectrl.pipeline.estimate import estimate, play
+
+TINY = ["rlft.episodes=8", "model.builtin={layers: 1, width: 32, heads: 2, vocabulary: 384}"]
+
+
+def recipe(*changes):
+    return load_recipe("number_line/nano", [*TINY, *changes])
+
+
+def played(tmp_path, *changes):
+    of = recipe(*changes)
+    return play(of, of.rlft, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_parts_of_an_iteration_are_those_that_the_recipe_has():
+    local = estimate(recipe("rlft.num_minibatches=2", "rlft.terms={ppo: {epsilon: 0.2}}", "rlft.num_iterations=3"))
+    assert list(local.parts) == ["reflect: read", "reflect: write", "act", "update", "environments"]
+    assert local.parts["update"].passes == 6  # each fits into one pass
+    assert local.parts["update"].tokens > local.parts["act"].tokens
+    assert (local.episodes, local.iterations) == (8, 20)
+    assert local.seconds == pytest.approx(sum(work.seconds for work in local.parts.values()))
+    assert all(work.seconds > 0 for work in local.parts.values())
+    assert list(estimate(recipe("players.reflector.player=none")).parts) == ["act", "update", "environments"]
+
+
+def test_prompts_that_the_cache_has_are_not_read_again(tmp_path):
+    cached, all_of = (played(tmp_path).reflections(cached=cached)[0] for cached in (True, False))
+    assert sum(map(len, all_of)) == sum(len(each.turns) for each in played(tmp_path).episodes)
+    assert sum(map(len, cached)) < sum(map(len, all_of))
+
+
+@pytest.mark.slow
+def test_beginnings_are_counted_once_where_states_are_reused(tmp_path):
+    seen = played(tmp_path)
+    counts = {}
+    for reuse in (True, False):
+        section = recipe(f"model.prefix_reuse={str(reuse).lower()}").model
+        models = ShallowModels(section, seen.corpus, seen.labels, tmp_path / str(reuse))
+        rows = [models.encoder.rows([view.prompt for view in step]) for step in seen.policy_views]
+        counts[reuse], _ = models.read(rows)
+        assert models.sample(rows) == max(map(len, rows))  # all of it is little work
+    assert counts[True] < counts[False] == sum(len(row) for step in rows for row in set(step))
+
+
+def test_what_cannot_be_estimated_is_refused():
+    with pytest.raises(InvalidInput, match="rlft section"):
+        estimate(load_recipe("number_line/nano", ["rlft=null"]))
+    with pytest.raises(InvalidInput, match="costs money"):
+        estimate(load_recipe("auto_explore/nano", ["dataset.writer=openai"]))
+    with pytest.raises(InvalidInput, match="cannot be loaded"):
+        estimate(recipe("model.name=/nowhere/at/all"))
+
+
+@pytest.mark.slow
+def test_layers_that_are_not_measured_are_counted():
+    few, many = (
+        estimate(recipe(f"model.builtin={{layers: {layers}, width: 64, heads: 2, vocabulary: 384}}")).parts["update"]
+        for layers in (4, 16)
+    )
+    assert few.tokens == many.tokens
+    assert 2 < many.seconds / few.seconds < 8
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_or_json():
+    arguments = ["estimate", "--recipe", "number_line/nano", "players.reflector.player=none", *TINY]
+    table = reflectrl(*arguments)
+    assert (table.code, table.err) == (0, "")
+    assert table.out.splitlines()[0].split() == ["part", "of", "an", "iteration", "tokens", "passes", "seconds"]
+    assert "20 iterations: about" in table.out
+    found = json.loads(reflectrl(*arguments, "--format", "json").out)
+    assert found["parts"]["act"]["tokens"] > 0
+    assert found["iterations"] == 20
