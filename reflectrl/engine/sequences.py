@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,19 @@ def _mask(queries: Tensor, keys: Tensor, exits: Tensor, dtype: torch.dtype) -> T
 def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 0 for ``sees`` and the least number for the rest: eager attention would add booleans without an error."""
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+
+
+def shares_enough(rows: Sequence[Tokens], width: int) -> bool:
+    """Return whether a prefix tree of ``rows`` costs a model of ``width`` less than padded rows, with their gradient.
+
+    A token costs ``24 width²`` operations a layer, and ``4 width`` for each key: a token of a tree has as many as the
+    longest sequence and half a chunk, one of a row as many as half of it, because causal attention skips the rest.
+    """
+    distinct = sorted(set(rows))
+    padded_tokens = sum(map(len, distinct))
+    tree_tokens = padded_tokens - sum(_common(one, other) for one, other in pairwise(distinct))
+    longest = max(map(len, distinct), default=0)
+    return tree_tokens * (6 * width + 1.5 * longest) < padded_tokens * (6 * width + 0.5 * longest)
 
 
 def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[int]]:

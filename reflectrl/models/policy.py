@@ -13,7 +13,7 @@ from torch import Tensor
 from reflectrl.core import Choice, Decision
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, split
+from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, shares_enough, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
 from reflectrl.players import Policy
 from reflectrl.prompts.views import MenuView
@@ -42,6 +42,8 @@ class Part:
     decisions: tuple[Decision, ...]
     rows: tuple[Tokens, ...]
     """Token ids of the prompts."""
+    tree: bool
+    """True where the prompts are computed as a prefix tree."""
 
 
 class TrainablePolicy(Policy, Protocol):
@@ -128,17 +130,21 @@ class LMPolicy:
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included.
 
-        With a prefix cache, a pass is one prefix tree of prompts that share most; else it is one of similar lengths.
+        A pass is a prefix tree of prompts that share most, if there is a prefix cache and they share enough; else the
+        prompts in it are of similar lengths.
         """
         rows = self._encoder.rows([view.prompt for view in views])
+        width = self._base.config.get_text_config().hidden_size
+        tree = self._prefix_cache is not None and shares_enough(rows, width)
         return [
             Part(
                 tuple(indices),
                 tuple(views[index] for index in indices),
                 tuple(decisions[index] for index in indices),
                 tuple(rows[index] for index in indices),
+                tree,
             )
-            for indices in split(rows, tokens=max_tokens, trees=self._prefix_cache is not None)
+            for indices in split(rows, tokens=max_tokens, trees=tree)
         ]
 
     def score(self, part: Part, model: Any = None) -> Scores:
@@ -148,10 +154,7 @@ class LMPolicy:
             InvalidInput: a decision that is no choice from the menu.
 
         """
-        if self._prefix_cache is None:
-            inputs = padded(part.rows, self._base.device)
-        else:
-            inputs = read_tree(part.rows, self._base)
+        inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
         distribution, values = action_distribution(self._model if model is None else model, batch)
         chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)

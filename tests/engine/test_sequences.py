@@ -10,7 +10,7 @@ from tiny import language_model, shaken, token_ids
 
 from reflectrl.config.schema import LoraSection
 from reflectrl.engine.head import next_logits
-from reflectrl.engine.sequences import make_tree, padded, read_tree, split
+from reflectrl.engine.sequences import make_tree, padded, read_tree, shares_enough, split
 from reflectrl.models.adapters import add_lora
 
 BRANCHES = [(1, 6), (1, 2, 3, 5), (7,), (1, 2), (1, 2, 3, 4), (1, 2, 3, 5)]
@@ -144,3 +144,11 @@ def test_trees_hold_neighbours_and_padded_rows_those_of_similar_length():
     assert lengths == sorted(lengths)
     equal = [(number,) * 5 for number in range(10)]
     assert [len(part) for part in split(equal, tokens=20, trees=False)] == [4, 4, 2]
+
+
+def test_trees_are_made_where_what_is_shared_costs_more_than_their_attention():
+    def pair(shared):
+        return [(*token_ids(0, shared), *token_ids(number, 130 - shared)) for number in (1, 2)]
+
+    assert [shares_enough(pair(shared), 64) for shared in (0, 30, 80)] == [False, False, True]
+    assert [shares_enough(pair(shared), 768) for shared in (0, 30, 80)] == [False, True, True]
