@@ -121,7 +121,8 @@ def _paths(tree: Tree, exits: Tensor, dtype: torch.dtype) -> Paths:
     keys = [[*np.flatnonzero(tree.exits[:start] > start), *range(start, min(start + size, tokens))] for start in starts]
     width = -(-max(map(len, keys)) // 8) * 8  # as kernels of a GPU ask of a mask
     padded_keys = torch.tensor([[*places, *[tokens] * (width - len(places))] for places in keys], device=exits.device)
-    queries = torch.arange(len(starts) * size, device=exits.device).view(-1, size)
+    # those beyond the last token attend as it does: a softmax over nothing is no number
+    queries = torch.arange(len(starts) * size, device=exits.device).clamp_max(tokens - 1).view(-1, size)
     return Paths(padded_keys.clamp_max(tokens - 1), _mask(queries, padded_keys, exits, dtype))
 
 
