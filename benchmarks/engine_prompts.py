@@ -142,7 +142,7 @@ class Scene:
     def steps(self, trajectories: Sequence[Trajectory]) -> list[list[Step]]:
         """Views and samples of each episode, with normalised advantages discounted as in the recipe."""
         gamma = self.recipe.rlft.gamma if self.recipe.rlft else 1.0
-        samples = step_samples(trajectories, self.layout, Estimator(gamma, "batch", 1.0, True, {"env": 1.0}))
+        samples = step_samples(trajectories, self.layout, Estimator(gamma, "batch", 1.0, True, False, {"env": 1.0}))
         each = iter(samples)
         return [
             [Step(view("reflector", self.layout, state), next(each)) for state in states_of(whole)]

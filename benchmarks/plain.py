@@ -313,7 +313,7 @@ def scores_of(distribution: Categorical, part: Sequence[StepSample]) -> Scores:
     """Return the scores of the actions of ``part``, one row of ``distribution`` each."""
     chosen = torch.tensor([sample.decision.choice.index for sample in part], device=distribution.logits.device)
     entropies = distribution.entropy()
-    return Scores(distribution.log_prob(chosen), entropies, torch.zeros_like(entropies))
+    return Scores(distribution.log_prob(chosen), entropies, torch.zeros_like(entropies), distribution.logits)
 
 
 def update(
@@ -338,7 +338,9 @@ def update(
             advantages=advantages,
             entropies=scores.entropies,
             values=scores.values,
+            old_values=scores.values,
             targets=targets,
+            divergences=torch.zeros_like(targets),
         ).total
         (loss / steps).backward()
         total += float(loss.detach())

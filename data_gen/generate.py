@@ -18,11 +18,12 @@ from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
+from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import Demonstration, choose_demonstrations, read_demonstrations
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
-from reflectrl.data_gen.rows import policy_row, reflector_row, write_rows
+from reflectrl.data_gen.rows import policy_row, reflector_row, with_unreliable_reflections, write_rows
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
 from reflectrl.endpoint.account import Usage
@@ -287,9 +288,11 @@ class Collection:
         played = [episode.trajectory for episode in self._episodes if episode.trajectory.turns]
         write_trajectories(folder / TEACHER, header, played)
         write_samples(folder / NEGATIVES, header, [sample for sample in samples if sample.negative])
+        rng = random.Random(derive_seed(self._recipe.seed, "reflection dropout"))
+        doubtful = with_unreliable_reflections(samples, self._recipe.data.reflection_dropout, rng)
         rows = {
             "reflector": [reflector_row(sample, layout) for sample in samples],
-            "policy": [policy_row(sample, layout, reflection=True) for sample in samples],
+            "policy": [policy_row(sample, layout, reflection=True) for sample in doubtful],
             "policy-no-reflection": [policy_row(sample, layout, reflection=False) for sample in samples],
         }
         for name, content in rows.items():

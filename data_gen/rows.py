@@ -6,8 +6,9 @@ parts, so that one that is too long for the model is cut in training as it is at
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +51,18 @@ def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]
     return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative)
+
+
+def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
+    """Blank the reflections of ``fraction`` of the samples or, as often, exchange them for another sample's.
+
+    A policy that is taught on them learns to act where the reflector is wrong.
+    """
+    words = [sample.reflection for sample in samples]
+    return [
+        replace(sample, reflection=rng.choice(("", rng.choice(words)))) if rng.random() < fraction else sample
+        for sample in samples
+    ]
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -25,7 +25,7 @@ from reflectrl.core import (
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
-    from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms, Validation
+    from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, Validation, ValueTerm
     from reflectrl.pipeline.agent import Agent, load_agent
     from reflectrl.players import Player, Policy, RandomPolicy, Seat
     from reflectrl.prompts import PromptFormat
@@ -41,6 +41,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "EntropyTerm",
     "Episode",
     "Hints",
     "InvalidInput",
@@ -64,6 +65,7 @@ __all__ = [
     "Terms",
     "Utterance",
     "Validation",
+    "ValueTerm",
     "View",
     "__version__",
     "check_env",
@@ -80,6 +82,7 @@ __all__ = [
 
 _HOMES = {
     "Agent": "reflectrl.pipeline.agent",
+    "EntropyTerm": "reflectrl.config.rlft",
     "Episode": "reflectrl.rollout",
     "MenuView": "reflectrl.prompts.views",
     "PPOTerm": "reflectrl.config.rlft",
@@ -96,6 +99,7 @@ _HOMES = {
     "Term": "reflectrl.config.rlft",
     "Terms": "reflectrl.config.rlft",
     "Validation": "reflectrl.config.rlft",
+    "ValueTerm": "reflectrl.config.rlft",
     "View": "reflectrl.prompts.views",
     "environment_factory": "reflectrl.training.tools",
     "evaluate": "reflectrl.rollout.evaluate",

@@ -12,7 +12,7 @@ from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from reflectrl.config.rlft import PPOTerm, Stage, Term, Terms
+from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, ValueTerm
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
@@ -65,12 +65,14 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
 
 
 def terms(settings: dict[str, Any]) -> Terms:
-    """Take the shorthands epsilon, entropy and entropy_end out of ``settings``; a value head brings its term."""
-    epsilon, entropy = settings.pop("epsilon", None), settings.pop("entropy", 0.0)
+    """Take the shorthands of terms out of ``settings``; a value head brings its term."""
+    epsilon, entropy, kl = settings.pop("epsilon", None), settings.pop("entropy", 0.0), settings.pop("kl", None)
+    end, floor, clip = (settings.pop(name, None) for name in ("entropy_end", "entropy_floor", "value_clip"))
     return Terms(
         ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
-        entropy=Term(entropy, settings.pop("entropy_end", 1.0)) if entropy else None,
-        value=Term(0.5) if settings.get("baseline") == "value" else None,
+        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor) if entropy else None,
+        value=ValueTerm(0.5, clip=clip) if settings.get("baseline") == "value" else None,
+        kl=None if kl is None else Term(kl),
     )
 
 

@@ -45,7 +45,7 @@ class Catalogue:
         if split not in self._tasks:
             games = self._list(split)
             self._games.update(games)
-            self._tasks[split] = tuple(Task(name) for name in games)
+            self._tasks[split] = tuple(Task(name, {"group": name.partition("-")[0]}) for name in games)
         return self._tasks[split]
 
     def game(self, task: Task) -> Game:

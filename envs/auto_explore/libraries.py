@@ -62,7 +62,8 @@ def _holds(copy: Sandbox, file: str | None) -> bool:
 
 
 def _task(question: Question) -> Task:
-    return Task(question.id, {"repository": question.repository, "question": question.question, "file": question.file})
+    options = {"repository": question.repository, "question": question.question, "file": question.file}
+    return Task(question.id, {**options, "group": f"depth {question.depth}"})
 
 
 def open_library(dataset: str) -> Library:

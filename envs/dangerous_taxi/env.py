@@ -33,7 +33,7 @@ STEP, ILLEGAL, REACHED = -1 / 20, -10 / 20, 20 / 20
 def _task(state: int) -> Task:
     taxi, passenger, destination = parts(state)
     origin = (*LANDMARKS, "aboard")[passenger]
-    return Task(f"{origin}-to-{LANDMARKS[destination]}-r{taxi.row}c{taxi.column}", {"state": state})
+    return Task(f"{origin}-to-{LANDMARKS[destination]}-r{taxi.row}c{taxi.column}", {"state": state, "group": origin})
 
 
 @cache

@@ -76,6 +76,22 @@ class PPOTerm(Term):
 
 
 @settings()
+class EntropyTerm(Term):
+    """A bonus for the entropy of the policy, in nats a step."""
+
+    floor: Positive | None = None
+    """Nats beyond which a step earns no more: the bonus then acts only where the policy is too sure. Absent: none."""
+
+
+@settings()
+class ValueTerm(Term):
+    """The squared error of the value head."""
+
+    clip: Positive | None = None
+    """Largest useful change of a value in one iteration, as in PPO's code: a larger one lowers the loss no further."""
+
+
+@settings()
 class Terms:
     """Terms of the objective, which is their weighted sum; absent ones are left out."""
 
@@ -83,10 +99,13 @@ class Terms:
     """Policy gradient ``-A log pi`` (section 3); the term of a policy without ``ppo``."""
     ppo: PPOTerm | None = None
     """Clipped policy gradient, in place of ``reinforce`` (appendix A)."""
-    entropy: Term | None = None
-    """Bonus for the entropy of the policy, in nats a step."""
-    value: Term | None = None
+    entropy: EntropyTerm | None = None
+    """Bonus for the entropy of the policy."""
+    value: ValueTerm | None = None
     """Squared error of the value head; goes together with ``baseline: value``."""
+    kl: Term | None = None
+    """KL divergence of the policy from the one that training began with, in nats a step, exact over the menu; its
+    coefficient is TRL's beta. One more forward pass an iteration, and a copy of the trained weights."""
 
     def __post_init__(self) -> None:
         """Refuse two policy terms.
@@ -128,10 +147,15 @@ class RLFTSettings:
     """B, episodes sampled an iteration."""
     episodes_per_task: Count = 1
     """Episodes that start from the same task, a group."""
+    task_priority: Fraction = 0.0
+    """Fraction of the tasks drawn in proportion to how often they failed lately (prioritized level replay, Jiang et
+    al., 2021); the others are drawn evenly."""
     batch_size: Count | None = None
     """Episodes played side by side, each in an environment of its own; absent: all. What is drawn stays the same."""
     learning_rate: Positive = 2e-4
     """Initial learning rate."""
+    value_learning_rate: Positive | None = None
+    """Initial learning rate of the value head; absent: that of the policy."""
     learning_rate_end: Fraction = 1.0
     """Fraction of the initial learning rate reached, linearly, at the last update."""
     weight_decay: NonNegative = 0.001
@@ -144,6 +168,8 @@ class RLFTSettings:
     """Passes over each batch of episodes (mu); more than 1 needs ``terms.ppo``."""
     num_minibatches: Count = 1
     """Optimizer steps a pass."""
+    target_kl: Positive | None = None
+    """KL divergence of a minibatch, in nats a step, after which an iteration makes no more updates; absent: any."""
     terms: Terms = field(default_factory=Terms)
     """Objective; REINFORCE alone by default."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
@@ -157,6 +183,8 @@ class RLFTSettings:
     """Lambda of GAE, for ``baseline: value``; 1 for reward-to-go minus value."""
     normalize_advantages: bool = True
     """Divide advantages by their standard deviation (at least 0.2)."""
+    center_advantages: bool = False
+    """Subtract the mean of the batch's advantages before that; with ``normalize_advantages`` they are whitened."""
     replay_size: CountOrZero = 0
     """Successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
@@ -166,6 +194,9 @@ class RLFTSettings:
     keep: Literal["last", "best"] = "last"
     """The weights with which training ends: the last ones, or those of the last stage that did best at a validation, by
     sampled episodes; among equals the latest."""
+    ema: Fraction = 0.0
+    """Decay an update of averaged weights, which are validated and with which training ends; 0 for the weights as they
+    are. The policy plays and learns with its own."""
     save_every: Count = 10
     """Iterations between checkpoints."""
 
@@ -184,6 +215,8 @@ class RLFTSettings:
                 f"baseline={self.baseline} was given {'with' if self.terms.value else 'without'} terms.value; expected "
                 "both or neither, e.g. baseline: value and value: {coef: 0.5}"
             )
+        if self.value_learning_rate is not None and self.baseline != "value":
+            raise InvalidInput(f"value_learning_rate={self.value_learning_rate:g} needs baseline: value")
         if self.gae_lambda < 1 and self.baseline != "value":
             raise InvalidInput(f"gae_lambda={self.gae_lambda:g} needs baseline: value")
         if self.episodes % self.episodes_per_task:

@@ -205,6 +205,9 @@ class DataSection(Section):
     """Samples to collect, positive and negative together; a sample is one step."""
     negatives: Fraction = 0.5
     """Probability of a negative sample at each step (section 4.2)."""
+    reflection_dropout: Fraction = 0.0
+    """Fraction of the policy's rows whose reflection is blanked or, as often, another row's, so that the policy neither
+    needs the words nor believes all of them."""
     concurrency: Count = 8
     """Teacher episodes in flight."""
     endpoint: Endpoint = Endpoint()

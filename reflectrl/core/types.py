@@ -23,7 +23,12 @@ class Task:
     id: str
     """Unique within the environment; the splits of one environment share no id."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that ``start`` needs to set the problem up: JSON values only."""
+    """Arguments that ``start`` needs to set the problem up, and perhaps ``group``: JSON values only."""
+
+    @property
+    def group(self) -> str:
+        """Kind of task whose success is also reported by itself, from ``options["group"]``; empty for none."""
+        return str(self.options.get("group", ""))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Scores:
     """(N,) nats, of the distribution that each was drawn from."""
     values: Tensor
     """(N,) estimates of the return; zeros without a value head."""
+    menu_logprobs: Tensor
+    """(N, A) natural log of the probability of each action as it was shown; very low beyond the end of a menu."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class LMPolicy:
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
         distribution, values = action_distribution(self._model if model is None else model, batch)
         chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)
-        return Scores(distribution.log_prob(chosen), distribution.entropy(), values)
+        return Scores(distribution.log_prob(chosen), distribution.entropy(), values, distribution.logits)
 
     def _passes(self, rows: Sequence[Tokens]) -> Iterator[tuple[Sequence[int], Inputs]]:
         """Yield forward passes, and the indices of the prompts that end in each."""

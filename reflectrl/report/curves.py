@@ -67,7 +67,12 @@ def curves(runs: Sequence[Run]) -> str:
     if not trained:
         return ""
     legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in trained)
-    panels = "".join(_panel(*panel, trained) for panel in PANELS)
+    groups = sorted({group for _, run in trained for point in run.points for group in point.success_by_group})
+    by_group = [
+        (Iteration, f"success/{group}", Metric(group, f"Success rate of {escaped(group, 40)}", fraction=True))
+        for group in groups
+    ]
+    panels = "".join(_panel(*panel, trained) for panel in (*PANELS, *by_group))
     return f'<ul class="legend">{legend}</ul><div class="panels">{panels}</div>'
 
 

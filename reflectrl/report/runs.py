@@ -29,6 +29,8 @@ T = TypeVar("T", Iteration, Throughput)
 
 MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
+_BEFORE: Mapping[type, Mapping[str, Any]] = {Iteration: {"success_by_group": {}}}
+"""Values of fields that older versions did not write and that are no metrics."""
 _SECTIONS = {
     "writer": ("dataset",),
     "teacher": ("data",),
@@ -170,7 +172,11 @@ def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
     for where, value in read_jsonl(path):
         given = value if isinstance(value, dict) else {}
         missing = [name for name, metric in metrics.items() if metric.late and name not in given]
-        known = {**dict.fromkeys(missing, 0), **{name: item for name, item in given.items() if name in names}}
+        known = {
+            **dict.fromkeys(missing, 0),
+            **_BEFORE.get(kind, {}),
+            **{name: item for name, item in given.items() if name in names},
+        }
         record = decode(kind, known if given else value, where)
         if any(abs(found) > MAX_NUMBER for found in vars(record).values() if isinstance(found, int | float)):
             raise InvalidInput(f"{where} holds a number beyond {MAX_NUMBER:g}; remove the line, or train again.")

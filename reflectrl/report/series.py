@@ -40,8 +40,15 @@ def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
 
 
 def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
-    """Return the points with a value of the metric ``field``: it is measured now and then, or not by older versions."""
-    pairs = ((point, getattr(point, field)) for point in points)
+    """Return the points with a value of ``field``: some are measured now and then, or not by older versions.
+
+    Args:
+        points: the iterations of a run.
+        field: a field of ``Iteration``, or ``success/GROUP`` for the success rate of a group of tasks.
+
+    """
+    _, by_group, group = field.partition("success/")
+    pairs = ((point, point.success_by_group.get(group) if by_group else getattr(point, field)) for point in points)
     return [(point, float(value)) for point, value in pairs if value is not None and not math.isnan(value)]
 
 

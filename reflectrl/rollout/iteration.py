@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reflectrl.rollout.metrics import EpisodeMeans, metric
@@ -21,6 +22,8 @@ class IterationPlace:
 class Iteration(EpisodeMeans, IterationPlace):
     """Measurements of one iteration: equal for equal recipe and seed, however often the run was interrupted."""
 
+    success_by_group: Mapping[str, float]
+    """Success rate of the fresh episodes by group of tasks; empty where the environment names none."""
     loss: float = metric("update/loss", "Loss", panel=True, late=True)
     """Mean over the updates of the iteration."""
     kl: float = metric("update/kl", "KL divergence", panel=True, late=True)

@@ -7,7 +7,7 @@ title and bounds from that declaration.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any
@@ -117,6 +117,15 @@ def independent_trials(trajectories: Sequence[Trajectory]) -> float:
         return float(tasks)
     variance = spread * tasks / (tasks - 1)
     return min(float(episodes), max(float(tasks), rate * (1 - rate) / variance))
+
+
+def success_by_group(played: Iterable[tuple[str, bool]]) -> dict[str, float]:
+    """Return the success rate of each group of tasks, by name, of pairs of a task's group and whether it succeeded."""
+    wins: dict[str, list[bool]] = {}
+    for group, success in played:
+        if group:
+            wins.setdefault(group, []).append(success)
+    return {group: fmean(wins[group]) for group in sorted(wins)}
 
 
 def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:

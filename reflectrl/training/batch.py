@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,20 @@ class StepSample:
     advantage: float
     target: float
     """The return that the value head learns: the reward-to-go, or with GAE advantage + value."""
+    reference: tuple[float, ...] = ()
+    """(n,) log-probabilities of the menu under the policy that training began with; empty without a KL term."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The sample as plain values, for people."""
+        return {
+            "prompt": self.view.prompt.text,
+            "menu": dict(zip(self.view.menu.labels, self.view.menu.actions, strict=True)),
+            "action": self.decision.action,
+            "advantage": self.advantage,
+            "return": self.target,
+            "old_logprob": self.decision.logprob,
+        }
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,8 @@ class Estimator:
     """GAE's lambda, with the value baseline."""
     normalize: bool
     """Divide by the standard deviation of the batch."""
+    center: bool
+    """Subtract the mean of the batch."""
     rewards: Mapping[str, float]
     """Weight of each source of rewards."""
 
@@ -71,6 +88,8 @@ def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, estim
         )
         episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
         advantages = targets - _baseline(estimator.baseline, targets, [view.prompt for view in views], episodes)
+    if estimator.center:
+        advantages = advantages - advantages.mean()
     if estimator.normalize:
         advantages = normalized(advantages)
     return [

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from reflectrl.core import NatLangEnv, Trajectory
+from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.training.batch import StepSample
+from reflectrl.training.weights import Weights, using
 from reflectrl.workers.env import Local, Pending
 
 
@@ -82,6 +87,16 @@ class Collector:
         policy = self._policy.greedy() if greedy else self._policy
         played = rollout(self.envs, episodes, policy=policy, seats=self._seats, layout=self._layout)
         return sum(trajectory.success for trajectory in played)
+
+    def with_reference(self, samples: Sequence[StepSample], weights: Weights) -> list[StepSample]:
+        """Add to samples the log-probabilities that the policy gives the actions of their menus with other weights."""
+        with part("reference"), using(self._model, weights):
+            self.forget()
+            decisions = self._policy.act([sample.view for sample in samples], [0.0] * len(samples))
+        return [
+            replace(sample, reference=tuple(math.log(max(each, 1e-30)) for each in decision.choice.probabilities))
+            for sample, decision in zip(samples, decisions, strict=True)
+        ]
 
     def forget(self) -> None:
         """Drop everything computed with older weights."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import NatLangEnv
+from reflectrl.core import NatLangEnv, Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.rollout import Episode
 from reflectrl.training.config import ReflectRLConfig
@@ -21,6 +21,8 @@ class Curriculum:
         """The stage being played."""
         self.successes: list[float] = []
         """Success rate of each iteration of this stage so far."""
+        self.failures: dict[str, float] = {}
+        """How often each task of this stage failed lately, by id; the last episode has half of the weight."""
 
     @property
     def finished(self) -> bool:
@@ -43,19 +45,38 @@ class Curriculum:
         )
         return reached or len(self.successes) >= stage.iterations
 
+    def note(self, played: Sequence[Trajectory]) -> None:
+        """Count which tasks failed; one that was never played counts as failed."""
+        for trajectory in played:
+            name = trajectory.task.id
+            self.failures[name] = (self.failures.get(name, 1.0) + (not trajectory.success)) / 2
+
     def end_stage(self) -> None:
         """Go on to the next stage."""
         self.index += 1
         self.successes = []
+        self.failures = {}
 
 
-def fresh_episodes(stage: Stage, env: NatLangEnv, args: ReflectRLConfig, iteration: int) -> list[Episode]:
-    """Return the episodes to sample in an iteration of ``stage``; seed, iteration and process alone decide."""
+def fresh_episodes(curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfig, iteration: int) -> list[Episode]:
+    """Return the episodes to sample in an iteration; seed, iteration, process and what failed decide."""
     rank = args.process_index
     rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
-    choices = stage.choose(env)
-    groups = [rng.choice(choices) for _ in range(args.episodes // args.episodes_per_task)]
+    choices = curriculum.stage.choose(env)
+    groups = [
+        _choose(choices, curriculum.failures, args.task_priority, rng)
+        for _ in range(args.episodes // args.episodes_per_task)
+    ]
     tasks = [task for task in groups for _ in range(args.episodes_per_task)]
     return [
         Episode(task, derive_seed(args.seed, "episode", iteration, rank, number)) for number, task in enumerate(tasks)
     ]
+
+
+def _choose(tasks: Sequence[Task], failures: Mapping[str, float], priority: float, rng: random.Random) -> Task:
+    """Return a task, drawn evenly or, with probability ``priority``, in proportion to its failures."""
+    if priority and rng.random() < priority:
+        weights = [failures.get(task.id, 1.0) for task in tasks]
+        if any(weights):
+            return rng.choices(tasks, weights)[0]
+    return rng.choice(tasks)

@@ -10,6 +10,9 @@ from torch import Tensor
 from reflectrl.config.rlft import Terms
 from reflectrl.core import WorkFailed
 
+LOWEST_LOGPROB = -50.0
+"""Log-probabilities below count as this one, so that the KL divergence of certain choices stays finite."""
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -59,6 +62,19 @@ def ppo_losses(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsil
     return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages)
 
 
+def kl_divergences(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """KL(policy || reference) in nats, (N,), exact over menus; both (N, A) log-probabilities, beyond menus anything."""
+    return (logprobs.exp() * (logprobs.clamp(min=LOWEST_LOGPROB) - reference.clamp(min=LOWEST_LOGPROB))).sum(-1)
+
+
+def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float | None) -> Tensor:
+    """Squared errors of the value head, the larger of those of value and clipped value (as in PPO's code); all (N,)."""
+    losses = (values - targets) ** 2
+    if clip is None:
+        return losses
+    return torch.max(losses, (old_values + (values - old_values).clamp(-clip, clip) - targets) ** 2)
+
+
 def step_losses(
     terms: Terms,
     progress: float,
@@ -68,7 +84,9 @@ def step_losses(
     advantages: Tensor,
     entropies: Tensor,
     values: Tensor,
+    old_values: Tensor,
     targets: Tensor,
+    divergences: Tensor,
 ) -> Loss:
     """Sum the terms over N steps.
 
@@ -80,7 +98,9 @@ def step_losses(
         advantages: (N,) of the sampled actions.
         entropies: (N,) nats, of the present policy.
         values: (N,) estimates of the value head.
+        old_values: (N,) its estimates when the actions were sampled.
         targets: (N,) returns that it learns.
+        divergences: (N,) nats, KL divergences of the present policy from the one that training began with.
 
     """
     if terms.ppo is not None:
@@ -89,9 +109,12 @@ def step_losses(
         losses = reinforce_losses(logprobs, advantages)
     losses = terms.policy.at(progress) * losses
     if terms.entropy is not None:
-        losses = losses - terms.entropy.at(progress) * entropies
+        floor = torch.inf if terms.entropy.floor is None else terms.entropy.floor
+        losses = losses - terms.entropy.at(progress) * entropies.clamp(max=floor)
     if terms.value is not None:
-        losses = losses + terms.value.at(progress) * (values - targets) ** 2
+        losses = losses + terms.value.at(progress) * value_losses(values, old_values, targets, terms.value.clip)
+    if terms.kl is not None:
+        losses = losses + terms.kl.at(progress) * divergences
     with torch.no_grad():
         log_ratio = logprobs - old_logprobs
         ratio = log_ratio.exp()

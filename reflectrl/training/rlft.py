@@ -17,9 +17,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
@@ -35,6 +36,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.metrics import success_by_group
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
     Estimator,
@@ -49,9 +51,11 @@ from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
-from reflectrl.training.objective import Loss, check_gap, step_losses
+from reflectrl.training.learning_rates import LearningRates
+from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
 from reflectrl.training.validation import Validator
+from reflectrl.training.weights import average, copy_weights, load_weights, using
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
@@ -67,7 +71,7 @@ class _OptimizerStepped(TrainerCallback):
         self._trainer.optimizer_stepped(control)
 
 
-class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
+class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer):
     """Trains the policy; the other players are frozen.
 
     Args:
@@ -135,14 +139,23 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         if args.validation is not None:
             kept = lm.model if args.keep == "best" else None
             self._validator = Validator(args.validation, kept, args.seed, (args.process_index, args.world_size))
-        self._estimator = Estimator(args.gamma, args.baseline, args.gae_lambda, args.normalize_advantages, args.rewards)
+        self._estimator = Estimator(
+            args.gamma,
+            args.baseline,
+            args.gae_lambda,
+            args.normalize_advantages,
+            args.center_advantages,
+            args.rewards,
+        )
+        self._first_weights = copy_weights(lm.model) if args.terms.kl is not None else None
+        self._averaged_weights = copy_weights(lm.model) if args.ema else None
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
         self._collector = Collector(env, self.policy, lm.model, self.seats, layout, side_by_side)
         self._on_iteration = on_iteration
         self._stop = stop or Stop()
         self._failures = failures or Path(args.output_dir) / "failures"
         self._schedule = self._iterations()
-        self._minibatch: list[StepSample] = []
+        self._minibatch: list[StepSample] | None = None
         self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
         self._norms: list[float] = []
         self._learning_rate = 0.0
@@ -163,8 +176,11 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, or continue, as ``transformers.Trainer.train`` does; in the end the policy has the weights to keep."""
         output = super().train(*args, **kwargs)
-        if self._validator is not None and self.curriculum.finished:
-            self._validator.load_best()
+        if self.curriculum.finished:
+            if self._averaged_weights is not None:
+                load_weights(self.model, self._averaged_weights)
+            if self._validator is not None:
+                self._validator.load_best()
         self._collector.forget()  # who plays next, plays with the present weights
         return output
 
@@ -174,7 +190,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         """Play, learn and report, over and over (Algorithm 1, lines 23-36).
 
         Yields each minibatch, after which the optimizer steps, and at the end of an iteration its metrics, after which
-        Trainer logs and saves a checkpoint.
+        Trainer logs and saves a checkpoint. Minibatches are empty once the policy is as far as ``target_kl`` allows.
 
         Raises:
             WorkFailed: the environment, or a rating, failed in all episodes of an iteration.
@@ -200,15 +216,18 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
                 self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
                 samples = step_samples([*learned, *replayed], self.layout, self._estimator)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
+            if self._first_weights is not None:
+                samples = self._collector.with_reference(samples, self._first_weights)
 
             self._losses, self._norms = [], []
             self._gaps, self._fresh = [], samples[: sum(len(each.turns) for each in learned)]
-            yield from minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng)
+            for minibatch in minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng):
+                yield [] if self._went_far() else minibatch
 
             done = self._measure(fresh, len(replayed))
             ended = self.curriculum.add(done.success)
             if self._validator is not None and self._validator.due(len(self.curriculum.successes), ended):
-                with part("validation"):
+                with part("validation"), using(self.model, self._averaged_weights):
                     done = replace(done, **self._validator.play(self._collector, self._gather))
                 ended = ended or self._validator.exhausted
             if ended:
@@ -230,7 +249,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
             self._collector.open(stage.env)
             if self._validator is not None:
                 self._validator.begin_stage(self._collector.envs[0])
-        episodes = fresh_episodes(stage, self._collector.envs[0], self.args, self.iteration)
+        episodes = fresh_episodes(self.curriculum, self._collector.envs[0], self.args, self.iteration)
         with part("rollout"):
             played = self._collector.play(episodes, bootstrap=self._value_head is not None)
         if not played:
@@ -238,11 +257,17 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
                 "nothing to learn from: fix the environment, then continue from the last checkpoint (the same command)."
             )
+        self.curriculum.note(played)
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
             self._collector.begin_ahead(
-                fresh_episodes(stage, self._collector.envs[0], self.args, self.iteration + 1)
+                fresh_episodes(self.curriculum, self._collector.envs[0], self.args, self.iteration + 1)
             )  # during the update
         return played
+
+    def _went_far(self) -> bool:
+        """Return whether the last minibatch was further from the sampling policy than ``target_kl``, on average."""
+        kl = self._losses[-1][1] if self._losses else 0.0
+        return self.args.target_kl is not None and fmean(each for (each,) in self._gather(kl)) > self.args.target_kl
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration, means over all processes; raises as ``check_gap`` does."""
@@ -254,8 +279,10 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
         self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
+        groups = [(trajectory.task.group, trajectory.success) for trajectory in fresh]
         done = Iteration(
             iteration=self.iteration,
+            success_by_group=success_by_group(gather_object(groups) if self.args.world_size > 1 else groups),
             stage=self.curriculum.stage.name,
             replayed=replayed,
             learning_rate=self._learning_rate,
@@ -283,11 +310,11 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
 
         Overridden because the batch comes from the rollout, not from ``inputs``, and is divided by tokens.
         """
-        if not self._minibatch:
+        if self._minibatch is None:
             upcoming = next(self._schedule, None)
-            if not isinstance(upcoming, list):  # resumed from the end: without gradients nothing changes
-                return torch.zeros((), device=self.args.device)
-            self._minibatch = upcoming
+            self._minibatch = upcoming if isinstance(upcoming, list) else []  # none where it resumed from the end
+        if not self._minibatch:  # without gradients nothing changes
+            return torch.zeros((), device=self.args.device)
         # as when sampling (appendix A): dropout, and the kernels of 8-bit layers, would differ in training mode
         model.eval()
         samples = self._minibatch
@@ -319,6 +346,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
 
         if not self._losses:
             self._gaps += gaps(samples, scores.logprobs.tolist(), self._fresh)
+        reference = pad_sequence([column(sample.reference) for sample in samples], batch_first=True)
         return step_losses(
             self.args.terms,
             self.state.global_step / self.args.max_steps,
@@ -327,14 +355,19 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
             advantages=column(sample.advantage for sample in samples),
             entropies=scores.entropies,
             values=scores.values,
+            old_values=column(sample.decision.value for sample in samples),
+            divergences=kl_divergences(scores.menu_logprobs[:, : reference.size(1)], reference),
             targets=column(sample.target for sample in samples),
         )
 
     def optimizer_stepped(self, control: Any) -> None:
         """Continue the iteration; end training when it is to stop, or with the last stage."""
-        self._norms.append(self.gradient_norm)
+        if self._minibatch:  # without one nothing was learned
+            self._norms.append(self.gradient_norm)
+            if self._averaged_weights is not None:
+                average(self._averaged_weights, self.model, self.args.ema)
         upcoming = next(self._schedule, None)
-        self._minibatch = upcoming if isinstance(upcoming, list) else []
+        self._minibatch = upcoming if isinstance(upcoming, list) else None
         if isinstance(upcoming, Iteration) and self._stop.signal:
             control.should_save = control.should_training_stop = True
         if self.curriculum.finished:  # which thresholds may bring about before max_steps
@@ -346,17 +379,7 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
 
     def broken_step(self) -> BrokenStep:
         """Describe the present minibatch for the report of a loss that is not finite."""
-        rows = [
-            {
-                "prompt": sample.view.prompt.text,
-                "menu": dict(zip(sample.view.menu.labels, sample.view.menu.actions, strict=True)),
-                "action": sample.decision.action,
-                "advantage": sample.advantage,
-                "return": sample.target,
-                "old_logprob": sample.decision.logprob,
-            }
-            for sample in self._minibatch
-        ]
+        rows = [sample.row for sample in self._minibatch or ()]
         name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
         return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
 
@@ -374,13 +397,3 @@ class ReflectRLTrainer(RLFTCheckpoints, FiniteSteps, _BaseTrainer):
 
     def _send_telemetry(self) -> None:
         """Disable TRL's telemetry."""
-
-    # ---- optimizer ----------------------------------------------------------------------------
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Let the learning rate fall linearly to ``learning_rate_end`` of its start."""
-        end = self.args.learning_rate_end
-        self.lr_scheduler = LambdaLR(
-            optimizer or self.optimizer, lambda step: 1 - (1 - end) * min(1.0, step / num_training_steps)
-        )
-        return self.lr_scheduler

@@ -14,9 +14,11 @@ from reflectrl.core.jsonl import decode, encode
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.validation import Validator
+from reflectrl.training.weights import Weights
 
 STATE_NAME = "reflectrl_state_{rank}.json"
 VALUE_HEAD_NAME = "value_head.safetensors"
+AVERAGE_NAME = "average.safetensors"
 
 
 class RLFTCheckpoints(Checkpoints):
@@ -28,16 +30,20 @@ class RLFTCheckpoints(Checkpoints):
     env_steps: int
     _value_head: nn.Module | None
     _validator: Validator | None
+    _averaged_weights: Weights | None
 
     def write_state(self, folder: Path) -> None:
         """Save iteration, curriculum and replay buffer of this process, and the value head of all."""
         if self._value_head is not None and self.is_world_process_zero():
             save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
+        if self._averaged_weights is not None and self.is_world_process_zero():
+            save_file(dict(self._averaged_weights), folder / AVERAGE_NAME)
         state = {
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "stage": self.curriculum.index,
             "successes": self.curriculum.successes,
+            "failures": self.curriculum.failures,
             "replay": encode(tuple(self.replay)),
         }
         if self._validator is not None:
@@ -48,10 +54,13 @@ class RLFTCheckpoints(Checkpoints):
         """Restore what ``write_state`` saved."""
         if self._value_head is not None:
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
+        if self._averaged_weights is not None:
+            self._averaged_weights = load_file(folder / AVERAGE_NAME, str(self.args.device))
         path = folder / STATE_NAME.format(rank=self.args.process_index)
         state = json.loads(path.read_text(encoding="utf-8"))
         self.iteration, self.env_steps = state["iteration"], state["env_steps"]
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
+        self.curriculum.failures = state["failures"]
         self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
         if self._validator is not None:
             self._validator.read_state(folder, state["validation"])

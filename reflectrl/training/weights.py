@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -22,3 +23,24 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             weight.copy_(weights[name])
+
+
+@contextmanager
+def using(model: nn.Module, weights: Weights | None) -> Iterator[None]:
+    """Give ``model`` a copy's weights meanwhile, or leave it its own; what it computed before is not valid within."""
+    own = None if weights is None else copy_weights(model)
+    try:
+        if weights is not None:
+            load_weights(model, weights)
+        yield
+    finally:
+        if own is not None:
+            load_weights(model, own)
+
+
+@torch.no_grad()
+def average(weights: Weights, model: nn.Module, decay: float) -> None:
+    """Move a copy towards the weights of ``model``, in place: ``decay`` of it stays."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            weights[name].lerp_(weight, 1 - decay)

@@ -10,14 +10,14 @@ from engine_prompts import nano, set_up
 from engine_sides import asks, iteration, plain_reflector, policy, reflector, tree_update
 from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, plain_update
 
-from reflectrl.config.rlft import PPOTerm, Term, Terms
+from reflectrl.config.rlft import EntropyTerm, PPOTerm, Terms
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import reflecting
 from reflectrl.rollout import rollout
 
-PPO = Terms(ppo=PPOTerm(epsilon=0.2), entropy=Term(coef=0.05))
+PPO = Terms(ppo=PPOTerm(epsilon=0.2), entropy=EntropyTerm(coef=0.05))
 
 
 @pytest.fixture(scope="module", params=["dangerous_taxi/nano", "alfworld/nano"])  # short menus and long ones

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from reflectrl.core import InvalidInput, Observation, Task
 from reflectrl.core.jsonl import encode
-from reflectrl.data_gen.rows import policy_row, read_rows, reflector_row, write_rows
+from reflectrl.data_gen.rows import policy_row, read_rows, reflector_row, with_unreliable_reflections, write_rows
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import PromptFormat
 
@@ -40,6 +42,19 @@ def test_a_sample_becomes_a_row_for_each_player() -> None:
     row = policy_row(listed, replace(LAYOUT, menu="first"), reflection=False)
     assert row.prompt.text == "A. go up\nB. go east\nPast: wait\nA hall.\nC. go west\nNot now: A\nAction:\n"
     assert row.completion == "B"
+
+
+def test_some_reflections_are_blanked_and_as_many_are_another_samples() -> None:
+    samples = [replace(SAMPLE, reflection=f"Number {number}.") for number in range(1000)]
+    assert with_unreliable_reflections(samples, 0.0, random.Random(0)) == samples
+    found = with_unreliable_reflections(samples, 0.4, random.Random(0))
+    assert [replace(sample, reflection="") for sample in found] == [replace(SAMPLE, reflection="")] * 1000
+    kinds = Counter(
+        "own" if after == before else "other" if after.reflection else "blank"
+        for before, after in zip(samples, found, strict=True)
+    )
+    assert kinds["blank"] == pytest.approx(200, abs=60)
+    assert kinds["other"] == pytest.approx(200, abs=60)
 
 
 def test_rows_are_read_as_written_by_the_library_and_by_datasets(tmp_path: Path) -> None:

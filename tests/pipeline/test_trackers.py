@@ -6,20 +6,23 @@ import os
 import shutil
 import sqlite3
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from records import chose, turn_of
-from tracked_runs import train_twice, train_without_a_login
+from run_folders import iteration
+from tracked_runs import VALIDATED, train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
+from reflectrl.core.jsonl import decode
 from reflectrl.pipeline import STAGES
-from reflectrl.rollout.iteration import Iteration
-from reflectrl.training.trackers import NAMES, transcript
+from reflectrl.rollout.iteration import Iteration, Throughput
+from reflectrl.training.trackers import NAMES, Tracking, transcript
 
 MEASURED = {name for name in NAMES.values() if "validation" not in name}
 """Names of what a run without validation measures."""
@@ -51,7 +54,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def alone(trained_run: TrainedRuns) -> Path:
     """Trained without a tracker."""
-    return trained_run(stages=STAGES[:3])
+    return trained_run(VALIDATED, stages=STAGES[:3])
 
 
 @pytest.fixture
@@ -60,10 +63,27 @@ def begun(trained_run: TrainedRuns, tmp_path: Path) -> Path:
 
 
 def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
-    shown = {field.name for field in fields(Iteration)} - {"iteration", "stage"}
+    shown = {field.name for field in fields(Iteration)} - {"iteration", "stage", "success_by_group"}
     assert shown <= set(NAMES)
     assert {name.split("/")[0] for name in NAMES.values()} == {"rollout", "update", "speed"}
     assert len(set(NAMES.values())) == len(NAMES)
+
+
+class Notes:
+    """A tracker that keeps the numbers."""
+
+    def log(self, _: int, numbers: Mapping[str, Any]) -> None:
+        self.numbers = numbers
+
+
+def test_the_success_of_each_group_of_tasks_has_a_name_and_what_was_not_measured_has_none() -> None:
+    line = iteration(0, success_by_group={"red": 0.25}, logprob_gap=0.0)
+    speed = dict.fromkeys((field.name for field in fields(Throughput)), 0)
+    tracker = Notes()
+    tracking = Tracking(tracker, every=1)
+    tracking.add(decode(Iteration, line, "line"), decode(Throughput, speed, "speed"), ())
+    assert tracker.numbers["rollout/success/red"] == 0.25
+    assert "rollout/validation_success" not in tracker.numbers
 
 
 @pytest.mark.slow

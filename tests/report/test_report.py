@@ -216,6 +216,7 @@ def points(*values, stage="main"):
         ("length", "illegal", "loss", "kl", "clipped", "logprob_gap", "grad_norm", "learning_rate"), math.nan
     )  # not recorded by older versions
     numbers = {"entropy": 0.5, "replayed": 0, "validation_success": None, "validation_greedy": None, **old}
+    numbers["success_by_group"] = {}
     return [
         Iteration(iteration=at, stage=stage, success=value, episode_return=value, env_steps=at, **numbers)
         for at, value in enumerate(values)
@@ -268,6 +269,15 @@ def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path)
     assert "Greedy validation success" not in drawn
     page = write_report([run], tmp_path / "report.html").read_text()
     assert "best validation 90% after iteration 1, last 70%" in page
+
+
+def test_each_group_of_tasks_has_a_panel(tmp_path):
+    lines = [iteration(number, success_by_group={"red": 0.5, "<b>": 0.1 * number}) for number in range(3)]
+    run = make_run(tmp_path / "one", metrics=[*lines, iteration(3, success_by_group={"red": 1.0})])
+    drawn = titles(curves(read_runs([run])))
+    assert drawn[-2:] == ["Success rate of &lt;b&gt;", "Success rate of red"]
+    [old] = read_runs([make_run(tmp_path / "old", metrics=[{**iteration(0), "success_by_group": {}}])])
+    assert not [title for title in titles(curves([old])) if "rate of" in title]
 
 
 def test_lines_have_a_band_of_wilson_intervals_and_may_be_short_flat_steep_or_long():

@@ -190,7 +190,7 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     write_trajectories(file, Header("number_line", {"size": 6}, LAYOUT), played)
     header, read = read_trajectories(file)
     assert read == played
-    samples = step_samples(read, header.prompt, Estimator(1.0, "none", 1.0, False, {"env": 1.0}))
+    samples = step_samples(read, header.prompt, Estimator(1.0, "none", 1.0, False, False, {"env": 1.0}))
     assert [sample.view.prompt for sample in samples] == [each.prompt for each in policy.views]
     assert "Memory: example 1\n" in policy.views[1].prompt.text
 
@@ -213,9 +213,9 @@ def test_a_raters_scores_are_rewards_beside_those_of_the_environment_weighted_an
     played = rated_episode(rating)
     steps = len(played.turns)
     assert [turn.rewards["rater"] for turn in played.turns] == list(range(steps))
-    samples = step_samples([played], LAYOUT, Estimator(1.0, "none", 1.0, False, {"rater": 2.0}))
+    samples = step_samples([played], LAYOUT, Estimator(1.0, "none", 1.0, False, False, {"rater": 2.0}))
     assert [sample.target for sample in samples] == [2.0 * sum(range(at, steps)) for at in range(steps)]
-    both = step_samples([played], LAYOUT, Estimator(0.0, "none", 1.0, False, {"env": 1.0, "rater": 0.5}))
+    both = step_samples([played], LAYOUT, Estimator(0.0, "none", 1.0, False, False, {"env": 1.0, "rater": 0.5}))
     expected = [turn.reward + 0.5 * step for step, turn in enumerate(played.turns)]
     assert [sample.target for sample in both] == pytest.approx(expected)
 

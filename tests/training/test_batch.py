@@ -27,8 +27,11 @@ SHORT = episode(("Hall.", 0, 1.0))
 LONG = episode(("Hall.", 1, -1.0), ("Attic.", 0, 3.0))
 
 
-def samples(*episodes, layout=LAYOUT, gamma=1.0, baseline="none", gae_lambda=1.0, normalize=False, rewards=None):
-    return step_samples(episodes, layout, Estimator(gamma, baseline, gae_lambda, normalize, rewards or {"env": 1.0}))
+def samples(*episodes, layout=LAYOUT, gamma=1.0, baseline="none", gae_lambda=1.0, rewards=None, **scale):
+    scale = {"normalize": False, "center": False, **scale}
+    return step_samples(
+        episodes, layout, Estimator(gamma, baseline, gae_lambda, rewards=rewards or {"env": 1.0}, **scale)
+    )
 
 
 def advantages(*episodes, **options):

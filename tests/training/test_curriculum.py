@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from records import chose, turn_of
+from tiny_rlft import config
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.curriculum import Curriculum, fresh_episodes
+
+
+def episode(rewards, *, success):
+    turns = [turn_of(Observation("Here.", ("go",)), ("go",), None, chose(0, "go"), reward) for reward in rewards]
+    return Trajectory(Task("t"), 0, tuple(turns), terminated=True, truncated=False, success=success)
+
 
 WINDOW = {"success_threshold": 0.5, "window": 2}
 
@@ -43,6 +52,25 @@ def test_a_stage_plays_all_training_tasks_or_those_with_its_prefixes():
         Stage("far", 1, tasks=("77",)).choose(env)
 
 
+def test_tasks_that_failed_lately_are_drawn_more_often(tmp_path):
+    env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
+    first, second, *others = env.tasks("train")
+    won = [replace(episode([1.0], success=True), task=task) for task in (first, second, *others)]
+    curriculum.note(won * 5)  # fails once in 2 ** 5, as far as is known
+    curriculum.note([replace(won[0], success=False)])
+    drawn = {}
+    for priority in (0.0, 0.5, 1.0):
+        args = config(tmp_path, episodes=200, task_priority=priority)
+        names = [each.task.id for each in fresh_episodes(curriculum, env, args, 0)]
+        drawn[priority] = names.count(first.id) / 200
+    even, failed = 1 / len(won), 0.5 / (0.5 + len(others) / 32)
+    assert drawn[0.0] == pytest.approx(even, abs=0.08)
+    assert drawn[0.5] == pytest.approx((even + failed) / 2, abs=0.12)
+    assert drawn[1.0] == pytest.approx(failed, abs=0.12)
+    curriculum.note([replace(won[0], success=True)] * 9)
+    assert curriculum.failures[first.id] < 0.01
+
+
 @pytest.mark.parametrize(
     ("threshold", "rewards", "success", "worth"),
     [
@@ -53,6 +81,4 @@ def test_a_stage_plays_all_training_tasks_or_those_with_its_prefixes():
     ],
 )
 def test_successful_episodes_are_worth_replaying_or_those_of_a_return(threshold, rewards, success, worth):
-    turns = [turn_of(Observation("Here.", ("go",)), ("go",), None, chose(0, "go"), reward) for reward in rewards]
-    episode = Trajectory(Task("t"), 0, tuple(turns), terminated=True, truncated=False, success=success)
-    assert Stage("one", 1, replay_threshold=threshold).worth_replaying(episode) == worth
+    assert Stage("one", 1, replay_threshold=threshold).worth_replaying(episode(rewards, success=success)) == worth

@@ -5,14 +5,26 @@ import math
 import pytest
 import torch
 
-from reflectrl.config.rlft import PPOTerm, Term, Terms
-from reflectrl.training.objective import step_losses
+from reflectrl.config.rlft import EntropyTerm, PPOTerm, Term, Terms, ValueTerm
+from reflectrl.training.objective import kl_divergences, step_losses
 
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
 """Probabilities of a softmax policy over three actions."""
 
 
-def losses(terms, logprobs, *, old=None, advantages, entropies=None, values=None, targets=None, progress=0.0):
+def losses(
+    terms,
+    logprobs,
+    *,
+    old=None,
+    advantages,
+    entropies=None,
+    values=None,
+    old_values=None,
+    targets=None,
+    divergences=None,
+    progress=0.0,
+):
     zeros = torch.zeros(len(advantages))
     return step_losses(
         terms,
@@ -22,7 +34,9 @@ def losses(terms, logprobs, *, old=None, advantages, entropies=None, values=None
         advantages=torch.tensor(advantages),
         entropies=zeros if entropies is None else entropies,
         values=zeros if values is None else values,
+        old_values=zeros if old_values is None else old_values,
         targets=zeros if targets is None else targets,
+        divergences=zeros if divergences is None else divergences,
     )
 
 
@@ -70,7 +84,7 @@ def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogat
 @pytest.mark.parametrize(("progress", "coefficient"), [(0.0, 2.0), (0.5, 1.25), (1.0, 0.5)])
 def test_a_coefficient_changes_linearly_over_the_training(progress, coefficient):
     _, logprobs = softmax_policy()
-    fading = Terms(reinforce=Term(2.0, coef_end=0.25), entropy=Term(2.0, coef_end=0.25))
+    fading = Terms(reinforce=Term(2.0, coef_end=0.25), entropy=EntropyTerm(2.0, coef_end=0.25))
     loss = losses(fading, logprobs[[0]], advantages=[1.0], entropies=torch.ones(1), progress=progress)
     assert loss.total.item() == pytest.approx(coefficient * (math.log(2) - 1))
 
@@ -78,7 +92,7 @@ def test_a_coefficient_changes_linearly_over_the_training(progress, coefficient)
 def test_the_entropy_gradient_flattens_the_distribution():
     logits, logprobs = softmax_policy()
     entropy = -(logprobs.exp() * logprobs).sum().unsqueeze(0)
-    losses(Terms(entropy=Term()), logprobs[[0]], advantages=[0.0], entropies=entropy).total.backward()
+    losses(Terms(entropy=EntropyTerm()), logprobs[[0]], advantages=[0.0], entropies=entropy).total.backward()
     # d(-H)/d logit_k = p_k (log p_k + H)
     entropy_nats = -sum(p * math.log(p) for p in PROBABILITIES.tolist())
     expected = [p * (math.log(p) + entropy_nats) for p in PROBABILITIES.tolist()]
@@ -89,7 +103,9 @@ def test_the_entropy_gradient_flattens_the_distribution():
 def test_the_value_error_is_squared_and_weighted():
     values = torch.tensor([1.0, -1.0], requires_grad=True)
     targets = torch.tensor([3.0, 0.0])
-    total = losses(Terms(value=Term(0.5)), torch.zeros(2), advantages=[0.0, 0.0], values=values, targets=targets).total
+    total = losses(
+        Terms(value=ValueTerm(0.5)), torch.zeros(2), advantages=[0.0, 0.0], values=values, targets=targets
+    ).total
     assert total.item() == pytest.approx(0.5 * (4.0 + 1.0))
     total.backward()
     assert values.grad.tolist() == pytest.approx([-2.0, -1.0])
@@ -105,3 +121,35 @@ def test_clipped_steps_and_kl_are_measured_and_micro_batches_add_up():
     assert parts[1].kl == pytest.approx(1.5 - 1.0 - math.log(1.5))
     assert whole.kl == pytest.approx(sum(part.kl for part in parts), abs=1e-6)
     assert whole.total.item() == pytest.approx(sum(part.total.item() for part in parts), abs=1e-6)
+
+
+def test_an_entropy_floor_pays_for_entropy_below_it_only():
+    entropy = torch.tensor([0.1, 0.5, 0.9], requires_grad=True)
+    terms = Terms(entropy=EntropyTerm(2.0, floor=0.4))
+    loss = losses(terms, torch.zeros(3), advantages=[0.0] * 3, entropies=entropy)
+    assert loss.total.item() == pytest.approx(-2.0 * (0.1 + 0.4 + 0.4))
+    loss.total.backward()
+    assert entropy.grad.tolist() == [-2.0, 0.0, 0.0]
+
+
+def test_a_value_that_moved_beyond_its_clip_range_towards_its_target_has_no_gradient():
+    values = torch.tensor([0.5, 0.05, -0.5], requires_grad=True)  # two moved far, the last one away from its target
+    given = {"values": values, "old_values": torch.zeros(3), "targets": torch.ones(3)}
+    loss = losses(Terms(value=ValueTerm(clip=0.1)), torch.zeros(3), advantages=[0.0] * 3, **given)
+    assert loss.total.item() == pytest.approx(0.9**2 + 0.95**2 + 1.5**2)
+    loss.total.backward()
+    assert values.grad.tolist() == pytest.approx([0.0, -1.9, -3.0])
+
+
+def test_the_kl_term_is_the_exact_divergence_over_each_menu():
+    menus = torch.tensor([[0.5, 0.3, 0.2], [0.75, 0.25, 0.0]])  # the second one is shorter
+    reference = torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.5, 0.0]])
+    logits = menus.log().clamp(min=torch.finfo(torch.float32).min).requires_grad_()
+    found = kl_divergences(logits.log_softmax(-1), torch.where(reference > 0, reference.log(), 0.0))
+    assert found.tolist() == pytest.approx([0.0, 0.75 * math.log(1.5) + 0.25 * math.log(0.5)], abs=1e-6)
+    loss = losses(Terms(kl=Term(2.0)), torch.zeros(2), advantages=[0.0] * 2, divergences=found).total
+    loss.backward()
+    assert loss.item() == pytest.approx(2.0 * found.sum().item())
+    assert logits.grad.isfinite().all()
+    assert not logits.grad[0].abs().max() > 1e-6
+    assert logits.grad[1, 0] > 0  # it had become too probable

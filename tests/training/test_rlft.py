@@ -39,6 +39,13 @@ EVERYTHING = {
     "epsilon": 0.2,
     "entropy": 0.1,
     "entropy_end": 0.1,
+    "entropy_floor": 0.6,
+    "value_clip": 0.2,
+    "kl": 0.01,
+    "center_advantages": True,
+    "value_learning_rate": 8e-3,
+    "task_priority": 0.5,
+    "ema": 0.5,
     "learning_rate": 4e-3,
     "learning_rate_end": 0.2,
     "replay_size": 6,
@@ -213,6 +220,20 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
 def test_the_ratio_is_not_one_after_an_update(tmp_path):
     done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], num_iterations=2, epsilon=TINY_CLIP).train()
     assert done.iterations[0].clipped > 0.4  # of two passes, the second
+
+
+@pytest.mark.slow
+def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_that_sampled(tmp_path):
+    def trained(name, passes, **options):
+        options |= {"stages": [stage(1)], "num_iterations": passes, "epsilon": 0.2, "learning_rate": 1e-2}
+        return run(tmp_path / name, gpt2(spread=0.1), **options)
+
+    two, four = trained("two", 2).train(), trained("four", 4).train()
+    stopped = trained("stopped", 4, target_kl=1e-4).train()  # which only the second pass sees
+    assert same(stopped.weights, two.weights)
+    assert not same(stopped.weights, four.weights)
+    assert stopped.trainer.state.global_step == 4
+    assert stopped.iterations == two.iterations
 
 
 # ---- the other players -----------------------------------------------------------------------------------------------

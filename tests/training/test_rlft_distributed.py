@@ -61,7 +61,7 @@ def gradient_step(episodes):
     """Return the weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
-    samples = step_samples(episodes, LAYOUT, Estimator(0.9, "value", 1.0, True, {"env": 1.0}))
+    samples = step_samples(episodes, LAYOUT, Estimator(0.9, "value", 1.0, True, False, {"env": 1.0}))
     batch = encoder().batch([sample.view.prompt for sample in samples], torch.device("cpu"))
     distribution, values = action_distribution(model, batch)
     chosen = distribution.log_prob(torch.tensor([sample.decision.choice.index for sample in samples]))

@@ -1,0 +1,39 @@
+"""``LearningRates``: a learning rate for the policy, one for the value head, and how they fall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer
+
+from reflectrl.training.config import ReflectRLConfig
+
+
+class LearningRates(Trainer):
+    """Mixin that makes the optimizer and the scheduler of ``ReflectRLTrainer``."""
+
+    args: ReflectRLConfig
+    _value_head: nn.Module | None
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Give the value head a learning rate of its own, if there is one."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        rate = self.args.value_learning_rate
+        if rate is not None and self._value_head is not None:
+            head = set(self._value_head.parameters())
+            for group in [*optimizer.param_groups]:
+                own = [weight for weight in group["params"] if weight in head]
+                group["params"] = [weight for weight in group["params"] if weight not in head]
+                if own:
+                    optimizer.add_param_group({**group, "params": own, "lr": rate})
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Let the learning rate fall linearly to ``learning_rate_end`` of its start."""
+        end = self.args.learning_rate_end
+        self.lr_scheduler = LambdaLR(
+            optimizer or self.optimizer, lambda step: 1 - (1 - end) * min(1.0, step / num_training_steps)
+        )
+        return self.lr_scheduler
