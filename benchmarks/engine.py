@@ -1,7 +1,7 @@
 """The engine's tables in ``benchmarks/README.md``: what reuse of prefixes saves over playing and learning step by step.
 
     python benchmarks/engine.py                 # all of it, long on two cores; rewrites the tables
-    python benchmarks/engine.py act update      # some sections only
+    python benchmarks/engine.py gpt2 memory     # some sections only
     python benchmarks/engine.py --quick         # small models and few repeats, on stdout
 
 Both sides run in one process and in turns, on real prompts (``engine_prompts.py``) and random weights; the other side
@@ -15,92 +15,136 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from statistics import linear_regression
-from typing import Any
 
 import torch
 from arms import HERE, made_by, publish, table
-from engine_prompts import ENVS, Reader, gpt2_small, made_up_actions, new_tokens, set_up, with_menu
+from engine_prompts import ENVS, Reader, Step, gpt2_small, made_up_actions, set_up, with_menu
 from engine_sides import (
     BUDGET,
     CASE,
     SHAPES,
     Case,
     InTurn,
+    Work,
     acts,
     asks,
+    case,
     cases,
+    computing,
     effort,
+    generates,
     iteration,
     plain_reflector,
     policy,
     reader,
     recipe,
     reflector,
-    reflects,
     sgd,
     together,
     tree_update,
+    writes,
 )
-from plain import PlainPolicy, ScoringPolicy, bucketed_update, padded_update, plain_update
+from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, flops, matmul, peak_memory, race, ratio_table, share_of_peak, times_as_fast
 
 from reflectrl.config.schema import ModelSection
 from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.sequences import padded
 from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.precision import Precision
 from reflectrl.players import Player
 
+BASES = ("plain", "batched")
+SIDES: Mapping[str, tuple[str, Precision]] = {
+    "menu last": ("last", "float32"),
+    "menu first": ("first", "float32"),
+    "menu first, bfloat16": ("first", "bfloat16"),
+}
+"""Layout of the prompts, and type of the products, of each way in which the engine computes an iteration."""
+PARTS = ("reflect", "act", "update")
 
-def act() -> str:
-    """The policy over an episode and over 16 side by side; plain: ``generate`` of one token, one or 16 at a time."""
+
+def nano() -> str:
+    """An iteration of the nano models, 4, 16 and 64 episodes side by side."""
+    return iterations("nano", (4, 16, 64))
+
+
+def gpt2() -> str:
+    """An iteration of GPT-2 small's shape, 1, 2 and 16 episodes side by side."""
+    return iterations("GPT-2 small", (1, 2, 16))
+
+
+def smollm2() -> str:
+    """An iteration of SmolLM2-135M's shape, 1 and 4 episodes side by side."""
+    return iterations("SmolLM2", (1, 4))
+
+
+def iterations(shape: str, sizes: Sequence[int]) -> str:
+    """Milliseconds a step of each part of an iteration, and how many times as fast as the plain side that is.
+
+    Plain reads and writes one prompt at a time and learns from the logits of all tokens; batched pads 16 prompts, and
+    learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32.
+    """
     lines = []
-    for case in cases(16, 1):
-        who = case.reader
-        single, batched = (PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=size) for size in (1, 16))
-        one, all_of = [[step] for step in case.episodes[0]], together(case.episodes)
-        for calls in (one, *([] if case.heavy else [all_of])):
-            sides = {"plain": single, "batched": batched, "ours": policy(who)}
-            times = case.race({name: partial(acts, side, calls) for name, side in sides.items()})
-            rows = [who.encoder.tokens(step.policy.prompt) for steps in calls for step in steps]
-            tokens = f"{sum(map(len, rows)):,} / {new_tokens(rows):,}"
-            faster = f"**{times_as_fast(times, 'ours', 'batched'):.1f}**"
-            lines.append([*case.line(times, str(max(map(len, calls))), str(len(rows)), tokens), faster])
-    heads = ["side by side", "steps", "tokens / new", "`generate`, 1 at a time, s", "ours, s"]
-    return table([*CASE, *heads, "times as fast (goal 4)", "as `generate`, all side by side"], lines)
+    for env in effort.envs:
+        with ExitStack() as stack:
+            cases = {menu: stack.enter_context(case(shape, env, menu, max(*sizes, 16))) for menu in ("last", "first")}
+            calls = bases(cases["last"])
+            for name, (menu, compute) in SIDES.items():
+                players = [computing(cases[menu].reader, compute, frozen=frozen) for frozen in (True, False)]
+                for size in sizes:
+                    calls |= ours(f"{name}/{size}", cases[menu].episodes[:size], *players)
+            times = race({name: work.call for name, work in calls.items()}, cases["last"].rounds, warm_up=False)
+        cost = {name: times[name].seconds / work.steps for name, work in calls.items()}
+        lines += [[env, "1" if base == "plain" else "16", base, *row(cost, base)] for base in BASES]
+        lines += [[env, str(size), name, *row(cost, f"{name}/{size}")] for size in sizes for name in SIDES]
+    heads = ["environment", "side by side", "side", *PARTS, "update, against batched", "all"]
+    return table(heads, lines)
 
 
-def score() -> str:
-    """The policy in one state; plain: the probability of each action's words, without a menu."""
-    lines = []
-    for shape, env, count in itertools.product(SHAPES, ENVS, (20, 100)):
-        with set_up(recipe(shape, env), menu=count) as scene:
-            episodes = scene.steps(scene.play(2))
-            case = Case(env, shape, scene, episodes, reader(shape, scene, episodes, max_length=2048))
-            who, step = case.reader, episodes[0][-1]
-            seen = with_menu(step.policy, scene.layout, made_up_actions(episodes, count))
-            one = [[replace(step, sample=replace(step.sample, view=seen))]]
-            scored = ScoringPolicy(who.model, who.tokenizer, who.encoder)
-            sides: dict[str, Call] = {"plain": partial(acts, scored, one), "ours": partial(acts, policy(who), one)}
-            times = case.race(sides, 2 if count == 20 else 1)
-            lines.append(case.line(times, str(count), str(len(who.encoder.tokens(seen.prompt)))))
-    heads = ["actions", "tokens with menu", "scoring, s", "ours, s", "times as fast (goal 10 and 40)"]
-    return table([*CASE, *heads], lines)
+def bases(case: Case) -> dict[str, Work]:
+    """What the engine is compared with: two episodes one prompt at a time, and two steps of 16 episodes."""
+    who, few = case.reader, case.episodes[:2]
+    many = [episode[:2] for episode in case.episodes[:16]]
+    plain, batched = ([step.sample for steps in episodes for step in steps] for episodes in (few, many))
+    learns = partial(plain_update, who.model, sgd(who), who.encoder, who.label_ids, plain)
+    buckets = partial(bucketed_update, who.model, sgd(who), who.encoder, batched, budget=BUDGET)
+    calls: dict[str, Work] = {}
+    for base, episodes, size, update in (("plain", few, 1, learns), ("batched", many, 16, buckets)):
+        count, each = sum(map(len, episodes)), together(episodes)
+        player = PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=size)
+        calls[f"{base} reflect"] = Work(partial(generates, who, each, size), count)
+        calls[f"{base} act"] = Work(partial(acts, player, each), count)
+        calls[f"{base} update"] = Work(update, count)
+    return calls
 
 
-def reflect() -> str:
-    """The reflector of 16 episodes side by side, sampled; plain: ``generate`` of the batch at each step."""
-    lines = []
-    for case in cases(16, 16):
-        calls = together(case.episodes)[: 3 if case.heavy else None]
-        plain, ours = plain_reflector(case.reader, 1.0, batch_size=16), reflector(case.reader, 1.0)
-        times = case.race({"plain": partial(reflects, plain, calls), "ours": partial(reflects, ours, calls)}, 1)
-        lines.append(case.line(times, str(sum(map(len, calls)))))
-    heads = ["reflections", "`generate`, s", "ours, s", "times as fast (goal 1.5)"]
-    return table([*CASE, *heads], lines)
+def ours(name: str, episodes: Sequence[Sequence[Step]], speaker: Reader, who: Reader) -> dict[str, Work]:
+    """The engine over episodes, all side by side: a frozen reflector, and a policy of which all weights are trained."""
+    each, samples = together(episodes), [step.sample for episode in episodes for step in episode]
+    return {
+        f"{name} reflect": Work(partial(writes, speaker, each), len(samples)),
+        f"{name} act": Work(partial(acts, policy(who), each), len(samples)),
+        f"{name} update": Work(partial(tree_update, who, sgd(who), samples), len(samples)),
+    }
+
+
+def row(cost: Mapping[str, float], side: str) -> list[str]:
+    """Cells of a side: milliseconds a step, and how many times as fast as plain."""
+
+    def cell(seconds: float, than: float) -> str:
+        return f"{1e3 * seconds:,.3g} (**{than / seconds:.1f}**)"
+
+    update = cost[f"{side} update"]
+    return [
+        *(cell(cost[f"{side} {part}"], cost[f"plain {part}"]) for part in PARTS),
+        f"**{cost['batched update'] / update:.1f}**",
+        cell(*(sum(cost[f"{each} {part}"] for part in PARTS) for each in (side, "plain"))),
+    ]
 
 
 def cache() -> str:
@@ -133,74 +177,47 @@ def cache() -> str:
     return table([*heads, "times as fast as 1 (goal 20)", "as 16 at a time"], lines)
 
 
-def learn() -> str:
-    """An update; against full logits step by step, a padded batch an episode, and batches of similar length."""
-    lines = []
-    for case in cases(64, 2):
-        who, samples = case.reader, case.samples
-        optimizer = sgd(who)
-        sides: dict[str, Call] = {
-            "step": partial(plain_update, who.model, optimizer, who.encoder, who.label_ids, samples),
-            "padded": partial(
-                padded_update, who.model, optimizer, who.encoder, [[s.sample for s in steps] for steps in case.episodes]
-            ),
-            "bucketed": partial(bucketed_update, who.model, optimizer, who.encoder, samples, budget=BUDGET),
-            "ours": partial(tree_update, who, optimizer, samples),
-        }
-        times = case.race(sides, 1)
-        rows = [who.encoder.tokens(sample.view.prompt) for sample in samples]
-        faster = [f"**{times_as_fast(times, 'ours', name):.1f}**" for name in ("step", "padded", "bucketed")]
-        tokens = f"{sum(map(len, rows)):,} / {new_tokens(rows):,}"
-        seconds = [f"{times[name].seconds:.3g}" for name in sides]
-        lines.append([case.env, case.shape, str(len(samples)), tokens, *seconds, *faster])
-    heads = ["steps", "tokens / new", "full logits, s", "padded, s", "bucketed, s", "tree, s"]
-    return table([*CASE, *heads, "as fast as full", "as padded (goal 4)", "as bucketed (goal 2)"], lines)
+def whole() -> str:
+    """An iteration of the nano models as their recipes play: 16 episodes, greedy, after 20 iterations of new ones."""
+    lines, rounds = [], 2 if effort.quick else 5
+    for env, menu in itertools.product(effort.envs, ("last", "first")):
+        with case("nano", env, menu, 16 * (20 + rounds)) as scene:
+            who, fast = scene.reader, computing(scene.reader, "float32")
+            words = reflector(fast, 0.0, cache_size=100_000)
+            batches = [scene.episodes[at : at + 16] for at in range(0, len(scene.episodes), 16)]
+            for seen in batches[:-rounds]:
+                asks(words, together(seen))
+            player = PlainPolicy(who.model, who.encoder, who.label_ids)
+            learns = partial(plain_update, who.model, sgd(who), who.encoder, who.label_ids)
+            plain = partial(iteration, player, plain_reflector(who, 0.0), learns)
+            engine = partial(iteration, policy(fast), words, partial(tree_update, fast, sgd(fast)))
+            fresh = batches[-rounds:]
+            sides: dict[str, Call] = {"plain": InTurn(plain, fresh), "ours": InTurn(engine, fresh)}
+            lines.append([*scene.line(race(sides, rounds, warm_up=False), menu)])
+    return table([*CASE, "menu", "plain, s", "ours, s", "times as fast"], lines)
 
 
 def update_of(side: str) -> Call:
-    """An update of ALFWorld's steps by the large model, for a process of its own."""
-    (case,) = cases(1, 2, SHAPES[1:], ["alfworld"])
-    who, optimizer, samples = case.reader, sgd(case.reader), case.samples
-    if side == "trees":
-        return partial(tree_update, who, optimizer, samples)
+    """An update of two episodes of ALFWorld by GPT-2 small's shape, for a process of its own."""
+    menu, compute = SIDES.get(side, ("last", "float32"))
+    with case("GPT-2 small", "alfworld", menu, 2) as scene:
+        who, samples = scene.reader, scene.samples
+    if side in SIDES:
+        who = computing(who, compute)
+        return partial(tree_update, who, sgd(who), samples)
     if side == "label rows":
-        return partial(bucketed_update, who.model, optimizer, who.encoder, samples, budget=BUDGET)
+        return partial(bucketed_update, who.model, sgd(who), who.encoder, samples, budget=BUDGET)
     longest = max(len(who.encoder.tokens(sample.view.prompt)) for sample in samples)
     return partial(
-        plain_update, who.model, optimizer, who.encoder, who.label_ids, samples, rows=max(1, BUDGET // longest)
+        plain_update, who.model, sgd(who), who.encoder, who.label_ids, samples, rows=max(1, BUDGET // longest)
     )
 
 
 def memory() -> str:
-    """Peak memory of an update by the large model on ALFWorld's steps, beyond the model's own."""
-    peaks = {side: peak_memory(partial(update_of, side)) for side in ("full logits", "label rows", "trees")}
+    """Peak memory of that update beyond the model's own, and as a part of that of full logits."""
+    peaks = {side: peak_memory(partial(update_of, side)) for side in ("full logits", "label rows", *SIDES)}
     lines = [[side, f"{peak / 1e9:.2f}", f"{peak / peaks['full logits']:.0%}"] for side, peak in peaks.items()]
-    return table([f"forward passes of {BUDGET:,} tokens", "peak, GB", "of full logits (goal 60 %)"], lines)
-
-
-def whole() -> str:
-    """An iteration: 16 episodes of the small model, greedy, after 20 iterations; two of the large one, sampled."""
-    lines, rounds = [], 3
-    for case in cases(16 * (20 + rounds), 2):
-        who, optimizer, temperature = case.reader, sgd(case.reader), float(case.heavy)
-        ours = reflector(who, temperature, cache_size=0 if case.heavy else 100_000)
-        batches = [case.episodes] * rounds
-        if not case.heavy:
-            batches = [case.episodes[at : at + 16] for at in range(0, len(case.episodes), 16)]
-            for seen in batches[:-rounds]:
-                asks(ours, together(seen))
-        plain = partial(
-            iteration,
-            PlainPolicy(who.model, who.encoder, who.label_ids),
-            plain_reflector(who, temperature),
-            partial(plain_update, who.model, optimizer, who.encoder, who.label_ids),
-        )
-        engine = partial(iteration, policy(who), ours, partial(tree_update, who, optimizer))
-        fresh = batches[-rounds:]
-        sides: dict[str, Call] = {"plain": InTurn(plain, fresh), "ours": InTurn(engine, fresh)}
-        times = race(sides, 1 if case.heavy else rounds, warm_up=False)
-        lines.append(case.line(times, str(sum(map(len, fresh[0])))))
-    return table([*CASE, "steps", "plain, s", "ours, s", "times as fast (goal 3, taxi 10)"], lines)
+    return table([f"forward passes of {BUDGET:,} tokens", "peak, GB", "of full logits"], lines)
 
 
 def horizon() -> str:
@@ -238,28 +255,39 @@ def exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def work() -> str:
-    """Operations a second of the large model, as a part of those of a product of two large matrices."""
-    product, operations = matmul()
+    """Share of the operations a second of a product of two large matrices; two steps of 16 episodes, GPT-2 small."""
     lines = []
-    for case in cases(1, 1, SHAPES[1:]):
-        who = case.reader
-        rows = [who.encoder.tokens(step.policy.prompt) for step in case.episodes[0]]
-        reads = partial(prefill, who, rows)
-        learns = partial(tree_update, who, sgd(who), case.samples)
-        times = race({"matmul": product, "prefill": reads, "update": learns}, 3)
-        for name, call in (("prefill", reads), ("update", learns)):
-            count = flops(call)
-            share = share_of_peak(count, times[name].seconds, operations, times["matmul"].seconds)
-            speed = count / times[name].seconds / 1e9
-            lines.append([case.env, name, f"{speed:.0f}", f"**{share:.0%}**"])
-    peak = operations / times["matmul"].seconds / 1e9
-    return table(["environment", "GPT-2 small", "GFLOP/s", f"of matmul's {peak:.0f} (goal 50 %)"], lines)
+    for env, (name, (menu, compute)) in itertools.product(effort.envs, SIDES.items()):
+        product, operations = matmul(dtype=getattr(torch, compute))
+        with case("GPT-2 small", env, menu, 16) as scene:
+            players = [computing(scene.reader, compute, frozen=frozen) for frozen in (True, False)]
+            calls = ours("ours", [episode[:2] for episode in scene.episodes], *players)
+            times = race({"matmul": product, **{part: each.call for part, each in calls.items()}}, 1, warm_up=False)
+            shares = [
+                f"{share_of_peak(flops(each.call), times[part].seconds, operations, times['matmul'].seconds):.0%}"
+                for part, each in calls.items()
+            ]
+        peak = operations / times["matmul"].seconds / 1e9
+        lines.append([env, name, f"{peak:.0f}", *shares])
+    return table(["environment", "side", "matmul, GFLOP/s", *PARTS], lines)
 
 
-@torch.no_grad()
-def prefill(who: Reader, rows: Sequence[Any]) -> None:
-    """Read whole prompts at once."""
-    who.model.base_model(input_ids=padded(rows, who.model.device).input_ids, use_cache=False)
+def score() -> str:
+    """The policy in one state; plain: the probability of each action's words, without a menu."""
+    lines = []
+    for shape, env, count in itertools.product(SHAPES, ENVS, (20, 100)):
+        with set_up(recipe(shape, env), menu=count) as scene:
+            episodes = scene.steps(scene.play(2))
+            case = Case(env, shape, scene, episodes, reader(shape, scene, episodes, max_length=2048))
+            who, step = case.reader, episodes[0][-1]
+            seen = with_menu(step.policy, scene.layout, made_up_actions(episodes, count))
+            one = [[replace(step, sample=replace(step.sample, view=seen))]]
+            scored = ScoringPolicy(who.model, who.tokenizer, who.encoder)
+            sides: dict[str, Call] = {"plain": partial(acts, scored, one), "ours": partial(acts, policy(who), one)}
+            times = case.race(sides, 2 if count == 20 else 1)
+            lines.append(case.line(times, str(count), str(len(who.encoder.tokens(seen.prompt)))))
+    heads = ["actions", "tokens with menu", "scoring, s", "ours, s", "times as fast (goal 10 and 40)"]
+    return table([*CASE, *heads], lines)
 
 
 def kernels() -> str:
@@ -269,7 +297,6 @@ def kernels() -> str:
     sections = {
         "float32, sdpa": ModelSection(),
         "attn_implementation: eager": ModelSection(attn_implementation="eager"),
-        "compute: bfloat16": ModelSection(compute="bfloat16"),
         "compile: true": ModelSection(compile=True),
     }
     sides: dict[str, Call] = {}
@@ -282,7 +309,7 @@ def kernels() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    section.__name__: section for section in (act, reflect, cache, learn, whole, horizon, memory, work, score, kernels)
+    section.__name__: section for section in (nano, whole, gpt2, smollm2, work, memory, horizon, cache, score, kernels)
 }
 
 
@@ -290,18 +317,21 @@ def main() -> None:
     """Measure section by section; each is published as soon as it is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--envs", nargs="+", choices=ENVS, help="prompts of some environments only, on stdout")
     parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"unknown section {unknown[0]!r}; known: {', '.join(SECTIONS)}")
     effort.quick = arguments.quick
+    effort.envs = tuple(arguments.envs or ENVS)
+    torch.set_num_threads(1)
     for name in arguments.sections or SECTIONS:
         began = time.monotonic()
         text = SECTIONS[name]()
         print(f"{name}\n\n{text}\n", flush=True)
-        if not effort.quick:
+        if not effort.quick and effort.envs == ENVS:
             took = f"in {(time.monotonic() - began) / 60:.0f} min" if time.monotonic() - began > 60 else "in a minute"
-            made = f"{made_by(f'python benchmarks/engine.py {name}')} {took}, {torch.get_num_threads()} threads."
+            made = f"{made_by(f'python benchmarks/engine.py {name}')} {took}, one thread."
             publish(HERE / "README.md", f"engine_{name}", f"{made}\n\n{text}\n")
 
 

@@ -13,7 +13,7 @@ import argparse
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, islice, pairwise, product
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from arms import table
 from tokenizers import AddedToken
-from transformers import AutoModelForCausalLM, GPT2Config, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
@@ -57,6 +57,16 @@ OFFLINE = {
         "dataset.per_file=3",
     )
 }
+SMOLLM2: Mapping[str, Any] = {
+    "vocab_size": 49_152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+}
+"""The shape of SmolLM2-135M."""
 EPISODES = 16
 """Heads of the table."""
 TRIES = 100
@@ -222,6 +232,12 @@ def wide_tokenizer(
     config.bos_token_id = config.eos_token_id = tokenizer.eos_token_id
     config.pad_token_id = tokenizer.pad_token_id
     return tokenizer
+
+
+def smollm2(scene: Scene, episodes: Sequence[Sequence[Step]], **shape: Any) -> Reader:
+    """The shape of SmolLM2-135M, random weights; ``shape`` overrides ``LlamaConfig``."""
+    size: dict[str, Any] = {**SMOLLM2, "max_position_embeddings": 1024, **shape}
+    return random_model(scene, episodes, LlamaConfig(**size), size["max_position_embeddings"])
 
 
 def random_model(

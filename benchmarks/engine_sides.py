@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, set_up
-from plain import REINFORCE, PlainReflector, Update, update
+from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, set_up, smollm2
+from plain import REINFORCE, PlainReflector, Update, generate, update
 from timing import Call, Times, race, times_as_fast
+from torch import Tensor
 
 from reflectrl.config.rlft import Terms
+from reflectrl.config.schema import ModelSection
+from reflectrl.engine.decode import Sampler, write
+from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.policy import LMPolicy, Scores
-from reflectrl.models.reflector import LMReflector
+from reflectrl.models.precision import Precision
+from reflectrl.models.reflector import LMReflector, SamplerProcessor
 from reflectrl.players import Player, Policy
 from reflectrl.training.batch import StepSample
 
@@ -29,6 +36,8 @@ class Effort:
 
     quick: bool = False
     """Small models instead of large ones, and few repeats."""
+    envs: tuple[str, ...] = ENVS
+    """Environments whose prompts are read."""
 
 
 effort = Effort()
@@ -36,10 +45,18 @@ BUDGET = 2048
 """Tokens of a forward pass of an update."""
 LIMIT = 64
 """Tokens of a reflection at most; random weights end one after about 33."""
-SHAPES = ("nano", "GPT-2 small")
+SHAPES = ("nano", "GPT-2 small", "SmolLM2")
 CASE = ("environment", "model")
-STEPS = {"dangerous_taxi": 5, "auto_explore": 5, "alfworld": 8}
+STEPS = {"dangerous_taxi": 5, "auto_explore": 5, "alfworld": 5}
 """Overrides of the recipe for the episodes that the large model reads."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call, and how many steps it computes."""
+
+    call: Call
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,12 @@ class Case:
     @property
     def heavy(self) -> bool:
         """True where a call takes seconds: nothing to warm up, and few repeats."""
-        return self.shape == SHAPES[1] and not effort.quick
+        return self.shape != SHAPES[0] and not effort.quick
+
+    @property
+    def rounds(self) -> int:
+        """Repeats of a call."""
+        return 1 if self.heavy else 2 if effort.quick else 5
 
     @property
     def samples(self) -> list[StepSample]:
@@ -70,6 +92,24 @@ class Case:
         """A line of a table: who, the medians of both sides in seconds, how many times as fast."""
         seconds = (f"{times[name].seconds:.3g}" for name in ("plain", "ours"))
         return [self.env, self.shape, *words, *seconds, f"**{times_as_fast(times, 'ours', 'plain'):.1f}**"]
+
+
+@contextmanager
+def case(shape: str, env: str, menu: str, number: int) -> Iterator[Case]:
+    """``number`` episodes of an environment in a layout of the prompts, and a model that reads them."""
+    with set_up(recipe(shape, env), [f"prompt.menu={menu}"]) as scene:
+        steps = None if shape == SHAPES[0] else STEPS[env]
+        episodes = scene.steps(scene.play(number, steps=steps))
+        yield Case(env, shape, scene, episodes, reader(shape, scene, episodes))
+
+
+def computing(who: Reader, compute: Precision, *, frozen: bool = False) -> Reader:
+    """The same reader as the engine loads it: with fused activations, in a precision, and perhaps frozen."""
+    own = copy.deepcopy(who.model).requires_grad_(not frozen)
+    section = ModelSection(compute=compute)
+    adopt_kernels(own, section)
+    round_frozen(own, section)
+    return replace(who, model=own)
 
 
 def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[str] = ENVS) -> Iterator[Case]:
@@ -90,11 +130,15 @@ def recipe(shape: str, env: str) -> str:
 
 def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_length: int | None = None) -> Reader:
     """A model with a choice head."""
-    small = {"n_layer": 2, "n_embd": 64, "n_head": 2} if effort.quick else {}
+    length = max_length or 1024
     if shape == SHAPES[0]:
         made = nano(scene, episodes, max_length=max_length)
+    elif shape == SHAPES[1]:
+        small = {"n_layer": 2, "n_embd": 64, "n_head": 2} if effort.quick else {}
+        made = gpt2_small(scene, episodes, n_positions=length, **small)
     else:
-        made = gpt2_small(scene, episodes, n_positions=max_length or 1024, **small)
+        small = {"num_hidden_layers": 2, "hidden_size": 72, "intermediate_size": 192} if effort.quick else {}
+        made = smollm2(scene, episodes, max_position_embeddings=length, **small)
     add_choice_head(made.model)
     return made
 
@@ -151,6 +195,41 @@ def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
     if isinstance(player, LMReflector):
         player.clear()
     asks(player, calls)
+
+
+class Scripted(Sampler):
+    """Chooses the expert's words, after the work of a choice; random weights would say nothing that recurs."""
+
+    def __init__(self, who: Reader, steps: Sequence[Step]) -> None:
+        super().__init__([0.5] * len(steps), 1.0)
+        eos = who.tokenizer.eos_token_id
+        words = [step.policy.said["reflector"] for step in steps]
+        self._texts = [(*who.tokenizer(text)["input_ids"][: LIMIT - 1], eos) for text in words]
+
+    def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
+        """The token at each place; a text's last once it has ended."""
+        super().choose(logits, places)
+        return [self._texts[number][min(place, len(self._texts[number]) - 1)] for number, place in places]
+
+
+def writes(who: Reader, calls: Sequence[Sequence[Step]]) -> None:
+    """Write the expert's reflections with the engine, without states of earlier ones."""
+    kept, drafts = PrefixCache(who.model.device, who.model.dtype), Drafts(pass_tokens(who.model))
+    for steps in calls:
+        rows = [who.encoder.tokens(step.reflector.prompt, reserve=LIMIT) for step in steps]
+        write(
+            who.model, kept, rows, Scripted(who, steps), drafts=drafts, ends={who.tokenizer.eos_token_id}, limit=LIMIT
+        )
+
+
+@torch.no_grad()
+def generates(who: Reader, calls: Sequence[Sequence[Step]], batch_size: int) -> None:
+    """Write the expert's reflections with ``generate``, ``batch_size`` prompts at a time."""
+    for steps in calls:
+        for start in range(0, len(steps), batch_size):
+            part = steps[start : start + batch_size]
+            rows = [who.encoder.tokens(step.reflector.prompt, reserve=LIMIT) for step in part]
+            generate(who.model, rows, LIMIT, [SamplerProcessor(Scripted(who, part))], [who.tokenizer.eos_token_id])
 
 
 def asks(player: Player, calls: Sequence[Sequence[Step]]) -> None:

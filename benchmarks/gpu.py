@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from arms import HERE, made_by, publish, table
-from engine_prompts import Reader, Step, new_tokens, random_model, set_up
+from engine_prompts import SMOLLM2, Reader, Step, new_tokens, random_model, set_up
 from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
 from plain import PlainPolicy, bucketed_update, plain_update
 from timing import Call, clocked, flop_counter, matmul
@@ -60,9 +60,7 @@ def shape(name: str) -> PretrainedConfig:
     small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 3000}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     if name == "smollm2":
-        own = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49_152}
-        given = {**small, **heads} if effort.quick else {**own, "num_attention_heads": 9, "num_key_value_heads": 3}
-        return LlamaConfig(tie_word_embeddings=True, max_position_embeddings=2048, **given)
+        return LlamaConfig(**{**SMOLLM2, **(small | heads if effort.quick else {}), "max_position_embeddings": 2048})
     return MistralConfig(sliding_window=None, **({**small, **heads} if effort.quick else {}))  # Mistral 7B's own sizes
 
 

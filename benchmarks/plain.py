@@ -96,7 +96,7 @@ class PlainPolicy:
         for start in range(0, len(views), self._batch_size):
             part = views[start : start + self._batch_size]
             choose = _MenuOnly(part, self._label_ids, draws[start : start + self._batch_size])
-            _generate(self._model, [self._encoder.tokens(view.prompt) for view in part], 1, [choose])
+            generate(self._model, [self._encoder.tokens(view.prompt) for view in part], 1, [choose])
             decisions += choose.decisions
         return decisions
 
@@ -203,7 +203,7 @@ class PlainReflector:
             stop = start + self._batch_size
             rows = [self._encoder.tokens(view.prompt, reserve=self._max_new_tokens) for view in views[start:stop]]
             sampler = [SamplerProcessor(Sampler(draws[start:stop], self._temperature))] if self._temperature > 0 else []
-            said += _generate(self._model, rows, self._max_new_tokens, sampler, sorted(self._ends))
+            said += generate(self._model, rows, self._max_new_tokens, sampler, sorted(self._ends))
         return [self._utterance(ids) for ids in said]
 
     def _utterance(self, ids: list[int]) -> Utterance:
@@ -211,7 +211,7 @@ class PlainReflector:
         return Utterance(" ".join(self._tokenizer.decode(ids[:length], skip_special_tokens=True).split()), length)
 
 
-def _generate(
+def generate(
     model: Any,
     rows: Sequence[Sequence[int]],
     tokens: int,

@@ -37,7 +37,7 @@ def _scripts(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks/{name}.py" for name in names)
 
 
-_ENGINE_SECTIONS = ("act", "reflect", "cache", "learn", "whole", "horizon", "memory", "work", "score", "kernels")
+_ENGINE_SECTIONS = ("nano", "whole", "gpt2", "smollm2", "work", "memory", "horizon", "cache", "score", "kernels")
 TABLES: Mapping[str, tuple[str, ...]] = {
     "dangerous_taxi": _learning("dangerous_taxi"),
     "dangerous_taxi_short": _learning("dangerous_taxi"),

@@ -29,9 +29,14 @@ class Times:
     """Processor seconds of all threads of this process, without worker processes."""
 
     @property
+    def work(self) -> tuple[float, ...]:
+        """Seconds that are compared: of the processor, which other programs hardly change, or a GPU's wall seconds."""
+        return self.wall if torch.cuda.is_available() else self.processor
+
+    @property
     def seconds(self) -> float:
-        """Median wall seconds."""
-        return median(self.wall)
+        """Median of ``work``."""
+        return median(self.work)
 
 
 def race(contenders: Mapping[str, Call], rounds: int = 5, *, warm_up: bool = True) -> dict[str, Times]:
@@ -62,7 +67,7 @@ def _wait() -> None:
 
 def times_as_fast(times: Mapping[str, Times], of: str, than: str) -> float:
     """Speed of ``of`` relative to the other: the median over rounds of the ratio within a round."""
-    return median(slow / fast for slow, fast in zip(times[than].wall, times[of].wall, strict=True))
+    return median(slow / fast for slow, fast in zip(times[than].work, times[of].work, strict=True))
 
 
 def ratio_table(times: Mapping[str, Times], than: str) -> str:
