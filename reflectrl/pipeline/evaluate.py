@@ -13,6 +13,8 @@ from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line
 from reflectrl.core.layout import BASE, POLICIES, RESULTS, unfinished_file
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import LanguageModel
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
@@ -76,6 +78,9 @@ class _Evaluation:
             who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
             label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
             episodes, finished = self._episodes[split, mode], itertools.count(1)
+            for player in (policy, reflector):
+                if isinstance(player, LMPolicy | LMReflector):
+                    player.forget()  # as in a process that resumes here: a logit's last bits may decide an action
             trajectories = play_all(
                 self._envs,
                 episodes,
