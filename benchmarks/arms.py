@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 from reflectrl.config import Recipe, load_recipe
@@ -134,9 +135,14 @@ def objectives(recipe: Recipe) -> str:
 
 
 def made_by(command: str, machine: str | None = None) -> str:
-    """Line with the date, commit, command and machine of measured numbers; ``REFLECTRL_COMMIT`` says it without git."""
-    commit = os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
-    return f"Made on {date.today()} at commit {commit} by `{command}`\non {machine or hardware()}"
+    """Line with the date, commit, command and machine of measured numbers."""
+    return f"Made on {date.today()} at commit {commit()} by `{command}`\non {machine or hardware()}"
+
+
+@cache
+def commit() -> str:
+    """Commit that is checked out, as it was before a table was published; ``REFLECTRL_COMMIT`` says it without git."""
+    return os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
 
 
 def publish(readme: Path, mark: str, text: str) -> None:
