@@ -20,9 +20,9 @@ class Loss:
 
     total: Tensor
     """Scalar with gradient."""
-    clipped: float
-    """Steps whose probability ratio left the clip range (0 for REINFORCE)."""
-    kl: float
+    clipped: Tensor
+    """Number of steps whose probability ratio left the clip range (0 for REINFORCE)."""
+    kl: Tensor
     """Estimate of KL(sampling policy || present policy) in nats, ``(ratio - 1) - log ratio`` (Schulman's k3)."""
 
 
@@ -118,6 +118,6 @@ def step_losses(
     with torch.no_grad():
         log_ratio = logprobs - old_logprobs
         ratio = log_ratio.exp()
-        outside = 0.0 if terms.ppo is None else float(((ratio - 1).abs() > terms.ppo.epsilon).sum())
-        kl = float((ratio - 1 - log_ratio).sum())
-    return Loss(losses.sum(), outside, kl)
+        clipped = (ratio - 1).abs() > (torch.inf if terms.ppo is None else terms.ppo.epsilon)
+        kl = ratio - 1 - log_ratio
+    return Loss(losses.sum(), clipped.sum(), kl.sum())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,6 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
@@ -324,7 +323,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 [sample.decision for sample in samples],
                 max_tokens=self.args.micro_batch_tokens,
             )
-        total = clipped = kl = 0.0
+        watched: list[Tensor] = []
         for forward in parts:
             with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
                 with part("update: forward"), self.compute_loss_context_manager():
@@ -332,32 +331,33 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                     loss = self._loss([samples[index] for index in forward.indices], scores)
                 with part("update: backward"):
                     self.accelerator.backward(loss.total / len(samples))
-            total, clipped, kl = total + float(loss.total.detach()), clipped + loss.clipped, kl + loss.kl
-        mean = total / len(samples)
-        self._losses.append((mean, kl / len(samples), clipped / len(samples)))
+            watched.append(torch.stack([loss.total.detach(), loss.kl, loss.clipped]))
+        columns = zip(*torch.stack(watched).tolist(), strict=True)  # read from the device once
+        mean, kl, clipped = (sum(column) / len(samples) for column in columns)
+        self._losses.append((mean, kl, clipped))
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
     def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
         """Return the loss of ``samples``, which the policy gives ``scores`` now."""
-
-        def column(values: Iterable[float]) -> Tensor:
-            return torch.tensor(list(values), device=self.args.device)
-
         if not self._losses:
             self._gaps += gaps(samples, scores.logprobs.tolist(), self._fresh)
-        reference = pad_sequence([column(sample.reference) for sample in samples], batch_first=True)
+        rows = [(each.decision.logprob, each.advantage, each.decision.value, each.target) for each in samples]
+        old_logprobs, advantages, old_values, targets = torch.tensor(rows, device=self.args.device).unbind(-1)
+        longest = max(len(sample.reference) for sample in samples)
+        padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]
+        reference = torch.tensor(padded, device=self.args.device)
         return step_losses(
             self.args.terms,
             self.state.global_step / self.args.max_steps,
             logprobs=scores.logprobs,
-            old_logprobs=column(sample.decision.logprob for sample in samples),
-            advantages=column(sample.advantage for sample in samples),
+            old_logprobs=old_logprobs,
+            advantages=advantages,
             entropies=scores.entropies,
             values=scores.values,
-            old_values=column(sample.decision.value for sample in samples),
-            divergences=kl_divergences(scores.menu_logprobs[:, : reference.size(1)], reference),
-            targets=column(sample.target for sample in samples),
+            old_values=old_values,
+            targets=targets,
+            divergences=kl_divergences(scores.menu_logprobs[:, :longest], reference),
         )
 
     def optimizer_stepped(self, control: Any) -> None:
