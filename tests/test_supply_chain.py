@@ -46,6 +46,7 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/endpoint/transport.py": {"httpx2": "the connections to that endpoint"},
     "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
     "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
+    "reflectrl/core/origin.py": {"subprocess": "git, for the commit that a run is begun with"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},
     "reflectrl/workers/process.py": {"subprocess": "python, for worker processes of our own"},
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},

@@ -143,8 +143,10 @@ def _limits(limits: Any) -> str:
         Le: ("at most", "le"),
         MinLen: ("length at least", "min_length"),
     }
-    bounds = [limit for limit in limits if not isinstance(limit, AfterValidator)]
+    patterns = [limit.pattern for limit in limits if hasattr(limit, "pattern")]
+    bounds = [limit for limit in limits if not (isinstance(limit, AfterValidator) or hasattr(limit, "pattern"))]
     said = [f"{known[type(limit)][0]} {getattr(limit, known[type(limit)][1]):g}" for limit in bounds]
+    said += [f"as `{pattern}`" for pattern in patterns]
     return f" ({' and '.join(said)})" if said else ""
 
 

@@ -119,13 +119,10 @@ def independent_trials(trajectories: Sequence[Trajectory]) -> float:
     return min(float(episodes), max(float(tasks), rate * (1 - rate) / variance))
 
 
-def success_by_group(played: Iterable[tuple[str, bool]]) -> dict[str, float]:
-    """Return the success rate of each group of tasks, by name, of pairs of a task's group and whether it succeeded."""
-    wins: dict[str, list[bool]] = {}
-    for group, success in played:
-        if group:
-            wins.setdefault(group, []).append(success)
-    return {group: fmean(wins[group]) for group in sorted(wins)}
+def wins_and_episodes(trajectories: Iterable[Trajectory], group: str) -> tuple[int, int]:
+    """Return how many episodes of a group of tasks succeeded, and how many there are."""
+    successes = [trajectory.success for trajectory in trajectories if trajectory.task.group == group]
+    return sum(successes), len(successes)
 
 
 def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:

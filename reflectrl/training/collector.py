@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from reflectrl.config.rlft import Stage
 from reflectrl.core import NatLangEnv, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
@@ -15,6 +16,7 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.rollout.metrics import wins_and_episodes
 from reflectrl.training.batch import StepSample
 from reflectrl.training.weights import Weights, using
 from reflectrl.workers.env import Local, Pending
@@ -87,6 +89,23 @@ class Collector:
         policy = self._policy.greedy() if greedy else self._policy
         played = rollout(self.envs, episodes, policy=policy, seats=self._seats, layout=self._layout)
         return sum(trajectory.success for trajectory in played)
+
+    def success_by_group(
+        self, stage: Stage, played: Sequence[Trajectory], gather: Callable[..., list[list[float]]]
+    ) -> dict[str, float]:
+        """Return the success rate of each group of the stage's tasks that was played, over all processes.
+
+        Args:
+            stage: the stage that was played.
+            played: its fresh episodes of this process.
+            gather: returns numbers of this process, and of every other, one list a process.
+
+        """
+        groups = sorted({task.group for task in stage.choose(self.envs[0]) if task.group})
+        counts = [number for group in groups for number in wins_and_episodes(played, group)]
+        totals = [sum(column) for column in zip(*gather(*counts), strict=True)]
+        counted = zip(groups, totals[::2], totals[1::2], strict=True)
+        return {group: wins / episodes for group, wins, episodes in counted if episodes}
 
     def with_reference(self, samples: Sequence[StepSample], weights: Weights) -> list[StepSample]:
         """Add to samples the log-probabilities that the policy gives the actions of their menus with other weights."""

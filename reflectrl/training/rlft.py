@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
@@ -35,7 +34,6 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.metrics import success_by_group
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
     Estimator,
@@ -278,10 +276,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
         self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
-        groups = [(trajectory.task.group, trajectory.success) for trajectory in fresh]
         done = Iteration(
             iteration=self.iteration,
-            success_by_group=success_by_group(gather_object(groups) if self.args.world_size > 1 else groups),
+            success_by_group=self._collector.success_by_group(self.curriculum.stage, fresh, self._gather),
             stage=self.curriculum.stage.name,
             replayed=replayed,
             learning_rate=self._learning_rate,

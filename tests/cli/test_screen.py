@@ -26,6 +26,8 @@ OURS = [
     r"(gen-data|sft reflector|sft policy|rlft|eval) +done in .*",
     r"run +policy +reflections by +mode .*",
     r"number_line-nano +(random|sft|rlft|expert) .*",
+    r"RLFT (raised|lowered|made no clear difference).*",
+    r"One run a recipe: .*",
     r"report: runs/number_line-nano/report.html",
 ]
 

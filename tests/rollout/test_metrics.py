@@ -8,7 +8,7 @@ from records import chose, turn_of
 
 from reflectrl.core import Observation, Task, Trajectory, Turn
 from reflectrl.rollout import episode_metrics, wilson_interval
-from reflectrl.rollout.metrics import independent_trials, success_by_group
+from reflectrl.rollout.metrics import independent_trials, wins_and_episodes
 
 
 def turn(reward: float, entropy: float = 0.5, illegal: bool = False) -> Turn:
@@ -67,6 +67,13 @@ def test_metrics_are_means_over_episodes_and_over_steps():
 
 
 def test_success_is_counted_by_group_of_tasks():
-    red, blue, none = Task("1", {"group": "red"}), Task("2", {"group": "blue"}), Task("3", {"state": 5})
-    played = [(red.group, True), (blue.group, False), (red.group, False), (none.group, True)]
-    assert success_by_group(played) == {"blue": 0.0, "red": 0.5}
+    tasks = (
+        Task("1", {"group": "red"}),
+        Task("2", {"group": "blue"}),
+        Task("3", {"group": "red"}),
+        Task("4", {"state": 5}),
+    )
+    won = (True, False, False, True)
+    played = [replace(episode(success), task=task) for success, task in zip(won, tasks, strict=True)]
+    assert wins_and_episodes(played, "red") == (1, 2)
+    assert wins_and_episodes(played, "blue") == (0, 1)
