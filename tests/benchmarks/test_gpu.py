@@ -35,9 +35,8 @@ def rows(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2_xl", "mistral_7b"])  # the third is read below
-def test_a_model_plays_and_learns_on_all_sides(name):
-    *_, text = gpu.PARTS[name]()
+def test_a_model_plays_and_learns_on_all_sides():
+    *_, text = gpu.PARTS["mistral_7b"]()
     assert text.startswith("The engine's logits are those of plain rows.")
     found = {cells[2]: cells for cells in rows(text) if cells[0] == "2"}
     assert set(found) == set(gpu.PARTS_OF_AN_ITERATION)
