@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from reflectrl.config.rlft import EntropyTerm, PPOTerm, Term, Terms, ValueTerm
-from reflectrl.training.objective import kl_divergences, step_losses
+from reflectrl.core import WorkFailed
+from reflectrl.training.objective import check_gap, kl_divergences, step_losses
 
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
 """Probabilities of a softmax policy over three actions."""
@@ -153,3 +154,11 @@ def test_the_kl_term_is_the_exact_divergence_over_each_menu():
     assert logits.grad.isfinite().all()
     assert not logits.grad[0].abs().max() > 1e-6
     assert logits.grad[1, 0] > 0  # it had become too probable
+
+
+def test_ppo_with_several_updates_refuses_rounding_that_its_clip_range_does_not_cover():
+    check_gap(CLIP, 0.04, 2)
+    check_gap(CLIP, 0.06, 1)  # nothing is clipped
+    check_gap(Terms(), 0.06, 2)
+    with pytest.raises(WorkFailed, match="model.compute"):
+        check_gap(CLIP, 0.06, 2)

@@ -11,7 +11,6 @@ from tiny_rlft import run
 
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import LoraSection, ModelSection
-from reflectrl.core import WorkFailed
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
@@ -130,15 +129,11 @@ def test_under_autocast_prefixes_are_reused_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_play_and_update_hardly_differ_in_bfloat16_and_ppo_refuses_what_its_clip_range_does_not_cover(tmp_path):
-    def gap(compute, **options):
-        model = gpt2(spread=0.1, layers=2, width=64)
-        adopt_kernels(model, ModelSection(compute=compute))
-        return trained(tmp_path / f"{compute}{len(options)}", model, episodes=2, **options)[0].iterations[0].logprob_gap
-
-    assert gap("float32") < 1e-6 < gap("bfloat16", epsilon=1e-6) < 0.01  # with one update, nothing is clipped
-    with pytest.raises(WorkFailed, match="model.compute"):
-        gap("bfloat16", epsilon=1e-6, num_iterations=2)
+@pytest.mark.parametrize(("compute", "most"), [("float32", 1e-6), ("bfloat16", 0.01)])
+def test_play_and_update_hardly_differ(compute, most, tmp_path):
+    model = gpt2(spread=0.1, layers=2, width=64)
+    adopt_kernels(model, ModelSection(compute=compute))
+    assert trained(tmp_path, model, episodes=2)[0].iterations[0].logprob_gap < most
 
 
 @pytest.mark.slow
