@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from arms import HERE, made_by, publish, table
-from engine_prompts import set_up, wide_tokenizer
+from engine_prompts import SMOLLM2, set_up, wide_tokenizer
 from transformers import GPT2Config, LlamaConfig, PretrainedConfig
 
 from reflectrl.config import Recipe, load_recipe
@@ -39,16 +39,7 @@ from reflectrl.pipeline.estimate import Played, estimate, play
 STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 LARGE = {
     "GPT-2 small": GPT2Config(activation_function="gelu_pytorch_tanh", **STILL),
-    "SmolLM2": LlamaConfig(
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        vocab_size=49_152,
-        tie_word_embeddings=True,
-        max_position_embeddings=2048,
-    ),
+    "SmolLM2": LlamaConfig(**SMOLLM2, max_position_embeddings=2048),
 }
 SHORT = ["model.dtype=float32", "model.compute=float32", "rlft.episodes=8", "rlft.micro_batch_tokens=2048"]
 SHORT += ["env.options.horizon=6", "players.reflector.max_new_tokens=24", "players.reflector.temperature=1.0"]

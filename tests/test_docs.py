@@ -160,6 +160,16 @@ def test_measured_tables_and_numbers_are_the_benchmarks_own_and_name_their_commi
     assert f"{ours} processor milliseconds at the median instead of {stock} " in " ".join(README.split())
 
 
+def test_the_readme_says_how_fast_an_iteration_of_gpt2_is_as_its_table_does():
+    rows = MEASURED.partition("<!-- engine_gpt2 -->")[2].partition("<!-- end -->")[0]
+    said = re.search(r"At the size of GPT-2 small.*?\n\n", README, re.DOTALL)
+    assert said
+    for size in (2, 16):
+        for side in ("menu last", "menu first, bfloat16"):
+            (faster,) = re.findall(rf"^\| dangerous_taxi \| {size} \| {side} \|.*\*\*([\d.]+)\*\*\) \|$", rows, re.M)
+            assert f" {faster} times" in said[0].replace(" and ", " times ")
+
+
 def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
     given = re.findall(r"^    make (\w+)", README, flags=re.MULTILINE)
     assert given[:2] == ["demo", "test"]

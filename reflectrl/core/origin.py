@@ -33,7 +33,7 @@ class Origin(Writer):
     """Versions of Python and of the packages that compute."""
     hardware: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Those of ``ENVIRONMENT`` that were set."""
+    """Variables of ``ENVIRONMENT`` that were set, with their values."""
 
     def __str__(self) -> str:
         commit = f" at commit {self.commit}" if self.commit else ""
@@ -93,7 +93,8 @@ def commit_of(folder: Path) -> str:
 
 def hardware() -> str:
     """Return the names of the processor, with the cores that this process may use, and of the GPUs."""
-    cores = len(os.sched_getaffinity(0))
+    # not every system can tell which cores a process may use
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     named = [_named(Path("/proc/cpuinfo"), "model name") or platform.machine()]
     named += [f"{cores} core{'s' if cores > 1 else ''}"]
     named += [_named(path, "Model") for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]

@@ -23,7 +23,7 @@ class Table:
     tokens: NDArray[np.int64]
     """(N, W) token ids; of no meaning behind a sequence's end."""
     lengths: NDArray[np.int64]
-    """(N,)"""
+    """(N,) length of each sequence, in tokens."""
 
     @classmethod
     def of(cls, rows: Sequence[Tokens]) -> Table:
@@ -61,7 +61,7 @@ class _Branch:
     """Sequences that share a beginning."""
 
     depth: int
-    """Its length."""
+    """Length of the shared beginning, in tokens."""
     rows: list[int] = field(default_factory=list)
     """Given sequences without a slot."""
     slots: list[int] = field(default_factory=list)

@@ -112,19 +112,21 @@ def _worth_of_reflections(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
     """Yield a sentence on each group with reflections: beside its twin without, or beside its own blank reflections."""
     twins = {_without_player(group[0]): group for group in groups if group[0].reflector == "none"}
     for group in groups:
-        told = _estimate(group, "rlft")
-        if group[0].reflector == "none" or told is None:
+        reflecting = _estimate(group, "rlft")
+        if group[0].reflector == "none" or reflecting is None:
             continue
         twin = twins.get(_without_player(group[0]))
-        untold = _estimate(twin, "rlft") if twin else None
-        if untold is not None:
-            yield _worth(told, untold, f"{told} trained with them, {untold} without any")
+        silent = _estimate(twin, "rlft") if twin else None
+        if silent is not None:
+            yield _worth(reflecting, silent, f"{reflecting} trained with them, {silent} without any")
         elif (blank := _estimate(group, "rlft", "blank")) is not None:
-            yield _worth(told, blank, f"the policy comes to {told} with them and to {blank} when they are blank")
+            yield _worth(
+                reflecting, blank, f"the policy comes to {reflecting} with them and to {blank} when they are blank"
+            )
 
 
-def _worth(told: Estimate, untold: Estimate, numbers: str) -> str:
-    worth = told.minus(untold)
+def _worth(reflecting: Estimate, silent: Estimate, numbers: str) -> str:
+    worth = reflecting.minus(silent)
     points = f"{abs(100 * worth.mean):.0f} points"
     interval = f"[{100 * worth.low:+.0f}, {100 * worth.high:+.0f}]"
     if not worth.is_clear:

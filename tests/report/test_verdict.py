@@ -41,18 +41,18 @@ def test_a_run_is_told_from_before_to_after_with_intervals(
 
 
 def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_ones(tmp_path: Path) -> None:
-    told = evaluated(tmp_path / "told", 0.9, 0.5, blank=0.6)
-    untold = evaluated(tmp_path / "untold", 0.5, 0.4, SILENT, "name=without")
+    reflecting = evaluated(tmp_path / "reflecting", 0.9, 0.5, blank=0.6)
+    silent = evaluated(tmp_path / "silent", 0.5, 0.4, SILENT, "name=without")
     other = evaluated(tmp_path / "other", 0.5, 0.4, SILENT, "name=other", "rlft.gamma=1")
-    _, _, twin, _ = judge(told, untold)
+    _, _, twin, _ = judge(reflecting, silent)
     assert twin == (
         "Reflections were worth 40 points here [+28, +51]: 90 % [83, 94] trained with them, 50 % [40, 60] without any."
     )
-    for folders in ([told], [told, other]):
+    for folders in ([reflecting], [reflecting, other]):
         *_, blank, _ = judge(*folders)
         assert blank.endswith("the policy comes to 90 % [83, 94] with them and to 60 % [50, 69] when they are blank.")
     assert "Reflections made no clear difference here (-5 points" in " ".join(
-        judge(evaluated(tmp_path / "even", 0.45, 0.3), untold)
+        judge(evaluated(tmp_path / "even", 0.45, 0.3), silent)
     )
 
 

@@ -70,7 +70,7 @@ def test_training_ends_with_the_weights_that_did_best(kept):
 
 
 class Greedy:
-    """The same players, the policy greedy."""
+    """A trainer's players, with a policy that takes the most probable action."""
 
     def __init__(self, trainer):
         self.policy, self.seats, self.layout = trainer.policy.greedy(), trainer.seats, trainer.layout
