@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 
 from arms import HERE, RUNS, Arm, env_steps, find, made_by, minutes, objectives, publish, spread, table, train_all
-from walkers import BM25, Search, Texts, breadth_first, by_names, by_rank
+from walkers import Search, Texts, breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.endpoint import open_account
@@ -30,6 +30,8 @@ from reflectrl.core import Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.envs.auto_explore.ambiguity import content_words
+from reflectrl.envs.auto_explore.bm25 import BM25
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT, ask_about, read_dataset, write_dataset
 from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.envs.auto_explore.questions import write_questions
@@ -296,7 +298,7 @@ def packages(seeds: Sequence[int], runs: Path, dataset: Path) -> str:
 
     def ranked(task: Task, best: int) -> Game:
         repository, question, file = (str(task.options[key]) for key in ("repository", "question", "file"))
-        found = file in indexes[repository].ranking(question)[:best]
+        found = file in indexes[repository].ranking(content_words(question))[:best]
         return depth(task), Search(found, 0, len(texts[repository]))
 
     walks = [(depth(task), breadth_first(env, task, texts[str(task.options["repository"])])) for task in tasks]

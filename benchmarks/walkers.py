@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
 import shlex
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from reflectrl.core import NatLangEnv, Task
 from reflectrl.envs.auto_explore.ambiguity import content_words
+from reflectrl.envs.auto_explore.bm25 import BM25
 
 Texts = Mapping[str, str]
 """Text of each file of a repository, by its path."""
@@ -115,7 +114,7 @@ def by_rank(env: NatLangEnv, task: Task, index: BM25) -> Search:
 
     The walk is short, but every file was read for the index.
     """
-    best = index.ranking(str(task.options["question"]))[0]
+    best = index.ranking(content_words(str(task.options["question"])))[0]
     env.reset(seed=0, options={"task": replace(task, options={**task.options, "file": best})})
     ended = False
     while not ended and (command := env.expert()) is not None:
@@ -143,31 +142,3 @@ def _whole(place: Place) -> Place:
 
 def _folders(place: Place) -> list[str]:
     return [shlex.split(command)[1] for command in place if command.startswith("cd ")]
-
-
-class BM25:
-    """Okapi BM25 over the words of each file and its path."""
-
-    def __init__(self, texts: Texts, *, k1: float = 1.2, b: float = 0.75) -> None:
-        self._counts = {file: Counter(re.findall(r"[^\W_]+", f"{file}\n{texts[file]}".lower())) for file in texts}
-        self._files_with = Counter(word for counts in self._counts.values() for word in counts)
-        self._mean = sum(counts.total() for counts in self._counts.values()) / len(self._counts)
-        self._k1, self._b = k1, b
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def ranking(self, question: str) -> list[str]:
-        """Every file, the best first; equal ones by path."""
-        words = content_words(question)
-        return sorted(self._counts, key=lambda file: (-self._score(file, words), file))
-
-    def _score(self, file: str, words: frozenset[str]) -> float:
-        counts = self._counts[file]
-        length = self._k1 * (1 - self._b + self._b * counts.total() / self._mean)
-        # in a fixed order, because sums of floats depend on it
-        return sum(self._rarity(word) * counts[word] / (counts[word] + length) for word in sorted(words))
-
-    def _rarity(self, word: str) -> float:
-        having = self._files_with[word]
-        return math.log(1 + (len(self._counts) - having + 0.5) / (having + 0.5))

@@ -42,9 +42,14 @@ class Kept:
     """Number of questions by reason."""
 
 
+def words_of(text: str) -> list[str]:
+    """The words of ``text`` in their order, lower-cased; ``rent_lisbon`` is two words."""
+    return _WORD.findall(text.lower())
+
+
 def content_words(text: str) -> frozenset[str]:
-    """The words of ``text``, lower-cased, without stop words; ``rent_lisbon`` is two words."""
-    return frozenset(_WORD.findall(text.lower())) - STOP_WORDS
+    """The different words of ``text`` without stop words."""
+    return frozenset(words_of(text)) - STOP_WORDS
 
 
 def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) -> Kept:
@@ -84,7 +89,7 @@ def _holders(texts: Mapping[str, str], questions: Iterable[str]) -> Mapping[str,
     wanted = frozenset[str]().union(*map(content_words, questions))
     holders: defaultdict[str, set[str]] = defaultdict(set)
     for file, text in texts.items():
-        for word in wanted.intersection(_WORD.findall(f"{file}\n{text}".lower())):
+        for word in wanted.intersection(words_of(f"{file}\n{text}")):
             holders[word].add(file)
     return holders
 

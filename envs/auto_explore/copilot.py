@@ -94,7 +94,7 @@ class RepositoryCopilot:
     """The copilot that ``AutoExplore`` brings. See ``reflectrl.core.extras.Copilot``."""
 
     environment: type[AutoExplore]
-    player_options: tuple[str, ...] = ("horizon", "page", "output", "listing")
+    player_options: tuple[str, ...] = ("horizon", "page", "output", "listing", "tools")
     person_options: Mapping[str, Any] = field(default_factory=lambda: {"listing": False})
 
     @contextmanager

@@ -6,18 +6,33 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, WorkFailed, nearest
 from reflectrl.core.extras import Extras
 from reflectrl.core.text import holds
+from reflectrl.envs.auto_explore.ambiguity import content_words, words_of
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT
 from reflectrl.envs.auto_explore.libraries import Library, open_library
-from reflectrl.envs.auto_explore.walk import Walk, command
+from reflectrl.envs.auto_explore.search import VERB, Search
+from reflectrl.envs.auto_explore.walk import Walk, absolute, command, longest_menu
 
 STEP, FOUND = -1, 15
 """The paper's rewards; divided by the usual horizon of 15, they stay about within [-1, 1]."""
 UNNAMED = "The file"
 STANDINGS = (f"{UNNAMED} is not here.", f"{UNNAMED} is in this folder.", f"{UNNAMED} is further down.")
 """Place of the file as seen from the working directory; its name replaces ``UNNAMED`` once it was shown."""
+FITS, FOUND_FILE, MISSING = "{} fits: {}.", "{} is among the files found.", "Not found yet: it tells of {}."
+"""The same where files are searched for: a file that was found, with words of the question in it or without, and a word
+that finds it."""
+TOOLS = ("search", "head")
+TOOL_INSTRUCTIONS = {
+    "search": (
+        "search for ranks the files by a word of the question and all words searched for before, and shows a line of "
+        "each; open reads one of them."
+    ),
+    "head": "head shows the first lines of a file.",
+}
+MAX_REASONS = 3
+"""Words of the question that a reflection finds in a file."""
 
 
 class AutoExplore(NatLangEnv):
@@ -34,6 +49,8 @@ class AutoExplore(NatLangEnv):
         page: entries of a folder shown at a time; larger folders are shown as ranges that ``ls`` opens.
         output: characters shown of a command's result, up to the sandbox's own limit of 4,000.
         listing: show the folder's entries in the text as well, which a reflector needs that is to speak of them.
+        tools: further commands: ``search`` for files by words of the question, ``head`` for a look at a file's first
+            lines. Each is a step like any other.
         leave_out: probability with which an entry that does not lead to the answer is missing in an episode
             (distractor leave-out, for training).
 
@@ -56,6 +73,7 @@ class AutoExplore(NatLangEnv):
         output: int = 400,
         listing: bool = True,
         leave_out: float = 0.0,
+        tools: Sequence[str] = (),
     ) -> None:
         super().__init__(horizon)
         if not isinstance(dataset, str | Library):
@@ -65,7 +83,14 @@ class AutoExplore(NatLangEnv):
                 raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
         if not isinstance(leave_out, float | int) or not 0.0 <= leave_out < 1.0:
             raise InvalidInput(f"leave_out={leave_out!r} was given to {self.name!r}; expected 0 or more, below 1.")
-        self.max_actions = 2 * page + 2
+        if isinstance(tools, str) or not isinstance(tools, Sequence) or len(set(map(str, tools))) < len(tools):
+            raise InvalidInput(f"tools={tools!r} was given to {self.name!r}; expected a list of some of {TOOLS}.")
+        for tool in tools:
+            if tool not in TOOLS:
+                raise InvalidInput(f"tool {tool!r} was given to {self.name!r}; {nearest(str(tool), TOOLS)}")
+        self._tools = tuple(tool for tool in TOOLS if tool in tools)
+        self.instructions = " ".join((type(self).instructions, *(TOOL_INSTRUCTIONS[tool] for tool in self._tools)))
+        self.max_actions = longest_menu(page, search="search" in tools, head="head" in tools)
         self._page = page
         self._output = output
         self._listing = listing
@@ -91,7 +116,11 @@ class AutoExplore(NatLangEnv):
         sandbox = self._library.sandbox(str(repository), None if file is None else str(file))
         self._file = None if file is None else PurePosixPath(str(file))
         self._question = " ".join(question.split())
-        self._walk = Walk(sandbox, self._page, self._output, self._listing, self._keep())
+        keep = self._keep()
+        search = None
+        if "search" in self._tools:
+            search = Search(self._library.index(str(repository)), self._question, _whole_way(keep))
+        self._walk = Walk(sandbox, self._page, self._output, self._listing, keep, search, "head" in self._tools)
         self._good = True
 
     def observe(self) -> Observation:
@@ -105,9 +134,11 @@ class AutoExplore(NatLangEnv):
             WorkFailed: the copy of the repository has gone.
 
         """
-        self._good = action in (self.expert(), self._reads_file())
+        good = action in (self.expert(), *self._file_reads())
+        left = self._steps_left()
         try:
             self._walk.run(action)
+            self._good = good or (left is not None and (self._steps_left() or left) < left)
         except WorkFailed as error:
             raise WorkFailed(f"{action!r} was not played: {error} Reset the environment to play again.") from error
         answer = self._walk.answer
@@ -152,7 +183,8 @@ class AutoExplore(NatLangEnv):
         if self._file is None:
             return ()
         parts = (*self._file.parent.parts, self._file.stem)
-        return [part for part in parts if not holds(" ".join(STANDINGS), part)]
+        common = " ".join((*STANDINGS, *((FITS, FOUND_FILE, MISSING) if "search" in self._tools else ())))
+        return [part for part in parts if not holds(common, part)]
 
     def spoiler(self) -> str | None:
         """The next command, if any, and the file."""
@@ -162,6 +194,8 @@ class AutoExplore(NatLangEnv):
         return where if best is None else f"{best}. {where}"
 
     def _standing(self, file: PurePosixPath) -> str:
+        if "search" in self._tools and (said := self._search_standing(file)) is not None:
+            return said
         cwd = self._walk.cwd
         elsewhere, here, below = STANDINGS
         if not file.is_relative_to(cwd):
@@ -170,9 +204,31 @@ class AutoExplore(NatLangEnv):
         named = file.stem if holds(self.observe().full_text, file.stem) else UNNAMED
         return (here if file.parent == cwd else below).replace(UNNAMED, named)
 
-    def _reads_file(self) -> str | None:
-        """Reading the right file is no mistake either."""
-        return None if self._file is None or self._file.parent != self._walk.cwd else command("cat", self._file.name)
+    def _search_standing(self, file: PurePosixPath) -> str | None:
+        """What the list of found files says about the file; ``None`` where a walk is shorter than a search."""
+        walk = self._walk
+        if file in walk.found:
+            path = absolute(file)
+            shown = words_of(f"{path} {walk.line(file)} {walk.result if walk.read(file) else ''}")
+            telling = content_words(self._question).intersection(shown)
+            reasons = dict.fromkeys(word for word in words_of(self._question) if word in telling)
+            return FITS.format(path, ", ".join([*reasons][:MAX_REASONS])) if reasons else FOUND_FILE.format(path)
+        action = "" if walk.answer is not None else walk.step_towards(file)
+        return MISSING.format(action.removeprefix(VERB)) if action.startswith(VERB) else None
+
+    def _file_reads(self) -> Sequence[str]:
+        """Reading the right file, or its first lines, is no mistake either."""
+        file = self._file
+        if file is None:
+            return ()
+        names = [*([file.name] if file.parent == self._walk.cwd else []), absolute(file)]
+        return [command(verb, name) for verb in ("cat", "open", "head") for name in names]
+
+    def _steps_left(self) -> int | None:
+        """Number of commands on a shortest way, where several may be; ``None`` where the expert's is the only one."""
+        if self._file is None or self._walk.answer is not None or "search" not in self._tools:
+            return None
+        return self._walk.steps_to(self._file)
 
     def _keep(self) -> Callable[[PurePosixPath], bool]:
         """Return a filter of the entries that exist in this episode."""
@@ -180,3 +236,8 @@ class AutoExplore(NatLangEnv):
             return lambda _: True
         file, share, seed = self._file, self._leave_out, int(self.np_random.integers(2**31))
         return lambda path: file.is_relative_to(path) or random.Random(f"{seed} {path}").random() >= share
+
+
+def _whole_way(keep: Callable[[PurePosixPath], bool]) -> Callable[[PurePosixPath], bool]:
+    """Return whether a file and all folders on the way to it exist."""
+    return lambda path: all(map(keep, (path, *path.parents[:-1])))

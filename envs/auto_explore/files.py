@@ -39,7 +39,7 @@ def readable_files(repository: Path) -> RepositoryFiles:
     for file in visible_files(repository, skipped):
         with (repository / file).open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
-        text, fault = _text(content)
+        text, fault = decoded(content)
         if fault is None:
             readable.append((file, text))
         else:
@@ -48,8 +48,8 @@ def readable_files(repository: Path) -> RepositoryFiles:
     return RepositoryFiles(tuple(readable), others, dict(sorted(skipped.items())))
 
 
-def _text(content: bytes) -> tuple[str, str | None]:
-    """The text, and why it cannot be asked about if it cannot."""
+def decoded(content: bytes) -> tuple[str, str | None]:
+    """The text of a file's first ``MAX_BYTES`` + 1 bytes, and why it cannot be asked about if it cannot."""
     if b"\0" in content:
         return "", "binary"
     if len(content) > MAX_BYTES:

@@ -13,6 +13,7 @@ from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, re
 from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
 from reflectrl.envs.auto_explore.sandbox import Sandbox
 from reflectrl.envs.auto_explore.scratch import Scratch
+from reflectrl.envs.auto_explore.search import Index
 from reflectrl.envs.auto_explore.sources import fetch
 
 QUESTIONS_PER_FILE = 3
@@ -28,6 +29,7 @@ class Library:
         }
         self._repositories = dataset.repositories
         self._copies: dict[str, Sandbox] = {}
+        self._indexes: dict[str, Index] = {}
 
     def sandbox(self, repository: str, file: str | None = None) -> Sandbox:
         """A view of the private copy, at its root; a copy that has gone, or has lost ``file``, is made again.
@@ -44,12 +46,26 @@ class Library:
         copy = self._copies.get(repository)
         if copy is None or not _holds(copy, file):
             copy = self._copies[repository] = Sandbox(self._repositories[repository])
+            self._indexes.pop(repository, None)
             if not _holds(copy, file):
                 raise InvalidInput(
                     f"file {file!r} is not in repository {repository!r}; expected a path from its root: "
                     "use env.tasks(split)."
                 )
         return copy.view()
+
+    def index(self, repository: str) -> Index:
+        """The index of a repository's private copy, made when it is first asked for.
+
+        Raises:
+            InvalidInput: the dataset has no such repository.
+            WorkFailed: the repository cannot be copied or read.
+
+        """
+        view = self.sandbox(repository)
+        if repository not in self._indexes:
+            self._indexes[repository] = Index(view)
+        return self._indexes[repository]
 
 
 def _holds(copy: Sandbox, file: str | None) -> bool:

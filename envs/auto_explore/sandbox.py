@@ -17,6 +17,7 @@ from typing import Self
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.commands import Result, Shell
+from reflectrl.envs.auto_explore.files import MAX_BYTES, decoded
 from reflectrl.envs.auto_explore.scratch import Scratch
 from reflectrl.envs.auto_explore.tree import MAX_DEPTH, READ, ROOT, Entry, Limits, Tree, opened, shown, visible
 
@@ -104,6 +105,29 @@ class Sandbox:
 
         """
         return self._tree.entries(self.cwd)
+
+    @_system_errors()
+    def text(self, path: PurePosixPath) -> str:
+        """Text of the beginning of the file at ``path``, a megabyte at most; empty if it is binary or cannot be read.
+
+        Raises:
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        with suppress(InvalidInput), self._tree.file(path) as fd:
+            return decoded(os.pread(fd, MAX_BYTES + 1, 0))[0]
+        return ""
+
+    @_system_errors()
+    def texts(self) -> dict[str, str]:
+        """``text`` of every visible file, by path, without following links.
+
+        Raises:
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        self._tree.check()
+        return {str(path): self.text(path) for path in sorted(self._tree.files())}
 
     def view(self) -> Sandbox:
         """Another sandbox on the same copy, in a working directory of its own, for reading only."""

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from reflectrl.core import WorkFailed
 from reflectrl.envs.auto_explore.sandbox import Entry, Sandbox
+from reflectrl.envs.auto_explore.search import MAX_FOUND, MAX_WORDS, VERB, Search
 
 UP, WHOLE = "cd ..", "ls"
 CUT = " [cut]"
+HEAD_LINES = 3
+"""Lines of a file that ``head`` shows."""
 ROOT = PurePosixPath(".")
 
 
@@ -38,6 +42,10 @@ class Walk:
     """True to show the entries of the working directory in the text."""
     keep: Callable[[PurePosixPath], bool]
     """Returns whether the entry at a path exists for this walk."""
+    search: Search | None = None
+    """The tool that finds files by words, where there is one."""
+    head: bool = False
+    """True if the first lines of a file can be looked at without reading it."""
     answer: str | None = None
     """The file that ``id`` named, relative to the root."""
     result: str = ""
@@ -45,6 +53,9 @@ class Walk:
 
     def __post_init__(self) -> None:
         self._read: set[PurePosixPath] = set()
+        self._seen: set[PurePosixPath] = set()  # their first lines only
+        self._last_read: PurePosixPath | None = None
+        self._listing = lru_cache(maxsize=None)(self._list)
         self._look()
 
     @property
@@ -59,6 +70,9 @@ class Walk:
         lines = [f"Folder: {folder}"]
         if self.listing:
             lines.append(f"Here: {' '.join(self._names()) or 'nothing'}")
+        if self.search is not None and self.search.words:
+            lines.append(f"Found by {self.search.text}: {'' if self.found else 'nothing'}".rstrip())
+            lines += (f"{absolute(file)}: {self.line(file)}".rstrip() for file in self.found)
         if self.result:
             lines.append(f"Result: {self.result}")
         return "\n".join(lines)
@@ -68,36 +82,99 @@ class Walk:
         """The commands that are legal now: ``id``, ``cd``, ``cd ..``, ``ls`` out of a range, and ``cat`` once a file.
 
         A large folder has its ranges in place of ``id``, ``cd`` and ``cat``. What ``cat`` takes away stands last, so
-        that no other command changes its label in a folder.
+        that no other command changes its label in a folder. With a search, ``id`` of the files found comes first, then
+        the words that are left, so that their labels depend on no folder; ``open`` reads what was found, once a file.
         """
+        names, words, reads = self._search_actions()
+        here, cats = self._folder_actions()
+        return (*names, *words, *here, *reads, *cats)
+
+    @property
+    def found(self) -> tuple[PurePosixPath, ...]:
+        """The files that the search found, the best first."""
+        return self.search.found if self.search is not None else ()
+
+    def line(self, file: PurePosixPath) -> str:
+        """What is shown of a file that the search found."""
+        return "" if self.search is None else self._cut(self.search.line(file, self.output))
+
+    def read(self, file: PurePosixPath) -> bool:
+        """Return whether the last command read ``file``, or its first lines."""
+        return file == self._last_read
+
+    def _search_actions(self) -> tuple[list[str], list[str], list[str]]:
+        """Commands that name what was found, that search on, and that read what was found."""
+        if self.search is None:
+            return [], [], []
+        found = self.found
+        names = [command("id", absolute(file)) for file in found]
+        heads = [command("head", absolute(file)) for file in found if self._is_new(file)]
+        reads = [command("open", absolute(file)) for file in found if file not in self._read]
+        return names, [VERB + word for word in self.search.left], [*heads, *reads]
+
+    def _is_new(self, file: PurePosixPath) -> bool:
+        """Return whether the first lines of a file can be looked at and were not."""
+        return self.head and file not in self._read | self._seen
+
+    def _folder_actions(self) -> tuple[list[str], list[str]]:
+        """Commands of the working directory; those that read a file apart."""
         up = (UP,) if self.cwd != ROOT else ()
         whole = (WHOLE,) if self._shown is not self._entries else ()
         if len(self._shown) > self.page:
-            return (*(range_command(part) for part in self._ranges()), *up, *whole)
+            return [*(range_command(part) for part in self._ranges(self._shown)), *up, *whole], []
         folders = (command("cd", entry.name) for entry in self._shown if entry.folder)
-        files = [entry.name for entry in self._shown if not entry.folder]
-        unread = (command("cat", name) for name in files if self.cwd / name not in self._read)
-        return (*(command("id", name) for name in files), *folders, *up, *whole, *unread)
+        found = self.found  # these have their commands
+        files = [entry.name for entry in self._shown if not entry.folder and self.cwd / entry.name not in found]
+        heads = [command("head", name) for name in files if self._is_new(self.cwd / name)]
+        unread = [command("cat", name) for name in files if self.cwd / name not in self._read]
+        return [*(command("id", name) for name in files), *folders, *up, *whole], [*heads, *unread]
 
     def run(self, action: str) -> None:
         """Play one of ``actions``."""
+        self._last_read = None
         if action == WHOLE:
             self._shown, self.result = self._entries, ""
             return
+        if self.search is not None and action.startswith(VERB):
+            self.search.words, self.result = (*self.search.words, action.removeprefix(VERB)), ""
+            return
         if len(self._shown) > self.page:
-            for part in self._ranges():
+            for part in self._ranges(self._shown):
                 if action == range_command(part):
                     self._shown, self.result = part, ""
                     return
         self._play(action)
 
     def step_towards(self, file: PurePosixPath) -> str:
-        """The first command of a shortest way from here to naming ``file``.
+        """The first command of a shortest way from here to naming ``file``; a search rather than a walk as long.
 
         Raises:
             WorkFailed: the file is not in the copy any more.
 
         """
+        return self._walk_step(file) if self.search is None else self._way(file, self.search)[0]
+
+    def steps_to(self, file: PurePosixPath) -> int:
+        """Number of commands on a shortest way from here to naming ``file``, that one included.
+
+        Raises:
+            WorkFailed: the file is not in the copy any more.
+
+        """
+        return self._walk_steps(file) if self.search is None else self._way(file, self.search)[1]
+
+    def _way(self, file: PurePosixPath, search: Search) -> tuple[str, int]:
+        """First command of a shortest way to naming ``file``, and the number of commands."""
+        if file in search.found:
+            return command("id", absolute(file)), 1
+        walk = self._walk_steps(file)
+        words = search.missing(file, walk - 1)
+        if words:
+            return VERB + words[0], len(words) + 1
+        return self._walk_step(file), walk
+
+    def _walk_step(self, file: PurePosixPath) -> str:
+        """First command of the way through the folders."""
         if not file.is_relative_to(self.cwd):
             return UP
         name = file.relative_to(self.cwd).parts[0]
@@ -106,42 +183,81 @@ class Walk:
         if name not in {entry.name for entry in self._shown}:
             return WHOLE
         if len(self._shown) > self.page:
-            holds = next(part for part in self._ranges() if name in {entry.name for entry in part})
-            return range_command(holds)
+            return range_command(self._holding(name, self._shown))
         return command("id" if self.cwd / name == file else "cd", name)
+
+    def _walk_steps(self, file: PurePosixPath) -> int:
+        """Number of commands on the way through the folders."""
+        steps, folder, shown = 0, self.cwd, self._shown
+        while not file.is_relative_to(folder):
+            steps, folder, shown = steps + 1, folder.parent, ()
+        for name in file.relative_to(folder).parts:
+            entries = shown or self._listing(folder)
+            if name not in {entry.name for entry in entries}:
+                steps, entries = steps + 1, self._listing(folder)
+            while len(entries) > self.page and name in {entry.name for entry in entries}:
+                steps, entries = steps + 1, self._holding(name, entries)
+            steps, folder, shown = steps + 1, folder / name, ()
+        return steps
+
+    def _holding(self, name: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """The range that holds an entry."""
+        return next(part for part in self._ranges(entries) if name in {entry.name for entry in part})
 
     def _play(self, action: str) -> None:
         verb, _, rest = action.partition(" ")
-        done = self.sandbox.run(action)
-        text = " ".join(done.output.split())
-        self.result = text if len(text) <= self.output else text[: self.output].rstrip() + CUT
+        done = self.sandbox.run({"open": f"cat {rest}", "head": f"head -n {HEAD_LINES} {rest}"}.get(verb, action))
+        self.result = self._cut(" ".join(done.output.split()))
         self.answer = done.answer
         if verb == "cd" and not done.failed:
             self._look()
-        elif verb == "cat":
-            self._read.update(self.cwd / entry.name for entry in self._shown if shlex.quote(entry.name) == rest)
+        elif verb in ("cat", "open", "head"):
+            file = self.cwd / shlex.split(rest)[0]
+            self._last_read = PurePosixPath(*file.parts[file.is_absolute() :])
+            (self._seen if verb == "head" else self._read).add(self._last_read)
+
+    def _cut(self, text: str) -> str:
+        return text if len(text) <= self.output else text[: self.output].rstrip() + CUT
 
     def _look(self) -> None:
         """Read the working directory; the sandbox shows no name that would not fit on a line of a menu."""
-        found = self.sandbox.entries()
-        self._entries = tuple(entry for entry in found if self.keep(self.cwd / entry.name))
+        self._entries = self._kept(self.sandbox, self.cwd)
         self._shown = self._entries
+
+    def _list(self, folder: PurePosixPath) -> tuple[Entry, ...]:
+        """The entries of any folder."""
+        view = self.sandbox.view()
+        view.run(command("cd", absolute(folder)))
+        return self._kept(view, folder)
+
+    def _kept(self, sandbox: Sandbox, folder: PurePosixPath) -> tuple[Entry, ...]:
+        return tuple(entry for entry in sandbox.entries() if self.keep(folder / entry.name))
 
     def _names(self) -> list[str]:
         if len(self._shown) > self.page:
-            return [range_command(part).removeprefix("ls ") for part in self._ranges()]
+            return [range_command(part).removeprefix("ls ") for part in self._ranges(self._shown)]
         return [shlex.quote(entry.name) + "/" * entry.folder for entry in self._shown]
 
-    def _ranges(self) -> list[tuple[Entry, ...]]:
-        """The entries shown, cut into equal runs, as many as fit a page."""
-        count = min(self.page, math.ceil(len(self._shown) / self.page))
-        bounds = [len(self._shown) * number // count for number in range(count + 1)]
-        return [self._shown[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    def _ranges(self, entries: Sequence[Entry]) -> list[tuple[Entry, ...]]:
+        """The entries, cut into equal runs, as many as fit a page."""
+        count = min(self.page, math.ceil(len(entries) / self.page))
+        bounds = [len(entries) * number // count for number in range(count + 1)]
+        return [tuple(entries[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def longest_menu(page: int, *, search: bool, head: bool) -> int:
+    """Most commands of a menu."""
+    return 2 * page + 2 + head * page + search * (MAX_WORDS + (2 + head) * MAX_FOUND)
 
 
 def command(verb: str, name: str) -> str:
     """``verb`` on one entry of the working directory, as the sandbox parses it."""
     return f"{verb} {shlex.quote(name)}"
+
+
+def absolute(path: PurePosixPath) -> str:
+    """A path from the root, wherever the working directory is."""
+    return f"/{'' if path == ROOT else path}"
 
 
 def range_command(part: tuple[Entry, ...]) -> str:

@@ -81,8 +81,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     name: ClassVar[str] = ""
     """Registered name."""
-    instructions: ClassVar[str] = ""
-    """Rules that a player must know; shown before each state when the recipe says so."""
+    instructions: str = ""
+    """Rules that a player must know; shown before each state when the recipe says so. Options may add to them."""
     observable: ClassVar[bool] = True
     """True if equal texts mean equal states. Then no SFT row may show a state in which a held-out task starts; if
     false, such a text gives nothing away, because what matters is hidden."""

@@ -92,9 +92,12 @@ def explore(
     settings = {**players.options, **(options or {})}
     with copilot(players.env).open_task(source, question, settings, players.answer) as opened:
         policy, seats = players.enter(opened.options)
+        layout = players.layout
+        if layout.instructions:  # the options may add to them
+            layout = replace(layout, instructions=opened.env.instructions)
         episode = Episode(opened.task, seed)
         try:
-            rollout([opened.env], [episode], policy=policy, seats=seats, layout=players.layout, on_turn=show)
+            rollout([opened.env], [episode], policy=policy, seats=seats, layout=layout, on_turn=show)
         except InvalidInput as error:  # a folder with long names
             step = opened.env.steps + 1
             raise InvalidInput(f"step {step} cannot be played: {error} A smaller --page may help.") from error

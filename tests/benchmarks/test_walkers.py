@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from walkers import BM25, Search, breadth_first, by_rank
+from walkers import Search, breadth_first, by_rank
 
 from reflectrl.core import Task
 from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.envs.auto_explore.bm25 import BM25
 from reflectrl.envs.auto_explore.dataset import read_dataset
 from reflectrl.envs.auto_explore.files import readable_files
 
@@ -44,14 +45,6 @@ def test_a_large_folder_is_read_by_its_ranges(walk):
     assert commands[5:9] == ["ls f3.md..f3.md", "cat f3.md", "ls", "ls f3.md..f5.md"]
     assert commands[9:] == ["ls f4.md..f5.md", "cat f4.md", "id f4.md"]
     assert search.success
-
-
-def test_okapi_s_score_counts_words_of_the_path_too_and_ranks_equal_files_by_path():
-    texts = {"b": "tea", "a": "tea", "long": "tea and many more words than that", "people/sick_notes.md": "milk"}
-    assert BM25(texts).ranking("tea") == ["a", "b", "long", "people/sick_notes.md"]
-    assert BM25(texts).ranking("sick notes")[0] == "people/sick_notes.md"
-    equally_long = {"x1": "beans tea milk", "x2": "roast roast roast", "x3": "water water water"}
-    assert BM25(equally_long).ranking("beans and roast") == ["x2", "x1", "x3"]  # 3 / 4.2 against 1 / 2.2
 
 
 def test_the_file_that_ranks_first_is_walked_to_and_named(dataset):

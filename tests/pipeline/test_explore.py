@@ -13,7 +13,7 @@ from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput, Turn
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import load_model, save_model
-from reflectrl.pipeline.explore import explore, trained
+from reflectrl.pipeline.explore import expert, explore, trained
 from reflectrl.prompts import PromptFormat, labels
 
 QUESTION = "Who opens the office?"
@@ -82,6 +82,18 @@ def test_both_players_of_a_run_play_as_they_were_trained_anywhere_although_its_d
         assert chances[turn.decision.choice.index] == max(chances)
     assert watch(repository, run) == turns
     assert len(turns) == 9 or turns[-1].decision.action.startswith("id ")
+
+
+def test_the_tools_of_a_run_s_recipe_are_there_in_any_repository(tmp_path: Path, repository: Path) -> None:
+    searching = recipe(*SFT_ONLY, "env.options={page: 4, tools: [search]}")
+    run = write(tmp_path / "searching", searching)
+    (run / "policy-sft").mkdir()
+    options = trained(run).options
+    assert options["tools"] == ["search"]
+    turns: list[Turn] = []
+    answer = explore(str(repository), "Who is Ada?", expert("people/ada.md"), options=options, show=turns.append)
+    assert [turn.decision.action for turn in turns] == ["search for ada", "id /people/ada.md"]
+    assert answer == "people/ada.md"
 
 
 def test_a_policy_may_draw_its_commands_by_a_seed(run: Path, repository: Path) -> None:

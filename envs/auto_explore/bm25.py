@@ -1,0 +1,58 @@
+"""``BM25``: ranks the files of a repository by the words that they hold."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+
+from reflectrl.envs.auto_explore.ambiguity import words_of
+
+
+class BM25:
+    """Okapi BM25 over the words of each file and its path.
+
+    Args:
+        texts: text of each file, by path.
+        k1: how soon further occurrences of a word in a file count for less.
+        b: how much long files are held back, from 0 to 1.
+
+    """
+
+    def __init__(self, texts: Mapping[str, str], *, k1: float = 1.2, b: float = 0.75) -> None:
+        self._counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._lengths: dict[str, int] = {}
+        for file, text in texts.items():
+            counts = Counter(words_of(f"{file}\n{text}"))
+            self._lengths[file] = counts.total()
+            for word, count in counts.items():
+                self._counts[word][file] = count
+        self._mean = sum(self._lengths.values()) / max(1, len(self._lengths))
+        self._k1, self._b = k1, b
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def files_with(self, word: str) -> int:
+        """Number of files that hold ``word``, which is in lower case."""
+        return len(self._counts.get(word, ()))
+
+    def rarity(self, word: str) -> float:
+        """Weight of a word, which is the larger the fewer files hold it."""
+        having = self.files_with(word)
+        return math.log(1 + (len(self) - having + 0.5) / (having + 0.5))
+
+    def holding(self, words: Collection[str]) -> list[str]:
+        """The files that hold any of the words, the best first; equal ones by path."""
+        scores: defaultdict[str, float] = defaultdict(float)
+        for word in sorted(set(words)):  # in a fixed order, because sums of floats depend on it
+            rarity = self.rarity(word)
+            for file, count in self._counts.get(word, {}).items():
+                length = self._k1 * (1 - self._b + self._b * self._lengths[file] / self._mean)
+                scores[file] += rarity * count / (count + length)
+        return sorted(scores, key=lambda file: (-scores[file], file))
+
+    def ranking(self, words: Collection[str]) -> list[str]:
+        """Every file, the best first; those that hold none of the words come last, by path."""
+        best = self.holding(words)
+        return [*best, *sorted(self._lengths.keys() - set(best))]
