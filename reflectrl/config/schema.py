@@ -90,7 +90,8 @@ class LoraSection(Section):
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Modules that get adapters; never the lm_head, whose label rows the policy reads directly."""
     layers: Annotated[str, Field(pattern=r"^\d+-\d+$")] | None = None
-    """First and last layer that get adapters, counted from 0, such as 20-29; absent: all layers."""
+    """First and last layer that get adapters, counted from 0, such as 20-29; absent: all layers. What lies below them
+    is computed once for all passes of an update."""
 
     @model_validator(mode="after")
     def _layers_rise(self) -> LoraSection:

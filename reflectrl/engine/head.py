@@ -77,20 +77,28 @@ def _read(
 @contextmanager
 def _narrowed(head: nn.Module, last: Tensor, choice_ids: Tensor | None, states: list[Tensor]) -> Iterator[None]:
     """Have ``head`` compute nothing but the positions ``last`` and the rows ``choice_ids``; note its input."""
-    whole, own = head.forward, vars(head).get("forward")
+    whole = head.forward
 
     def forward(hidden: Tensor) -> Tensor:
         states.append(hidden.flatten(0, 1)[last])
         logits = whole(states[-1]) if choice_ids is None else _choice_logits(head, whole, states[-1], choice_ids)
         return logits[None]
 
-    head.forward = forward
+    with instead(head, forward):
+        yield
+
+
+@contextmanager
+def instead(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Have ``module`` compute ``forward`` instead of its own."""
+    own = vars(module).get("forward")
+    module.forward = forward
     try:
         yield
     finally:
-        del head.forward
+        del module.forward
         if own is not None:
-            head.forward = own
+            module.forward = own
 
 
 def _choice_logits(head: nn.Module, whole: Callable[[Tensor], Tensor], hidden: Tensor, choice_ids: Tensor) -> Tensor:

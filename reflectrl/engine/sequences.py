@@ -25,30 +25,6 @@ _CHUNK_TOKENS = 64
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Input of one forward pass, and the positions in it where sequences end."""
-
-    input_ids: Tensor
-    """(B, T) token ids."""
-    last: Tensor
-    """(N,) where each of N sequences ends: ``row * T + column`` of its last token."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Empty for ordinary rows; else ``position_ids`` (B, T), an additive float ``attention_mask`` (B, 1, T, L), and
-    perhaps ``past_key_values`` or ``paths``."""
-
-
-def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
-    """N sequences as U distinct rows, padded on the right, where causal attention cannot see the padding."""
-    number: dict[Tokens, int] = {}
-    index = [number.setdefault(row, len(number)) for row in rows]
-    width = max(map(len, number))
-    # padded with their own last token: any id does, since nothing attends to it
-    ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in number], device=device)
-    ends = [len(row) - 1 for row in number]
-    return Inputs(ids, torch.tensor([row * width + ends[row] for row in index], device=device))
-
-
-@dataclass(frozen=True)
 class Tree:
     """Sequences that share beginnings, in depth-first order: what a token goes on from lies before it."""
 
@@ -60,6 +36,32 @@ class Tree:
     """(T,) where what goes on from a token ends: token i attends to token j if ``j <= i < exits[j]``."""
     ends: NDArray[np.int64]
     """(N,) place of the last token of each sequence."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Input of one forward pass, and the positions in it where sequences end."""
+
+    input_ids: Tensor
+    """(B, T) token ids."""
+    last: Tensor
+    """(N,) where each of N sequences ends: ``row * T + column`` of its last token."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Empty for ordinary rows; else ``position_ids`` (B, T), an additive float ``attention_mask`` (B, 1, T, L), and
+    perhaps ``past_key_values`` or ``paths``."""
+    tree: Tree | None = None
+    """The prefix tree that is read; absent for ordinary rows."""
+
+
+def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
+    """N sequences as U distinct rows, padded on the right, where causal attention cannot see the padding."""
+    number: dict[Tokens, int] = {}
+    index = [number.setdefault(row, len(number)) for row in rows]
+    width = max(map(len, number))
+    # padded with their own last token: any id does, since nothing attends to it
+    ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in number], device=device)
+    ends = [len(row) - 1 for row in number]
+    return Inputs(ids, torch.tensor([row * width + ends[row] for row in index], device=device))
 
 
 def make_tree(rows: Sequence[Tokens]) -> Tree:
@@ -109,7 +111,7 @@ def read_tree(rows: Sequence[Tokens], model: PreTrainedModel, *, path_attention:
     else:
         places = torch.arange(len(exits), device=model.device)[None]
         extra["attention_mask"] = _mask(places, places, exits, model.dtype)
-    return Inputs(ids[None], torch.from_numpy(tree.ends).to(model.device), extra)
+    return Inputs(ids[None], torch.from_numpy(tree.ends).to(model.device), extra, tree)
 
 
 def _paths(tree: Tree, exits: Tensor, dtype: torch.dtype) -> Paths:

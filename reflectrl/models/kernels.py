@@ -54,6 +54,7 @@ def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
         return done
 
     trunk.forward = types.MethodType(forward, trunk)
+    model.compiled = section.compile
     if autocast:
         model.autocast_dtype = torch.bfloat16
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.core import Choice, Decision
+from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, shares_enough, split
@@ -84,17 +86,21 @@ class LMPolicy:
         greedy: bool = False,
         batch_size: int = 256,
         prefix_cache: PrefixCache | None = None,
+        frozen_layers: FrozenLayers | None = None,
     ) -> None:
         """Act with ``model``, at most ``batch_size`` prompts a forward pass.
 
         With ``prefix_cache`` of this model, beginnings that prompts share with those of the last call are not read
         again (``forget`` them whenever the weights have changed), and prompts to score are computed as prefix trees.
+        With ``frozen_layers`` of it, prompts that are scored again before ``forget`` are read from the first trained
+        layer on.
         """
         self._model = model
         self._encoder = encoder
         self._greedy = greedy
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
+        self._frozen_layers = frozen_layers
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
 
     @property
@@ -110,9 +116,11 @@ class LMPolicy:
         return other
 
     def forget(self) -> None:
-        """Drop all cached key-value states: the weights have changed."""
+        """Drop all cached states: the weights have changed."""
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
+        if self._frozen_layers is not None:
+            self._frozen_layers.clear()
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
@@ -158,7 +166,9 @@ class LMPolicy:
         """
         inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
-        distribution, values = action_distribution(self._model if model is None else model, batch)
+        frozen = self._frozen_layers
+        with nullcontext() if frozen is None else frozen.skipped(part.rows, inputs):
+            distribution, values = action_distribution(self._model if model is None else model, batch)
         chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)
         return Scores(distribution.log_prob(chosen), distribution.entropy(), values, distribution.logits)
 

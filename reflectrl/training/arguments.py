@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
+from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.models.encode import PromptEncoder
@@ -66,10 +67,14 @@ def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLCo
         lm.model.to(args.device)  # Trainer would do so too late for the states that are kept
     add_choice_head(lm.base, value_head=args.baseline == "value")
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, labels), args.max_length)
-    cache = None
-    if args.prefix_reuse:
-        cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens)
-    return LMPolicy(lm.model, encoder, prefix_cache=cache)
+    if not args.prefix_reuse:
+        return LMPolicy(lm.model, encoder)
+    return LMPolicy(
+        lm.model,
+        encoder,
+        prefix_cache=prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens),
+        frozen_layers=frozen_layers(lm.base) if args.num_iterations > 1 else None,
+    )
 
 
 def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:

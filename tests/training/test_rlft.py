@@ -56,7 +56,7 @@ EVERYTHING = {
 
 def adapted():
     torch.manual_seed(0)
-    return add_lora(gpt2(spread=0.1), LoraSection(r=4), [])
+    return add_lora(gpt2(spread=0.1, layers=2), LoraSection(r=4, layers="1-1"), [])
 
 
 def same(first, second):
