@@ -47,6 +47,7 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
     "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
     "reflectrl/core/origin.py": {"subprocess": "git, for the commit that a run is begun with"},
+    "reflectrl/models/packages.py": {"subprocess": "pip, for a model that is in a package"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},
     "reflectrl/workers/process.py": {"subprocess": "python, for worker processes of our own"},
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},

@@ -15,6 +15,7 @@ from reflectrl.cli import (
     estimate,
     explore,
     export,
+    models,
     new_env,
     play,
     plot,
@@ -68,6 +69,7 @@ app.command("explore", rich_help_panel=AGENTS)(explore.explore)
 app.command("serve", rich_help_panel=AGENTS)(serve.serve)
 app.command("export", rich_help_panel=AGENTS)(export.export)
 app.add_typer(recipes.app, name="recipes", rich_help_panel=SETUP)
+app.add_typer(models.app, name="models", rich_help_panel=SETUP)
 app.command("estimate", rich_help_panel=SETUP)(estimate.estimate)
 app.command("check-env", rich_help_panel=SETUP)(envs.check)
 app.command("new-env", rich_help_panel=SETUP)(new_env.new_env)

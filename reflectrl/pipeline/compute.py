@@ -16,7 +16,15 @@ from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.layout import COMPUTE
 from reflectrl.models.adapters import check_layers
-from reflectrl.models.precision import MARGIN, SMALL_WIDTH, Precision, bfloat16_speedup, given_precision, shape_of
+from reflectrl.models.precision import (
+    MARGIN,
+    SMALL_WIDTH,
+    Precision,
+    bfloat16_speedup,
+    given_precision,
+    has_bfloat16,
+    shape_of,
+)
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 
 
@@ -73,6 +81,11 @@ def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable
         if section.lora is not None:
             check_layers(section.lora, shapes[role].layers, section.name)
     _record({role: section for role, section in sections.items() if section.compute == "auto"}, run, report)
+    if any("bfloat16" in (section.dtype, section.compute) for section in sections.values()) and not has_bfloat16():
+        report(
+            f"{'compute':<18} this machine has no instructions for bfloat16, which is slower than float32 here; where "
+            "the recipe names it, set model.dtype=float32 and model.compute=auto"
+        )
     small = all(shape.width < SMALL_WIDTH for shape in shapes.values())
     threads = run.threads(stage, 1 if small else torch.get_num_threads())
     torch.set_num_threads(min(threads, os.cpu_count() or threads))

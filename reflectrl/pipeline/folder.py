@@ -77,7 +77,12 @@ def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     """Return the SHA-256 of each file or folder outside of the run that ``stage`` reads."""
     lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
-    files = {"gen-data": recipe.data.demonstrations or [], "eval": [str(Path(run) / REFLECTOR) for run in lenders]}
+    models = (recipe.model, recipe.reflector_model or recipe.model)
+    files = {
+        "gen-data": recipe.data.demonstrations or [],
+        "sft": [model.name for model in models if model.name.endswith(".gguf")],
+        "eval": [str(Path(run) / REFLECTOR) for run in lenders],
+    }
     return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}
 
 

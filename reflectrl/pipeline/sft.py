@@ -11,7 +11,7 @@ from reflectrl.core.layout import FAILURES, POLICY_SFT, REFLECTOR, checkpoints_f
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
-from reflectrl.models.load import new_model, save_model
+from reflectrl.models.load import BUILTIN, check_labels, new_model, save_model
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
@@ -59,6 +59,8 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     run_players = RunPlayers(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = run_players.base(role)
+    if recipe.model.name != BUILTIN:  # whose labels are tokens by its making
+        check_labels(recipe.model, run_players.labels)  # of the policy, before hours with the reflector
     lm = new_model(base, labels=run_players.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)

@@ -15,6 +15,7 @@ import yaml
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
+from reflectrl.config.packages import package_of
 from reflectrl.config.schema import ModelSection
 from reflectrl.core.text import visible
 from reflectrl.endpoint.endpoint import Endpoint
@@ -108,11 +109,19 @@ def _what(card: Card) -> Iterator[str]:
     yield ""
     yield f"- Weights: {'a LoRA adapter' if card.adapter else 'full weights'} in `policy/`, with the tokenizer"
     revision = f", revision {card.base.revision}" if card.base and card.base.revision else ""
-    yield f"- Base model: {markdown(recipe.model.name + revision)}{'' if card.base else ', which is on no hub'}"
+    yield f"- Base model: {markdown(recipe.model.name + revision)}{'' if card.base else _elsewhere(card)}"
     supervised = "supervised fine-tuning" if recipe.sft.enabled else "no supervised fine-tuning"
     yield f"- Training: {supervised}, {'then' if card.policy == 'policy' else 'no'} reinforcement learning"
     for note in card.notes:
         yield f"- {markdown(note)}"
+
+
+def _elsewhere(card: Card) -> str:
+    """Return where a base is that is on no hub."""
+    if package_of(card.recipe.model.name) is None:
+        return ", which is on no hub"
+    how = ": `python example.py FOLDER`, with the folder that `reflectrl models get` prints for it"
+    return f", in a Python package{how if card.adapter else ''}"
 
 
 def _evaluation(run: Run) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from reflectrl.config.packages import package_of
 from reflectrl.core.files import write_text
 from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
 from reflectrl.pipeline.players import RunPlayers
@@ -27,17 +28,33 @@ from pathlib import Path
 here = Path(__file__).parent
 state = json.loads((here / "example.json").read_text(encoding="utf-8"))
 tokenizer = AutoTokenizer.from_pretrained(here / "policy")
-model = {model}.from_pretrained(here / "policy").eval()
+{model}
 labels = [tokenizer(state["prompt"] + label)["input_ids"][-1] for label in state["labels"]]
 logits = model(input_ids=tokenizer(state["prompt"], return_tensors="pt")["input_ids"]).logits[0, -1]
 print(state["actions"][logits[labels].argmax()])
 '''
-_ADAPTER = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
-_WEIGHTS = "from transformers import AutoModelForCausalLM, AutoTokenizer"
+_ADAPTER = (
+    "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer",
+    'model = AutoPeftModelForCausalLM.from_pretrained(here / "policy").eval()',
+)
+_WEIGHTS = (
+    "from transformers import AutoModelForCausalLM, AutoTokenizer",
+    'model = AutoModelForCausalLM.from_pretrained(here / "policy").eval()',
+)
+_PACKAGE = (
+    "import sys\n\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer",
+    """\
+# the folder that this prints: reflectrl models get '{base}'
+base = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+if len(tokenizer) > base.get_input_embeddings().num_embeddings:
+    base.resize_token_embeddings(len(tokenizer))
+model = PeftModel.from_pretrained(base, here / "policy").eval()""",
+)
+"""Imports, and the lines that load the policy."""
 
 
-def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: Scrubber, *, adapter: bool) -> None:
-    """Write ``example.py`` and ``example.json`` into ``folder``.
+def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: Scrubber, *, base: str | None) -> None:
+    """Write ``example.py`` and ``example.json`` into ``folder``; ``base`` is that of an adapter.
 
     Raises:
         InvalidInput: the run's trajectories are damaged, or its environment cannot be made.
@@ -50,8 +67,9 @@ def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: 
         "actions": [scrubber.text(action) for action in seen.menu.actions],
     }
     write_text(folder / "example.json", json.dumps(state, indent=1) + "\n")
-    model = "AutoPeftModelForCausalLM" if adapter else "AutoModelForCausalLM"
-    write_text(folder / "example.py", _PROGRAM.format(imports=_ADAPTER if adapter else _WEIGHTS, model=model))
+    packaged = base is not None and package_of(base) is not None
+    imports, model = _PACKAGE if packaged else _WEIGHTS if base is None else _ADAPTER
+    write_text(folder / "example.py", _PROGRAM.format(imports=imports, model=model.format(base=base)))
 
 
 def _own_view(run_players: RunPlayers, policy: str) -> MenuView | None:

@@ -17,6 +17,7 @@ from yaml import YAMLError
 
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
+from reflectrl.config.packages import package_of
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
@@ -44,7 +45,7 @@ def export_run(
     Args:
         run: the run folder; its latest policy is exported.
         out: a new folder, or an earlier export, which is replaced in one move; ``export`` in the run if absent.
-        merge: merge adapters into their base; always done for a base that is not on the hub.
+        merge: merge adapters into their base; always done for a base that is neither on the hub nor in a package.
         tell: receives a line for everything unusual about the export.
 
     Raises:
@@ -109,7 +110,7 @@ class _Export:
         adapter = (self.to / "policy" / _ADAPTER).is_file()
         write_agent_file(self.to, agent)
         write_text(self.to / RECIPE, dump_recipe(recipe))
-        write_example(self.to, run_players, self.policy, scrubber, adapter=adapter)
+        write_example(self.to, run_players, self.policy, scrubber, base=recipe.model.name if adapter else None)
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
         base = _base(run_players.section("policy"))
@@ -119,7 +120,7 @@ class _Export:
         """Copy the player ``name`` of the run, or merge its adapter."""
         source, place = RunFolder(self.run).verified(name, "rlft" if name == "policy" else "sft"), self.to / role
         _check_weights(source)
-        if (source / _ADAPTER).is_file() and (self.merge or not _is_on_hub(section.name)):
+        if (source / _ADAPTER).is_file() and (self.merge or not _is_public(section.name)):
             why = "as asked" if self.merge else f"since its base {self.scrubber.value(section.name)} is not on the hub"
             self._note(f"the adapter of the {role} is merged into its base, {why}")
             if section.quantization != "none":
@@ -144,6 +145,11 @@ class _Export:
 def _is_on_hub(name: str) -> bool:
     """Return whether a base is on the hub; old models such as gpt2 have no owner."""
     return name != BUILTIN and not Path(name).exists() and is_hub_name(name if "/" in name else f"nobody/{name}")
+
+
+def _is_public(name: str) -> bool:
+    """Return whether others can get a base: from the hub, or in a package."""
+    return package_of(name) is not None or _is_on_hub(name)
 
 
 def _check_weights(folder: Path) -> None:
@@ -175,7 +181,8 @@ def _merge(source: Path, section: ModelSection, place: Path) -> None:
 def _name_base(path: Path, name: str) -> None:
     """Write the base's hub name, and its commit if known, into an adapter's configuration."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    values |= {"base_model_name_or_path": name, "revision": values.get("revision") or _revision(name)}
+    revision = values.get("revision") or (_revision(name) if _is_on_hub(name) else None)
+    values |= {"base_model_name_or_path": name, "revision": revision}
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 

