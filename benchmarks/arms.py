@@ -1,11 +1,10 @@
-"""Common parts of the benchmarks: arms, which are recipes trained with several seeds, their results, and the tables."""
+"""Common parts of the benchmarks: the arms, which are recipes trained with several seeds, and the published tables."""
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -14,70 +13,155 @@ from pathlib import Path
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.origin import commit_of, hardware
-from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sweep import PlannedRun, run_all, unfinished
+from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
 from reflectrl.report.series import mean_interval
-from reflectrl.rollout.results import EvalRow, read_results
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Environment of a run: with more threads, sums of nano models take longer and are rounded differently."""
+ROUNDINGS: Mapping[str, Mapping[str, str]] = {
+    "default": {"ATEN_CPU_CAPABILITY": "default"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+}
+"""Instruction sets, with the environment variables that select them."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One line of a table before seeds: a recipe, and what differs from it."""
+    """A recipe that is trained with several seeds."""
 
     name: str
+    """Begins the names of its run folders."""
+    title: str
     recipe: str
     overrides: tuple[str, ...] = ()
-    runs: Path = RUNS
-    """Folder of the run folders."""
-
-    def folder(self, seed: int) -> Path:
-        """Folder of the arm's run with a seed."""
-        return self.runs / f"{self.name}-seed{seed}"
+    seeds: str = "10-14"
+    """Seeds of the published tables."""
+    roundings: tuple[str, ...] = ("default",)
+    """Those of ``ROUNDINGS`` in which each seed is run."""
 
 
-def train_all(arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> None:
-    """Run all arms and seeds, ``jobs`` at a time and one thread each; done runs are skipped, stopped ones continue."""
+@dataclass(frozen=True)
+class Environment:
+    """What is trained in an environment."""
+
+    title: str
+    recipe: str
+    """Its nano recipe, whose runs are ``reflecting``."""
+    hidden: str
+    """What the text of a state does not show, in a few words."""
+    played: str
+    """What the tasks of the test are, as a sentence of the tables."""
+    silent_recipe: str | None = None
+    """The same without reflection; absent: that recipe without its reflector."""
+    seeds: str = "10-14"
+    ablations: tuple[Arm, ...] = ()
+
+    @property
+    def silent(self) -> Arm:
+        """The arm without reflection."""
+        overrides = () if self.silent_recipe else ("players.reflector.player=none", "eval.controls=[]")
+        recipe = self.silent_recipe or self.recipe
+        return Arm("silent", "without reflection", recipe, overrides, self.seeds, tuple(ROUNDINGS))
+
+    @property
+    def reflecting(self) -> Arm:
+        """The arm with reflection."""
+        overrides = ("eval.controls=[blank,shuffled,expert]",)
+        return Arm("reflecting", "**Reflect-RL**", self.recipe, overrides, self.seeds, tuple(ROUNDINGS))
+
+
+def _menu_first(recipe: str) -> Arm:
+    return Arm("menu_first", "menu first", recipe, ("prompt.menu=first",), roundings=tuple(ROUNDINGS))
+
+
+ENVIRONMENTS: Mapping[str, Environment] = {
+    "taxi": Environment(
+        "Taxi, pickup",
+        "dangerous_taxi/nano",
+        "nothing",
+        "No SFT row shows a start of the test and no training episode begins there, but some pass through; training "
+        "visits no state of unseen_destination.",
+        "dangerous_taxi/nano_no_reflection",
+        "10-19",
+        (
+            Arm("rlft_only", "RLFT only (no SFT, no reflection)", "dangerous_taxi/nano_rlft_only"),
+            Arm("no_negatives", "without negatives", "dangerous_taxi/nano_no_negatives"),
+            Arm("paper_objective", "the paper's objective", "dangerous_taxi/nano_paper_objective"),
+            _menu_first("dangerous_taxi/nano"),
+        ),
+    ),
+    "ride": Environment(
+        "Taxi, the whole ride",
+        "dangerous_taxi/nano_full",
+        "nothing",
+        "No SFT row shows a start of the test and no training episode begins there, but some pass through.",
+        ablations=(Arm("curriculum", "pickup first", "dangerous_taxi/nano_full_curriculum"),),
+    ),
+    "line": Environment(
+        "Number line",
+        "number_line/nano",
+        "nothing",
+        "Lines of eight numbers; training begins at none of the starts of the test.",
+        ablations=(_menu_first("number_line/nano"),),
+    ),
+    "explore": Environment(
+        "AutoExplore, the company's files",
+        "auto_explore/nano",
+        "where the file lies",
+        "Each seed splits the files anew, and no file of a test question is asked about in training.",
+        "auto_explore/nano_no_reflection",
+        ablations=(Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives"),),
+    ),
+    "alfworld": Environment(
+        "ALFWorld, the tomato task",
+        "alfworld/nano",
+        "what closed or far places hold",
+        "No game of the test is in training, but its four kitchens are.",
+        "alfworld/nano_no_reflection",
+        ablations=(
+            Arm("no_negatives", "without negatives", "alfworld/nano_no_negatives"),
+            _menu_first("alfworld/nano"),
+        ),
+    ),
+}
+
+
+def plan(
+    env: str,
+    arms: Sequence[Arm],
+    seeds: str | None = None,
+    runs: Path = RUNS / "learning",
+    overrides: Sequence[str] = (),
+) -> list[PlannedRun]:
+    """Return the runs of some arms of an environment, all of a seed before those of the next.
+
+    Args:
+        env: one of ``ENVIRONMENTS``.
+        arms: arms with this environment's recipes.
+        seeds: such as ``10-14``; those of each arm by default.
+        runs: folder of the environments' folders.
+        overrides: changes to the recipes.
+
+    Raises:
+        InvalidInput: ``seeds`` are none.
+
+    """
     planned = [
-        PlannedRun(arm.folder(seed), arm.recipe, (*arm.overrides, f"seed={seed}"), ONE_THREAD)
-        for seed in seeds
+        run
         for arm in arms
+        for rounding in arm.roundings
+        for run in plan_runs(
+            runs / env,
+            f"{arm.name}-{rounding}",
+            arm.recipe,
+            read_seeds(seeds or arm.seeds),
+            overrides=(*arm.overrides, *overrides),
+            environment={**ONE_THREAD, **ROUNDINGS[rounding]},
+        )
     ]
-    run_all(unfinished(planned), jobs=jobs, reporter=Reporter())
-
-
-def minutes(arm: Arm, seed: int) -> float:
-    """Processor minutes of training a run, both stages, on one thread."""
-    run = RunFolder(arm.folder(seed))
-    return (run.cpu_seconds("sft") + run.cpu_seconds("rlft")) / 60
-
-
-def iterations(arm: Arm, seed: int) -> int:
-    """Iterations that RLFT took."""
-    return len((arm.folder(seed) / "metrics.jsonl").read_text().splitlines())
-
-
-def env_steps(arm: Arm, seed: int) -> int:
-    """Environment steps that RLFT played."""
-    last = (arm.folder(seed) / "metrics.jsonl").read_text().splitlines()[-1]
-    return int(json.loads(last)["env_steps"])
-
-
-def find(arm: Arm, seed: int, policy: str, reflections: str | None, mode: str, split: str = "test") -> EvalRow:
-    """One row of a run's evaluation; ``reflections=None`` is the recipe's own."""
-    rows = read_results(arm.folder(seed) / "eval.jsonl")
-    controls = {"blank", "shuffled", "expert"}
-    return next(
-        row
-        for row in rows
-        if (row.policy, row.mode, row.split, row.group) == (policy, mode, split, "")
-        and (row.reflections == reflections if reflections else row.reflections not in controls)
-    )
+    return sorted(planned, key=lambda run: int(run.folder.name.rpartition("seed")[2]))
 
 
 def spread(values: Sequence[float]) -> str:
@@ -134,9 +218,10 @@ def objectives(recipe: Recipe) -> str:
     )
 
 
-def made_by(command: str, machine: str | None = None) -> str:
-    """Line with the date, commit, command and machine of measured numbers."""
-    return f"Made on {date.today()} at commit {commit()} by `{command}`\non {machine or hardware()}"
+def made_by(command: str, machine: str | None = None, commits: Sequence[str] = ()) -> str:
+    """Line with the date, commit, command and machine of measured numbers; ``commits`` made them, by default ours."""
+    made_at = ", ".join(f"commit {each}" for each in dict.fromkeys(commits or [commit()]))
+    return f"Made on {date.today()} at {made_at} by `{command}`\non {machine or hardware()}"
 
 
 @cache

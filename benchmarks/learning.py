@@ -1,12 +1,13 @@
-"""How well an environment's nano recipe learns, over seeds and over instruction sets, with and without reflection.
+"""How well an environment's nano recipe learns, over seeds and over instruction sets, and what its parts are worth.
 
-    python benchmarks/learning.py taxi                   # trains what is missing, prints the table, and publishes it
-    python benchmarks/learning.py line --seeds 10-11     # fewer seeds: the table on stdout only
-    timeout 20m python benchmarks/learning.py explore    # a sitting: the same command continues where it was stopped
+    python benchmarks/learning.py taxi                  # with and without reflection: trains what is missing, publishes
+    python benchmarks/learning.py taxi --ablations      # the other arms, beside some of those runs
+    python benchmarks/learning.py line --seeds 10-11    # fewer seeds: the tables on stdout only
+    timeout 20m python benchmarks/learning.py explore   # a sitting: the same command continues where it was stopped
 
 Sums are rounded differently with other instructions, and learning is chaotic: the same seed on another processor is
-another run. So each seed is run once in each of ``ROUNDINGS``, in a process and a folder of its own and on one thread.
-Choose settings on other seeds than these, and on the validation split.
+another run. So each seed of the two main arms, and of the menu that comes first, is run once in each of ``ROUNDINGS``,
+in a process and a folder of its own and on one thread. Choose settings on other seeds, and on the validation split.
 """
 
 from __future__ import annotations
@@ -14,112 +15,211 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
-from arms import HERE, ONE_THREAD, RUNS, made_by, objectives, publish, table
+from arms import ENVIRONMENTS, HERE, ROUNDINGS, RUNS, Arm, made_by, objectives, plan, publish, spread, table
 
 from reflectrl.config import load_recipe
 from reflectrl.core import ReflectRLError
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds, run_all, unfinished
-from reflectrl.report.compare import HEADS, Rows, compare, group_cells
+from reflectrl.pipeline.sweep import run_all, unfinished
+from reflectrl.report.compare import HEADS, Rows, Summary, compare, group_cells
 from reflectrl.report.runs import Run, read_runs
+from reflectrl.rollout.results import EvalRow
 
-ROUNDINGS: Mapping[str, Mapping[str, str]] = {
-    "default": {"ATEN_CPU_CAPABILITY": "default"},
-    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
-}
-"""Instruction sets, with the environment variables that select them."""
-SILENT = ("players.reflector.player=none", "eval.controls=[]")
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A recipe with its name in folders and in the table."""
-
-    name: str
-    title: str
-    recipe: str
-    overrides: tuple[str, ...] = ()
+SHORT = "learning_short"
+"""Mark of the table in the front README."""
+EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % t interval over runs; IQM: mean of the middle half of the
+runs, with a bootstrap interval. P(> SFT): probability that a run ends above one before RLFT; least gain: of a run over
+its own SFT; P(> first): probability that a run ends above one of the first row. Fall: largest distance of a training's
+end from its own best. Minutes: processor minutes of SFT and RLFT; env steps: those of RLFT."""
 
 
-def _arms(reflecting: str, silent: str | None = None) -> tuple[Arm, Arm]:
-    """Return the arms without and with reflection; without a recipe of its own, the former is that of the latter."""
-    without = Arm("silent", "without reflection", silent or reflecting, () if silent else SILENT)
-    return without, Arm("reflecting", "**Reflect-RL**", reflecting)
+def arm_of(run: Run) -> str:
+    """Name of the arm of a run."""
+    return run.name.partition("-")[0]
 
 
-ENVIRONMENTS: Mapping[str, tuple[Arm, Arm]] = {
-    "taxi": _arms("dangerous_taxi/nano", "dangerous_taxi/nano_no_reflection"),
-    "ride": _arms("dangerous_taxi/nano_full"),
-    "line": _arms("number_line/nano"),
-    "explore": _arms("auto_explore/nano", "auto_explore/nano_no_reflection"),
-    "alfworld": _arms("alfworld/nano", "alfworld/nano_no_reflection"),
-}
+def rounding_of(run: Run) -> str:
+    """Name of the instruction set of a run."""
+    return run.name.split("-")[1]
 
 
-def published_seeds(env: str) -> str:
-    """Seeds of the published table of an environment."""
-    return "10-19" if env == "taxi" else "10-14"
+def summaries(env: str, runs: Sequence[Run]) -> dict[str, Summary]:
+    """Summary of each arm, by its name, in the order of the runs."""
+    rows = Rows(split=load_recipe(ENVIRONMENTS[env].recipe).eval.splits[0])
+    return {summary.scores[0].run.partition("-")[0]: summary for summary in compare(runs, rows)[0]}
 
 
-def plan(env: str, seeds: Sequence[int], runs: Path, overrides: Sequence[str] = ()) -> list[PlannedRun]:
-    """Return the runs of an environment, all of a seed before those of the next."""
-    groups = [
-        plan_runs(
-            runs / env,
-            f"{arm.name}-{rounding}",
-            arm.recipe,
-            seeds,
-            overrides=(*arm.overrides, *overrides),
-            environment={**ONE_THREAD, **variables},
-        )
-        for arm in ENVIRONMENTS[env]
-        for rounding, variables in ROUNDINGS.items()
+def comparison(env: str, arms: Sequence[Arm], runs: Sequence[Run], roundings: Sequence[str] = ("all",)) -> str:
+    """Table of the arms, over all runs and over those of each instruction set."""
+    titles = {arm.name: arm.title for arm in arms}
+    order = sorted((run for run in runs if arm_of(run) in titles), key=lambda run: [*titles].index(arm_of(run)))
+    lines = []
+    for rounding in roundings:
+        chosen = [run for run in order if rounding in ("all", rounding_of(run))]
+        for arm, summary in summaries(env, chosen).items() if chosen else ():
+            cells = group_cells(summary)[1:]
+            where = [rounding] if len(roundings) > 1 else []
+            lines.append([titles[arm], *where, *cells, *_costs([run for run in chosen if arm_of(run) == arm])])
+    instructions = ["instructions"] if len(roundings) > 1 else []
+    return table(("", *instructions, *HEADS[1:], "minutes", "env steps"), lines)
+
+
+def _costs(runs: Sequence[Run]) -> tuple[str, str]:
+    """Return mean processor minutes and environment steps of training."""
+    seconds = [sum(each.cpu_seconds for each in run.times if each.name in ("sft", "rlft")) for run in runs]
+    steps = fmean(run.points[-1].env_steps if run.points else 0 for run in runs)
+    return f"{fmean(seconds) / 60:.1f}", f"{steps:,.0f}"
+
+
+def rows_of(
+    runs: Sequence[Run], policy: str, reflections: str, mode: str, split: str, group: str = ""
+) -> list[EvalRow]:
+    """Return one row of the evaluation of each run that has it; ``reflections="own"`` are the recipe's."""
+    wanted = (policy, mode, split, group)
+    return [
+        row
+        for run in runs
+        for row in run.rows
+        if (row.policy, row.mode, row.split, row.group) == wanted
+        and (row.reflections == reflections or (reflections == "own" and row.reflections in (run.reflector, "none")))
     ]
-    return [run for same_seed in zip(*groups, strict=True) for run in same_seed]
+
+
+def evaluations(env: str, runs: Sequence[Run]) -> str:
+    """Table of everything that the main arms' evaluations played."""
+    section = load_recipe(ENVIRONMENTS[env].recipe).eval
+    first, *others = section.splits
+    parts = [(first, group) for group in section.groups] + [(split, "") for split in others]
+    arms = {name: [run for run in runs if arm_of(run) == name] for name in ("silent", "reflecting")}
+    lines = []
+    for title, arm, policy, reflections in (
+        ("random", "reflecting", "random", "own"),
+        ("SFT, without reflection", "silent", "sft", "own"),
+        ("SFT, with reflection", "reflecting", "sft", "own"),
+        ("SFT + RLFT without reflection", "silent", "rlft", "own"),
+        ("**Reflect-RL**", "reflecting", "rlft", "own"),
+        ("its policy, reflections blank", "reflecting", "rlft", "blank"),
+        ("its policy, reflections of other states", "reflecting", "rlft", "shuffled"),
+        ("its policy, the expert's reflections", "reflecting", "rlft", "expert"),
+        ("expert", "reflecting", "expert", "own"),
+    ):
+        sampled = rows_of(arms[arm], policy, reflections, "sampled", first)
+        if not sampled:
+            continue
+        values = [row.metrics.success for row in sampled]
+        greedy = rows_of(arms[arm], policy, reflections, "greedy", first)
+        beside = [rows_of(arms[arm], policy, reflections, "sampled", *part) for part in parts]
+        cells = [_mean(rows) for rows in (greedy, *beside)]
+        steps = f"{fmean(row.metrics.length for row in sampled):.1f}"
+        lines.append([title, spread(values), f"{100 * min(values):.0f}", *cells, steps])
+    heads = ["", "success %", "worst %", "greedy %", *(f"{group or split} %" for split, group in parts), "steps"]
+    return table(heads, lines)
+
+
+def _mean(rows: Sequence[EvalRow]) -> str:
+    return f"{100 * fmean(row.metrics.success for row in rows):.0f}" if rows else "-"
+
+
+def commits(runs: Sequence[Run]) -> list[str]:
+    """Commits at which the runs were begun, each once."""
+    return sorted({run.origin.commit for run in runs if run.origin and run.origin.commit})
 
 
 def report(env: str, runs: Sequence[Run], command: str) -> str:
-    """Return the table of the runs that are done: all of them, then those of each instruction set."""
-    rows = Rows(split=load_recipe(ENVIRONMENTS[env][1].recipe).eval.splits[0])
-    titles = {arm.name: arm.title for arm in ENVIRONMENTS[env]}
-    order = sorted(runs, key=lambda run: list(titles).index(run.name.partition("-")[0]))
-    lines = []
-    for rounding in ("all", *ROUNDINGS):
-        chosen = [run for run in order if rounding in ("all", run.name.split("-")[1])]
-        for summary in compare(chosen, rows)[0] if chosen else []:
-            arm = summary.scores[0].run.partition("-")[0]
-            lines.append([titles[arm], rounding, *group_cells(summary)[1:]])
-    row = next(row for row in runs[0].own_rows if (row.policy, row.split, row.mode) == ("rlft", rows.split, rows.mode))
-    return f"""{made_by(command)}, one thread a run.
+    """Return the tables of the main arms' runs that are done."""
+    about = ENVIRONMENTS[env]
+    recipe = load_recipe(about.recipe)
+    row = rows_of(runs, "rlft", "own", "sampled", recipe.eval.splits[0])[0]
+    return f"""{made_by(command, commits=commits(runs))}, one thread a run.
 Each seed was run once with each instruction set ({" and ".join(ROUNDINGS)}), which round sums differently; intervals
 take all runs as independent. {row.metrics.episodes} sampled episodes a run over the {row.tasks} tasks of split
-{rows.split}. SFT: mean success before RLFT. Mean with a 95 % t interval over runs; IQM: mean of the middle half of the
-runs, with a bootstrap interval. P(> SFT): probability that a run ends above one before RLFT; least gain: of a run over
-its own SFT; P(> first): probability that a run ends above one without reflection. Fall: largest distance of a
-training's end from its own best.
-{objectives(load_recipe(ENVIRONMENTS[env][1].recipe))}
+{row.split}. {about.played}
+{EXPLAINED}
+{objectives(recipe)}
 
-{table(("", "instructions", *HEADS[1:]), lines)}
+{comparison(env, (about.silent, about.reflecting), runs, ("all", *ROUNDINGS))}
+
+Everything that was evaluated, over the same runs; "greedy" plays each task once with the most probable actions; columns
+between it and steps, if any, are sampled, of a part of the tasks or another split:
+
+{evaluations(env, runs)}
 """
 
 
+def ablations_report(env: str, runs: Sequence[Run], command: str) -> str:
+    """Return the table of the ablations that are done, below Reflect-RL with the same seeds."""
+    about = ENVIRONMENTS[env]
+    return f"""{made_by(command, commits=commits(runs))}, one thread a run.
+Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDINGS)}), others five with the first.
+{EXPLAINED}
+{objectives(load_recipe(about.recipe))}
+
+{comparison(env, (about.reflecting, *about.ablations), runs)}
+"""
+
+
+def short_report(runs: dict[str, list[Run]], command: str) -> str:
+    """Return the front page's table: a row for each environment whose runs are all done."""
+    lines = []
+    for env, done in runs.items():
+        both = summaries(env, done)
+        ours, silent = both["reflecting"], both["silent"]
+        cells = [group_cells(each) for each in (ours, silent)]
+        numbers = [f"{100 * each.worst:.0f}" for each in (ours, silent)]
+        lines.append(
+            [ENVIRONMENTS[env].title, *cells[0][1:3], f"**{cells[0][3]}**", f"**{numbers[0]}**", cells[0][7]]
+            + [cells[1][3], numbers[1]]
+        )
+    heads = ("", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain", "without reflection", "its worst run")
+    return f"""{made_by(command, commits=commits([run for done in runs.values() for run in done]))}, one thread a run.
+Success in per cent on tasks that training never begins with, sampled; mean with a 95 % t interval over runs, each seed
+with two instruction sets. Least gain: of a run over its own SFT, in points.
+
+{table(heads, lines)}
+"""
+
+
+def main_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequence[str] = ()) -> list[Path]:
+    """Folders of the main arms' runs that are done."""
+    planned = plan(env, (ENVIRONMENTS[env].silent, ENVIRONMENTS[env].reflecting), seeds, runs, overrides)
+    left = {run.folder for run in unfinished(planned)}
+    return [run.folder for run in planned if run.folder not in left]
+
+
+def finished(runs: Path) -> dict[str, list[Run]]:
+    """Main runs of each environment of which all are done."""
+    complete = {}
+    for env in ENVIRONMENTS:
+        planned = plan(env, (ENVIRONMENTS[env].silent, ENVIRONMENTS[env].reflecting), runs=runs)
+        if all(run.folder.is_dir() for run in planned) and not unfinished(planned):
+            complete[env] = read_runs([run.folder for run in planned])
+    return complete
+
+
 def main() -> int:
-    """Run what is missing, then print the table of what is done."""
+    """Run what is missing, then print the tables of what is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", choices=[*ENVIRONMENTS])
-    parser.add_argument("--seeds", help="such as 10-14 or 10,12; those of the published table by default")
+    parser.add_argument(
+        "--ablations", action="store_true", help="the other arms, instead of the one without reflection"
+    )
+    parser.add_argument("--seeds", help="such as 10-14 or 10,12; those of the published tables by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=RUNS / "learning", help="folder of the run folders")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")
     given = parser.parse_intermixed_args()
+    about, quick = ENVIRONMENTS[given.env], given.seeds or given.overrides
+    reflecting = replace(about.reflecting, seeds="10-14") if given.ablations else about.reflecting
+    arms = (reflecting, *about.ablations) if given.ablations else (about.silent, reflecting)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     reporter, code = Reporter(), 0
     try:
-        planned = plan(given.env, read_seeds(given.seeds or published_seeds(given.env)), given.runs, given.overrides)
+        planned = plan(given.env, arms, given.seeds, given.runs, given.overrides)
         run_all(unfinished(planned), jobs=given.jobs, reporter=reporter)
     except (KeyboardInterrupt, SystemExit):
         reporter.line("stopped; the same command continues from here")
@@ -135,10 +235,15 @@ def main() -> int:
     if not done:
         return code
     command = " ".join(["python benchmarks/learning.py", *sys.argv[1:]])
-    text = report(given.env, read_runs(done), command)
+    text = (ablations_report if given.ablations else report)(given.env, read_runs(done), command)
     print(text)
-    if not left and not given.overrides and given.seeds in (None, published_seeds(given.env)):
-        publish(HERE / "README.md", f"learning_{given.env}", text)
+    if left or quick:
+        return code
+    publish(HERE / "README.md", f"{'ablations' if given.ablations else 'learning'}_{given.env}", text)
+    if not given.ablations:
+        publish(
+            HERE.parent / "README.md", SHORT, short_report(finished(given.runs), "python benchmarks/learning.py ENV")
+        )
     return code
 
 

@@ -37,19 +37,22 @@ def _scripts(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks/{name}.py" for name in names)
 
 
+_LEARNED = {
+    "taxi": "dangerous_taxi",
+    "ride": "dangerous_taxi",
+    "line": "number_line",
+    "explore": "auto_explore",
+    "alfworld": "alfworld",
+}
+"""Environments of the learning benchmark, by their names there."""
+_ALL_LEARNING = tuple(dict.fromkeys(path for env in _LEARNED.values() for path in _learning(env)))
 _ENGINE_SECTIONS = ("nano", "whole", "gpt2", "smollm2", "work", "memory", "horizon", "cache", "score", "kernels")
 TABLES: Mapping[str, tuple[str, ...]] = {
-    "dangerous_taxi": _learning("dangerous_taxi"),
-    "dangerous_taxi_short": _learning("dangerous_taxi"),
-    "auto_explore": _learning("auto_explore"),
-    "learning_taxi": _learning("dangerous_taxi"),
-    "learning_ride": _learning("dangerous_taxi"),
-    "learning_line": _learning("number_line"),
-    "learning_explore": _learning("auto_explore"),
-    "learning_alfworld": _learning("alfworld"),
+    **{f"{kind}_{name}": _learning(env) for name, env in _LEARNED.items() for kind in ("learning", "ablations")},
+    "learning_short": _ALL_LEARNING,
+    "reflections": _ALL_LEARNING,
+    "learner": _learning("dangerous_taxi"),
     "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
-    "auto_explore packages": (*_learning("auto_explore"), *_scripts("walkers")),
-    "alfworld": _learning("alfworld"),
     "alfworld_engine": ("envs/alfworld", *_scripts("alfworld_engine")),
     **dict.fromkeys(
         (f"engine_{section}" for section in _ENGINE_SECTIONS),
@@ -87,8 +90,8 @@ class Table:
 
     page: str
     name: str
-    commit: str = ""
-    """That it was made at; empty where there is something wrong with the table."""
+    commits: tuple[str, ...] = ()
+    """Those that it was made at; none where there is something wrong with the table."""
     fault: str = ""
 
 
@@ -97,29 +100,30 @@ def tables(root: Path, declared: Mapping[str, Sequence[str]] = TABLES) -> Iterat
     for page in sorted(path for pattern in PAGES for path in root.glob(pattern)):
         name, text = page.relative_to(root).as_posix(), page.read_text(encoding="utf-8")
         for mark, content in _MARKED.findall(text):
-            commit = (_COMMIT.findall(content) or [""])[0]
+            commits = tuple(dict.fromkeys(_COMMIT.findall(content)))
+            dirty = [commit for commit in commits if f"{commit}-dirty" in content]
             if mark not in declared:
                 fault = "add the paths that decide what it says to TABLES in benchmarks/stale.py"
-            elif not commit and declared[mark] and "|" in content:
+            elif not commits and declared[mark] and "|" in content:
                 fault = "name the commit that it was made at, such as 'at commit 1a2b3c4'"
-            elif f"{commit}-dirty" in content:
-                fault = f"it was made at {commit} with uncommitted changes; make it again from a clean checkout"
+            elif dirty:
+                fault = f"it was made at {dirty[0]} with uncommitted changes; make it again from a clean checkout"
             else:
                 fault = ""
-            yield Table(name, mark, "" if fault else commit, fault)
+            yield Table(name, mark, () if fault else commits, fault)
         for head in _tables_of_numbers(_MARKED.sub("", text)):
             yield Table(name, head, fault="it holds numbers outside of marks; write <!-- NAME --> and <!-- end -->")
 
 
 def verdict(root: Path, table: Table, paths: Sequence[str]) -> str:
     """Return what is wrong with a table, or what has changed since it was made; empty for a true one."""
-    if not table.commit:
-        return table.fault
-    if _git(root, "cat-file", "-e", f"{table.commit}^{{commit}}").returncode:
-        return f"this repository lacks commit {table.commit}; correct it, or fetch the whole history"
-    changed = _changed(root, table.commit, paths)
-    others = f" and {len(changed) - SHOWN_FILES} other files" if len(changed) > SHOWN_FILES else ""
-    return f"stale: since {table.commit}, {', '.join(changed[:SHOWN_FILES])}{others} changed" if changed else ""
+    for commit in table.commits:
+        if _git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
+            return f"this repository lacks commit {commit}; correct it, or fetch the whole history"
+        if changed := _changed(root, commit, paths):
+            others = f" and {len(changed) - SHOWN_FILES} other files" if len(changed) > SHOWN_FILES else ""
+            return f"stale: since {commit}, {', '.join(changed[:SHOWN_FILES])}{others} changed"
+    return table.fault
 
 
 def _changed(root: Path, commit: str, paths: Sequence[str]) -> list[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
-from arms import made_by, objective, objectives, publish, spread, table
+from arms import ENVIRONMENTS, HERE, made_by, objective, objectives, publish, spread, table
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
@@ -29,6 +28,7 @@ def test_a_table_replaces_what_stands_between_its_own_marks(tmp_path):
 def test_a_table_names_the_commit_that_made_it():
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout
     assert f" at commit {head.strip()}" in made_by("python benchmarks/some.py")
+    assert " at commit 1a2b3c4, commit 5d6e7f8 by" in made_by("x", commits=["1a2b3c4", "5d6e7f8", "1a2b3c4"])
 
 
 def test_an_objective_is_named_with_all_its_terms():
@@ -43,11 +43,12 @@ def test_an_objective_is_named_with_all_its_terms():
     )
 
 
-@pytest.mark.parametrize("env", ["dangerous_taxi", "auto_explore", "alfworld"])
-def test_the_published_tables_name_the_objective_of_their_recipe(env):
-    page = (Path(__file__).parents[2] / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    shown = page.partition(f"<!-- {env} -->\n")[2].partition("<!-- end -->")[0]
-    assert objectives(load_recipe(f"{env}/nano")) in shown
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_a_published_table_of_learning_names_the_objective_of_its_recipe(env):
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    for kind in ("learning", "ablations"):
+        shown = page.partition(f"<!-- {kind}_{env} -->\n")[2].partition("<!-- end -->")[0]
+        assert "Not measured yet" in shown or objectives(load_recipe(ENVIRONMENTS[env].recipe)) in shown
 
 
 def test_the_interval_is_student_s_over_seeds():

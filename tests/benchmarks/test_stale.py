@@ -65,7 +65,7 @@ def test_a_table_without_a_true_commit_is_an_error_but_for_numbers_of_others(rep
     made = commit(repository)
     assert "name the commit" in judged(repository, NUMBERS)
     assert "uncommitted" in judged(repository, f"At commit {made}-dirty.\n\n{NUMBERS}")
-    assert "lacks commit 1234567" in judged(repository, f"At commit 1234567.\n\n{NUMBERS}")
+    assert "lacks commit 1234567" in judged(repository, f"At commit {made}, commit 1234567.\n\n{NUMBERS}")
     assert "TABLES" in judged(repository, f"At commit {made}.\n\n{NUMBERS}", mark="unknown")
     assert judged(repository, NUMBERS, mark="others") == ""
 

@@ -1,0 +1,178 @@
+"""What reflections are worth in each nano environment, and how right the reflector is; from finished runs.
+
+    python benchmarks/reflections.py          # all environments whose runs of benchmarks/learning.py are done
+    python benchmarks/reflections.py taxi     # one of them, on stdout only
+
+Nothing is trained. The sampled test episodes of each run are played again in the environment, whose expert says at each
+state what it would have said there, and after each action whether it was a mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+
+from arms import ENVIRONMENTS, HERE, RUNS, made_by, publish, spread, table
+from learning import arm_of, commits, main_runs, rows_of
+
+from reflectrl.config import load_recipe
+from reflectrl.config.environment import recipe_env
+from reflectrl.core import NatLangEnv, Trajectory
+from reflectrl.core.layout import RECIPE, sft_rows_file
+from reflectrl.data_gen.rows import read_rows
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State, view
+from reflectrl.report.runs import Run, read_runs
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import episodes_file
+
+VERDICT = re.compile(r"^(good|mistake(: [^.]*)?)\. ")
+"""Judgement of the last action with which the expert's reflections begin; the rest says where things stand."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of an evaluated episode."""
+
+    taught: bool
+    """True if the reflector's prompt is one of its SFT rows."""
+    right: bool
+    """True if the reflector said what the expert says there, but for case and spaces."""
+    standing_right: bool
+    """The same without the judgement of the last action."""
+    good: bool
+    """True if the action was no mistake, or where the environment does not say: if it was the expert's."""
+    success: bool
+    """True if the episode succeeded."""
+
+
+def normalised(words: str | None) -> str:
+    """Words in lower case, with single spaces."""
+    return " ".join((words or "").lower().split())
+
+
+def without_verdict(words: str) -> str:
+    """Normalised words without the judgement of the last action."""
+    return VERDICT.sub("", words)
+
+
+def moves(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]) -> Iterator[Move]:
+    """Play an episode again, and judge each of its steps; ``taught`` are the prompts of the reflector's SFT rows."""
+    env.reset(seed=episode.seed, options={"task": episode.task})
+    hints = env.hints()
+    for step, turn in enumerate(episode.turns):
+        said, wanted = normalised(turn.reflection), normalised(hints.reflection)
+        prompt = view("reflector", layout, State(turn.observation, episode.actions[:step])).prompt.text
+        best, action = hints.action, turn.decision.action
+        env.step(action)
+        hints = env.hints()
+        yield Move(
+            prompt in taught,
+            said == wanted,
+            without_verdict(said) == without_verdict(wanted),
+            action == best if hints.mistaken is None else not hints.mistaken,
+            episode.success,
+        )
+
+
+def judged(run: Path) -> list[list[Move]]:
+    """Judge the sampled test episodes of a run's policy with its own reflector, episode by episode."""
+    recipe = load_recipe(str(run / RECIPE))
+    taught = frozenset(row.prompt.text for row in read_rows(run / sft_rows_file("reflector")))
+    env = recipe_env(recipe, run, recipe.eval.env)
+    try:
+        (found,) = read_runs([run])
+        row = rows_of([found], "rlft", "own", "sampled", recipe.eval.splits[0])[0]
+        header, episodes = read_trajectories(run / episodes_file(row, len(recipe.eval.splits)))
+        return [list(moves(env, header.prompt, episode, taught)) for episode in episodes]
+    finally:
+        env.close()
+
+
+def share(values: Sequence[bool]) -> str:
+    """Share of true values in per cent, and their number where there are few."""
+    few = f" (of {len(values)})" if len(values) < 100 else ""
+    return f"{100 * fmean(values):.0f}{few}" if values else "-"
+
+
+def worth(env: str, runs: Sequence[Run]) -> list[str]:
+    """Success with the reflector's words, without a reflector, and with other words; means over the runs."""
+    split = load_recipe(ENVIRONMENTS[env].recipe).eval.splits[0]
+    cells = []
+    for arm, reflections in (
+        *(("reflecting", "own"), ("silent", "own")),
+        *(("reflecting", "blank"), ("reflecting", "shuffled"), ("reflecting", "expert")),
+    ):
+        rows = rows_of([run for run in runs if arm_of(run) == arm], "rlft", reflections, "sampled", split)
+        cells.append(spread([row.metrics.success for row in rows]) if rows else "-")
+    return [ENVIRONMENTS[env].title, ENVIRONMENTS[env].hidden, *cells]
+
+
+def accuracy(env: str, episodes: Sequence[Sequence[Move]]) -> list[str]:
+    """How often the reflector is right, and what the policy does when it is and when it is not."""
+    steps = list(chain.from_iterable(episodes))
+    taught, new = ([move for move in steps if move.taught is known] for known in (True, False))
+    right, wrong = ([move.good for move in steps if move.standing_right is so] for so in (True, False))
+    trusted, misled = (
+        [each[0].success for each in episodes if all(move.standing_right for move in each) is so]
+        for so in (True, False)
+    )
+    return [
+        ENVIRONMENTS[env].title,
+        f"{len(steps):,}",
+        share([move.taught for move in steps]),
+        *(share([move.right for move in some]) for some in (taught, new)),
+        *(share([move.standing_right for move in some]) for some in (taught, new)),
+        *(share(some) for some in (right, wrong, trusted, misled)),
+    ]
+
+
+def report(runs: dict[str, list[Run]], command: str) -> str:
+    """Both tables, of the runs of each environment."""
+    reflecting = {env: [run.path for run in some if arm_of(run) == "reflecting"] for env, some in runs.items()}
+    with ProcessPoolExecutor() as pool:
+        found = {env: list(chain.from_iterable(pool.map(judged, folders))) for env, folders in reflecting.items()}
+    heads = ("", "hidden from the text", "**Reflect-RL**", "trained without", "blank", "of other states", "expert's")
+    right = ("", "steps", "taught %", "right, taught %", "right, new %", "standing right, taught %")
+    right += ("standing right, new %", "good action %, right", "good action %, wrong")
+    right += ("success %, never wrong", "success %, once wrong or more")
+    return f"""{made_by(command, commits=commits([run for some in runs.values() for run in some]))}.
+Sampled test episodes of the runs of `benchmarks/learning.py`. First: success in per cent, mean with a 95 % t interval
+over runs, of the policy that reads the reflector's words, of one trained without a reflector, and of the first with
+other words in their place.
+
+{table(heads, [worth(env, some) for env, some in runs.items()])}
+
+The reflector, step by step, in the policy's own episodes, all runs together. Taught: its prompt is one of the SFT rows.
+Right: it says what the expert would have said, but for case and spaces; standing: the same without the judgement of the
+last action. A good action is no mistake by the environment's own judgement; it is counted where the standing was right
+and where it was wrong, as is the success of episodes.
+
+{table(right, [accuracy(env, some) for env, some in found.items()])}
+"""
+
+
+def main() -> None:
+    """Judge what is done, and publish it if all environments are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env", nargs="*", help=f"of {', '.join(ENVIRONMENTS)}; all by default")
+    parser.add_argument("--seeds", help="such as 10-14 or 10,12; those of the published tables by default")
+    parser.add_argument("--runs", type=Path, default=RUNS / "learning", help="folder of the run folders")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes with which they were made")
+    given = parser.parse_args()
+    folders = {env: main_runs(env, given.runs, given.seeds, given.set) for env in given.env or ENVIRONMENTS}
+    runs = {env: read_runs(some) for env, some in folders.items() if some}
+    text = report(runs, "python benchmarks/reflections.py")
+    print(text)
+    if set(runs) == set(ENVIRONMENTS) and not given.seeds and not given.set:
+        publish(HERE / "README.md", "reflections", text)
+
+
+if __name__ == "__main__":
+    main()
