@@ -10,13 +10,14 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import gguf
 import numpy as np
+import pytest
 from tiny_models import CORPUS, LABELS, MAX_LENGTH, tiny
 from transformers import PreTrainedModel
 
 from reflectrl.models.tokenizer import train_tokenizer
 
+gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
 NAME, VERSION = "tiny-model", "1.0"
 
 

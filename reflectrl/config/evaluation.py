@@ -54,8 +54,14 @@ class EvalSection(Section):
     """Sampled episodes of a split; the tasks are played in turn."""
     batch_size: Count = 64
     """Episodes played side by side; it does not change the result."""
-    policies: list[Literal["random", "base", "sft", "rlft", "expert", "remote"]] = ["random", "sft", "rlft", "expert"]
-    """Rows of the table; ``base`` is the model before any training, ``remote`` the endpoint of ``players.policy``."""
+    policies: list[Literal["random", "zero_shot", "base", "sft", "rlft", "expert", "remote"]] = [
+        "random",
+        "sft",
+        "rlft",
+        "expert",
+    ]
+    """Rows of the table; ``base`` is the policy before any training, ``zero_shot`` the same without reflections, and
+    ``remote`` the endpoint of ``players.policy``."""
     greedy: bool = True
     """Also play each task once with the most probable action."""
     controls: list[Literal["blank", "shuffled", "expert"]] = []

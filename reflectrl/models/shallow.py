@@ -20,6 +20,8 @@ def shallow_model(
 ) -> LanguageModel:
     """Return a model with so many layers and random weights, adapters, precision and kernels as ``section`` has them.
 
+    Where only some layers are to get adapters, all of these do: what an update takes is estimated too high then.
+
     Args:
         section: the recipe's model, of which only configuration and tokenizer are read.
         layers: instead of its own.
@@ -31,6 +33,8 @@ def shallow_model(
         InvalidInput: the configuration cannot be read.
 
     """
+    if section.lora is not None:
+        section = section.model_copy(update={"lora": section.lora.model_copy(update={"layers": None})})
     if section.name == BUILTIN:
         builtin = section.builtin.model_copy(update={"layers": layers})
         made = make_base(section.model_copy(update={"builtin": builtin}), folder, corpus=corpus, labels=labels, seed=0)

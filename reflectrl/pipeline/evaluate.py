@@ -24,7 +24,7 @@ from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
 
-_FOLDERS = {"base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
+_FOLDERS = {"zero_shot": BASE, "base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
 """Folders of the local policies, by their names in a recipe."""
 
 
@@ -114,6 +114,8 @@ class _Evaluation:
         self._check_prompt_lengths(lm)
         who, section = self.recipe.players.reflector.player, self.recipe.eval
         reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.run_players.reflector(lm)}
+        if name == "zero_shot":
+            reflectors = {"none": lambda: None}
         if name == "rlft":
             reflectors |= self._reflectors
         for reflections, load in reflectors.items():

@@ -92,6 +92,8 @@ def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
     if after is None or row is None:
         return
     seeds = "" if len(group) == 1 else f", mean of {len(group)} runs"
+    if (untrained := _estimate(group, "zero_shot", "none")) is not None:
+        yield f"{name}Zero-shot, before any training and without reflections, success was {untrained}{seeds}."
     if before is None:
         yield f"{name}RLFT ended at a success of {after}{seeds}."
     elif (gain := after.minus(before)).is_clear:

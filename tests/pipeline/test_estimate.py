@@ -36,6 +36,13 @@ def test_the_parts_of_an_iteration_are_those_that_the_recipe_has():
     assert list(estimate(recipe("players.reflector.player=none")).parts) == ["act", "update", "environments"]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft asks transformers for it
+def test_adapters_in_upper_layers_are_estimated_with_the_few_layers_that_are_timed():
+    deep = "model.builtin={layers: 6, width: 32, heads: 2, vocabulary: 384}"
+    assert estimate(recipe(deep, "model.lora={r: 2, layers: 4-5}")).parts["update"].seconds > 0
+
+
 def test_prompts_that_the_cache_has_are_not_read_again(tmp_path):
     cached, all_of = (played(tmp_path).reflections(cached=cached)[0] for cached in (True, False))
     assert sum(map(len, all_of)) == sum(len(each.turns) for each in played(tmp_path).episodes)

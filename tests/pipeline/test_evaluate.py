@@ -18,6 +18,7 @@ from reflectrl.pipeline import STAGES
 from reflectrl.report import print_table
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
+from reflectrl.report.verdict import verdict
 from reflectrl.rollout.metrics import episode_metrics
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results
@@ -56,6 +57,21 @@ def other(trained_run: TrainedRuns) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy, to be evaluated again."""
     return shutil.copytree(finished, tmp_path / "run")
+
+
+def test_zero_shot_is_the_untrained_policy_without_reflections(run) -> None:
+    go_on(run, "eval.policies=[zero_shot, base, rlft]")
+    assert [(row.policy, row.reflections) for row in rows_of(run)] == [
+        ("zero_shot", "none"),
+        ("base", "local"),
+        ("rlft", "local"),
+    ]
+    said = [
+        {turn.reflection for episode in read_trajectories(run / episodes_file(row, 1))[1] for turn in episode.turns}
+        for row in rows_of(run)
+    ]
+    assert [words == {None} for words in said] == [True, False, False]
+    assert verdict(read_runs([run]))[0].startswith("Zero-shot, before any training and without reflections,")
 
 
 # ---- splits and tasks -----------------------------------------------------------------------------------------------
