@@ -181,6 +181,10 @@ class RLFTSettings:
     prompt (whatever ``episodes_per_task`` is), of all their steps where none did."""
     gae_lambda: Fraction = 1.0
     """Lambda of GAE, for ``baseline: value``; 1 for reward-to-go minus value."""
+    bootstrap_truncated: bool = False
+    """Credit an episode that ran out of time with the value of the state in which it stopped, for ``baseline: value``.
+    Right where the time limit is no part of the task (Pardo et al., 2018); where it is, and without a discount, the
+    policy unlearns to hurry."""
     normalize_advantages: bool = True
     """Divide advantages by their standard deviation (at least 0.2)."""
     center_advantages: bool = False
@@ -219,6 +223,8 @@ class RLFTSettings:
             raise InvalidInput(f"value_learning_rate={self.value_learning_rate:g} needs baseline: value")
         if self.gae_lambda < 1 and self.baseline != "value":
             raise InvalidInput(f"gae_lambda={self.gae_lambda:g} needs baseline: value")
+        if self.bootstrap_truncated and self.baseline != "value":
+            raise InvalidInput("bootstrap_truncated needs a value head to estimate with: set baseline: value")
         if self.episodes % self.episodes_per_task:
             raise InvalidInput(
                 f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"

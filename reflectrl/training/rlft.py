@@ -248,7 +248,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 self._validator.begin_stage(self._collector.envs[0])
         episodes = fresh_episodes(self.curriculum, self._collector.envs[0], self.args, self.iteration)
         with part("rollout"):
-            played = self._collector.play(episodes, bootstrap=self._value_head is not None)
+            played = self._collector.play(episodes, bootstrap=self.args.bootstrap_truncated)
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "

@@ -236,6 +236,15 @@ def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_
     assert stopped.iterations == two.iterations
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_an_episode_that_ran_out_of_time_is_credited_with_more_only_if_asked_for(tmp_path, bootstrap):
+    options = {"baseline": "value", "bootstrap_truncated": bootstrap, "episodes": 16}
+    done = run(tmp_path, gpt2(spread=0.1), stages=[stage(2)], **options).train()
+    cut = [episode.last_value != 0 for episode in done.episodes[-1] if episode.truncated]
+    assert cut == [bootstrap] * len(cut) != []
+
+
 # ---- the other players -----------------------------------------------------------------------------------------------
 
 
