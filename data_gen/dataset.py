@@ -70,14 +70,15 @@ def build_dataset(
         )
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         if progress is not None:
-            progress(0, len(section.repositories), "fetching repositories")
+            progress(0, len(section.repositories) + len(section.held_out), "fetching repositories")
         draft = draft_dataset(
             section.repositories,
             Path(place),
+            held_out=section.held_out,
             files=section.files,
             per_file=section.per_file,
             seed=recipe.seed,
-            chat=section.writer == "openai",
+            writer=section.writer,
         )
         replies: list[str | None] = []
         usage = Usage()

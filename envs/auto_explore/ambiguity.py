@@ -62,7 +62,7 @@ def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
     """
     clean = {file: [(_one_line(question), _one_line(answer)) for question, answer in pairs[file]] for file in pairs}
     asked = Counter(question for written in clean.values() for question in {q.casefold() for q, _ in written})
-    holders = _holders(texts, (question for written in clean.values() for question, _ in written))
+    holders = holders_of(texts, (question for written in clean.values() for question, _ in written))
     rejected: Counter[str] = Counter()
     kept: dict[str, tuple[Pair, ...]] = {}
     for file, written in clean.items():
@@ -84,7 +84,7 @@ def _one_line(text: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
-def _holders(texts: Mapping[str, str], questions: Iterable[str]) -> Mapping[str, set[str]]:
+def holders_of(texts: Mapping[str, str], questions: Iterable[str]) -> Mapping[str, set[str]]:
     """The files in which each word occurs; for the words of the questions only, so large repositories fit."""
     wanted = frozenset[str]().union(*map(content_words, questions))
     holders: defaultdict[str, set[str]] = defaultdict(set)

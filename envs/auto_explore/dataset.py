@@ -22,9 +22,12 @@ from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.ambiguity import Pair, answerable
 from reflectrl.envs.auto_explore.files import RepositoryFiles, readable_files, visible_files
+from reflectrl.envs.auto_explore.paraphrase import paraphrase
 
 BY_CONTENT = "test_by_content"
 """A further split: questions about the files of "test" that name neither them nor their folders."""
+UNSEEN = "unseen"
+"""A further split: questions about repositories that no other split asks about."""
 
 Write = Callable[[str, str], Sequence[Pair]]
 """Writes unfiltered questions and answers about a file, given its path and text."""
@@ -65,7 +68,7 @@ class Dataset:
     """Questions, and the repositories they are about."""
 
     questions: Mapping[str, tuple[Question, ...]]
-    """Rows by split: train, validation, test, and perhaps ``BY_CONTENT``."""
+    """Rows by split: train, validation, test, and perhaps ``BY_CONTENT`` and ``UNSEEN``."""
     repositories: Mapping[str, Path]
     """Folder of each repository, by name."""
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict, compare=False)
@@ -80,6 +83,8 @@ def ask_about(
     per_file: int,
     seed: int,
     by_content: Write | None = None,
+    paraphrased: bool = False,
+    held_out: Collection[str] = (),
 ) -> Dataset:
     """Ask about every file of the repositories; keep at most ``per_file`` clear questions of each, and split by file.
 
@@ -89,16 +94,23 @@ def ask_about(
         per_file: most questions a file.
         seed: shuffles and splits.
         by_content: writes further questions about the files of the test split, for ``BY_CONTENT``.
+        paraphrased: put the questions of ``write`` in other words, see ``paraphrase``.
+        held_out: names of the repositories that only the split ``UNSEEN`` asks about.
 
     Raises:
         InvalidInput: a name that is no folder name, a folder that cannot be read, too few clear questions.
 
     """
     contents = {name: readable_files(folder) for name, folder in sorted(repositories.items())}
-    questions, rejected, mute = _written(contents, write, per_file, seed)
+    questions, rejected, mute = _written(contents, write, per_file, seed, paraphrased=paraphrased)
     skipped = sum((Counter(files.skipped) for files in contents.values()), Counter({"nothing to ask": mute}))
     left_out = {"questions": dict(sorted(rejected.items())), "files": dict(sorted((+skipped).items()))}
-    splits = split_questions(questions, seed)
+    unseen = [question for question in questions if question.repository in held_out]
+    if held_out and not unseen:
+        raise InvalidInput(f"no clear questions were found about {sorted(held_out)}; hold out other repositories.")
+    splits = split_questions((question for question in questions if question.repository not in held_out), seed)
+    if unseen:
+        splits = {**splits, UNSEEN: tuple(random.Random(f"{seed} {UNSEEN}").sample(unseen, len(unseen)))}
     if by_content is not None:
         tested = {(question.repository, question.file) for question in splits["test"]}
         found, *_ = _written(contents, by_content, per_file, seed, only=tested)
@@ -116,6 +128,8 @@ def _written(
     per_file: int,
     seed: int,
     only: Collection[tuple[str, str]] | None = None,
+    *,
+    paraphrased: bool = False,
 ) -> tuple[list[Question], Counter[str], int]:
     """Clear questions about all files, or ``only`` some; counts of dropped ones by reason, and of files without any."""
     questions: list[Question] = []
@@ -124,16 +138,24 @@ def _written(
     for name, files in contents.items():
         pairs = {file: write(file, text) for file, text in files.readable if only is None or (name, file) in only}
         mute += sum(not written for written in pairs.values())
-        kept, faults = keep_answerable(name, files, pairs, per_file=per_file, seed=seed)
+        kept, faults = keep_answerable(name, files, pairs, per_file=per_file, seed=seed, paraphrased=paraphrased)
         questions.extend(kept)
         rejected.update(faults)
     return questions, rejected, mute
 
 
 def keep_answerable(
-    repository: str, files: RepositoryFiles, pairs: Mapping[str, Sequence[Pair]], *, per_file: int, seed: int
+    repository: str,
+    files: RepositoryFiles,
+    pairs: Mapping[str, Sequence[Pair]],
+    *,
+    per_file: int,
+    seed: int,
+    paraphrased: bool = False,
 ) -> tuple[tuple[Question, ...], Mapping[str, int]]:
     """Drop the questions that not exactly one file answers, then all but ``per_file`` of each file in a seeded order.
+
+    With ``paraphrased`` the questions are put in other words between the two.
 
     Returns:
         The questions by file, and the number of dropped ones by reason.
@@ -142,15 +164,19 @@ def keep_answerable(
     _check_name(repository)
     if per_file < 1:
         raise InvalidInput(f"{per_file} questions per file were asked for; expected 1 or more.")
-    kept = answerable({**dict(files.readable), **files.others}, pairs)
+    texts = {**dict(files.readable), **files.others}
+    kept = answerable(texts, pairs)
+    clear = paraphrase(texts, kept.pairs) if paraphrased else kept.pairs
+    plain = sum(map(len, kept.pairs.values())) - sum(map(len, clear.values()))
     questions: list[Question] = []
     surplus = 0
-    for file, good in sorted(kept.pairs.items()):
+    for file, good in sorted(clear.items()):
         order = random.Random(f"{seed} {repository} {file}").sample(good, len(good))
         surplus += len(order[per_file:])
         for number, (question, answer) in enumerate(order[:per_file], start=1):
             questions.append(Question(repository, question, answer, file, number))
-    return tuple(questions), {**kept.rejected, **({"surplus": surplus} if surplus else {})}
+    dropped = {"not clear in other words": plain, "surplus": surplus}
+    return tuple(questions), {**kept.rejected, **{reason: count for reason, count in dropped.items() if count}}
 
 
 def split_questions(questions: Iterable[Question], seed: int) -> Mapping[str, tuple[Question, ...]]:
@@ -252,7 +278,7 @@ def read_dataset(folder: Path) -> Dataset:
     questions: dict[str, tuple[Question, ...]] = {}
     split_of: dict[tuple[str, str], str] = {}
     ids: set[str] = set()
-    further = [BY_CONTENT] if (folder / f"{BY_CONTENT}.jsonl").is_file() else []  # older datasets have none
+    further = [split for split in (BY_CONTENT, UNSEEN) if (folder / f"{split}.jsonl").is_file()]
     for split in (*SPLITS, *further):
         found: list[Question] = []
         for where, value in read_jsonl(folder / f"{split}.jsonl"):

@@ -13,12 +13,19 @@ from reflectrl.envs.auto_explore.ambiguity import Pair
 from reflectrl.envs.auto_explore.chat_questions import question_chat, read_questions
 from reflectrl.envs.auto_explore.dataset import ask_about, write_dataset
 from reflectrl.envs.auto_explore.files import readable_files
-from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
+from reflectrl.envs.auto_explore.questions import write_both, write_content_questions, write_questions
 from reflectrl.envs.auto_explore.sources import fetch_all
 
 
 def draft_dataset(
-    sources: Sequence[str], place: Path, *, files: int | None, per_file: int, seed: int, chat: bool
+    sources: Sequence[str],
+    place: Path,
+    *,
+    held_out: Sequence[str],
+    files: int | None,
+    per_file: int,
+    seed: int,
+    writer: str,
 ) -> Draft:
     """Fetch ``sources`` into ``place`` and draw the files to ask about. See ``DatasetBuilder``.
 
@@ -27,9 +34,10 @@ def draft_dataset(
         WorkFailed: a repository cannot be fetched.
 
     """
-    repositories = fetch_all(sources, place)
+    repositories = fetch_all([*sources, *held_out], place)
     chosen = tuple(file for _, path in sorted(repositories.items()) for file in _drawn(path, files, seed))
-    return Draft(repositories, chosen, per_file=per_file, seed=seed, chat=chat)
+    unseen = tuple(repositories)[len(sources) :]
+    return Draft(repositories, chosen, held_out=unseen, per_file=per_file, seed=seed, writer=writer)
 
 
 def _drawn(repository: Path, count: int | None, seed: int) -> Sequence[tuple[str, str]]:
@@ -48,15 +56,17 @@ class Draft:
     """Folders by name."""
     files: tuple[tuple[str, str], ...]
     """Path and text of the files to ask about, of all repositories."""
+    held_out: tuple[str, ...]
+    """Names of the repositories that only the split ``UNSEEN`` asks about."""
     per_file: int
     seed: int
-    chat: bool
-    """True if a chat model writes the questions."""
+    writer: str
+    """As in a recipe."""
 
     @property
     def inquiries(self) -> Sequence[Inquiry]:
         """One chat a file, if a chat model writes the questions."""
-        if not self.chat:
+        if self.writer != "openai":
             return ()
         return [
             Inquiry(path, question_chat(path, text, self.per_file), partial(self._read, path))
@@ -80,17 +90,21 @@ class Draft:
 
         """
         written: dict[tuple[str, str], Sequence[Pair]]
-        if self.chat:
+        paraphrased = self.writer == "paraphrased"
+        if self.writer == "openai":
             asked = zip(self.files, replies, strict=True)
             written = {file: () if reply is None else self._read(file[0], reply) for file, reply in asked}
         else:
-            written = {file: write_questions(*file) for file in self.files}
+            write = write_both if paraphrased else write_questions
+            written = {file: write(*file) for file in self.files}
         dataset = ask_about(
             self.repositories,
             lambda path, text: written.get((path, text), ()),
             per_file=self.per_file,
             seed=self.seed,
-            by_content=write_content_questions,
+            by_content=None if paraphrased else write_content_questions,
+            paraphrased=paraphrased,
+            held_out=self.held_out,
         )
         write_dataset(folder, dataset)
         return {kind: counts for kind, counts in dataset.left_out.items() if counts}

@@ -10,7 +10,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task,
 from reflectrl.core.extras import Extras
 from reflectrl.core.text import holds
 from reflectrl.envs.auto_explore.ambiguity import content_words, words_of
-from reflectrl.envs.auto_explore.dataset import BY_CONTENT
+from reflectrl.envs.auto_explore.dataset import BY_CONTENT, UNSEEN
 from reflectrl.envs.auto_explore.libraries import Library, open_library
 from reflectrl.envs.auto_explore.search import VERB, Search
 from reflectrl.envs.auto_explore.walk import Walk, absolute, command, longest_menu
@@ -57,7 +57,7 @@ class AutoExplore(NatLangEnv):
     """
 
     name = "auto_explore"
-    further_splits = (BY_CONTENT,)
+    further_splits = (BY_CONTENT, UNSEEN)
     instructions = (
         "You explore a repository to find the one file that answers the question. Each step plays one command: cd "
         "opens a folder, cd .. leaves it, cat reads a file, ls opens a range of a large folder, and id names the file "

@@ -91,6 +91,11 @@ def write_content_questions(file: str, text: str) -> list[Pair]:
     return _ask_content(path, _second_sentences(_documented(path, text)), CONTENT_OF_CODE)
 
 
+def write_both(file: str, text: str) -> list[Pair]:
+    """Return the questions of both kinds, of which paraphrases are made."""
+    return [*write_questions(file, text), *write_content_questions(file, text)]
+
+
 def _is_document(path: PurePosixPath) -> bool:
     return path.suffix.lower() in (".md", ".markdown", ".rst", ".txt") and not _LEGAL_FILE.fullmatch(path.stem)
 

@@ -34,8 +34,11 @@ class DatasetSection(Section):
 
     repositories: Annotated[list[Source], Field(min_length=1)]
     """Folders, git URLs, ``pypi:NAME==VERSION`` (a package's source archive), ``company:nano`` or ``company:full``."""
-    writer: Literal["extractive", "openai"] = "extractive"
-    """Source of the questions: the files' own headings, docstrings and columns, or a chat endpoint."""
+    held_out: list[Source] = []
+    """Further repositories, which only the evaluation split ``unseen`` asks about."""
+    writer: Literal["extractive", "paraphrased", "openai"] = "extractive"
+    """Source of the questions: the files' own headings, docstrings and columns; the same in other words, without those
+    of the path and those that only one file holds; or a chat endpoint."""
     files: Count | None = None
     """Ask about so many files of each repository, drawn by the seed; absent: about all."""
     per_file: Count = 3

@@ -61,17 +61,26 @@ class DatasetBuilder(Protocol):
     """Drafts a dataset from sources, such as repositories."""
 
     def __call__(
-        self, sources: Sequence[str], place: Path, *, files: int | None, per_file: int, seed: int, chat: bool
+        self,
+        sources: Sequence[str],
+        place: Path,
+        *,
+        held_out: Sequence[str],
+        files: int | None,
+        per_file: int,
+        seed: int,
+        writer: str,
     ) -> DatasetDraft:
         """Fetch the sources and prepare the questions.
 
         Args:
             sources: addresses of what the questions are about.
             place: temporary folder for what is fetched; it must exist until the dataset is written.
+            held_out: addresses of further sources, for a split that no other split shares a source with.
             files: most files of a source to ask about; ``None`` for all.
             per_file: most questions a file.
             seed: draws files and splits.
-            chat: have a chat model write the questions instead of the offline writer.
+            writer: source of the questions, as in a recipe; ``openai`` is a chat model.
 
         """
 

@@ -146,7 +146,7 @@ def estimate(recipe: Recipe) -> Estimate:
     section = recipe.rlft
     if section is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; expected one, whose iterations are estimated.")
-    if recipe.dataset is not None and recipe.dataset.writer != "extractive":
+    if recipe.dataset is not None and recipe.dataset.writer == "openai":
         raise InvalidInput(
             f"the questions of recipe {recipe.name!r} are written by a chat model, which costs money; estimate with "
             "dataset.writer=extractive, whose prompts are about as long."

@@ -156,7 +156,7 @@ def _data(recipe: Recipe) -> Iterator[str]:
     if recipe.rlft:
         yield "Reinforcement learning uses the episodes that the policy plays itself, on training tasks only."
     if dataset:
-        wrote = "taken from its files" if dataset.writer == "extractive" else f"by {_endpoint(dataset.endpoint)}"
+        wrote = "taken from its files" if dataset.writer != "openai" else f"by {_endpoint(dataset.endpoint)}"
         yield f"\nThe tasks are questions, {wrote}, about {markdown(', '.join(dataset.repositories))}."
 
 

@@ -95,6 +95,33 @@ def test_the_files_own_words_become_questions_that_the_environment_plays(
     env.reset(seed=0)
 
 
+def test_held_out_repositories_are_asked_about_in_a_split_of_their_own(
+    shop: Path, office: Path, tmp_path: Path
+) -> None:
+    wanted = recipe(shop, held_out=[str(office)])
+    build_dataset(wanted, tmp_path / "run", Account())
+    env = recipe_env(wanted, tmp_path / "run")
+    asked = {split: {task.options["repository"] for task in env.any_tasks(split)} for split in env.splits}
+    assert asked == {**dict.fromkeys(SPLITS, {"shop"}), "test_by_content": set(), "unseen": {"office"}}
+    assert len(env.any_tasks("unseen")) == 4
+    with pytest.raises(InvalidInput, match="twice"):
+        build_dataset(recipe(shop, held_out=[str(shop)]), tmp_path / "twice", Account())
+    for path in office.rglob("*.md"):
+        path.write_text("Nothing to ask.")
+    with pytest.raises(InvalidInput, match="office"):
+        build_dataset(wanted, tmp_path / "mute", Account())
+
+
+def test_questions_may_be_put_in_other_words(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    verbs, nouns = ("parse", "print", "store"), ("index", "string", "record")
+    for number, (verb, noun) in enumerate((verb, noun) for verb in verbs for noun in nouns):
+        (tmp_path / "code" / f"m{number}.py").write_text(f'"""Always {verb} every {noun}."""\n')
+    questions = build(recipe(tmp_path / "code", writer="paraphrased"), tmp_path / "run")
+    assert "Always interpret every text." in {row.question.partition(" W")[0] for row in questions}
+    assert not {"parse", "print", "store"} & {word for row in questions for word in row.question.lower().split()}
+
+
 def test_gen_data_builds_the_dataset_first_and_once(shop: Path, tmp_path: Path) -> None:
     assert generate(recipe(shop), tmp_path / "run").samples == 20
     assert {"dataset", "data", "sft"} <= {path.name for path in (tmp_path / "run").iterdir()}
