@@ -23,11 +23,22 @@ from statistics import linear_regression
 
 import torch
 from arms import HERE, made_by, publish, table
-from engine_prompts import ENVS, Reader, Step, gpt2_small, made_up_actions, set_up, with_menu
+from engine_prompts import (
+    ENVS,
+    SMOLLM2,
+    Reader,
+    Step,
+    gpt2_small,
+    made_up_actions,
+    random_model,
+    set_up,
+    with_menu,
+)
 from engine_sides import (
     BUDGET,
     CASE,
     SHAPES,
+    STEPS,
     Case,
     InTurn,
     Work,
@@ -51,8 +62,10 @@ from engine_sides import (
 )
 from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, flops, matmul, peak_memory, race, ratio_table, share_of_peak, times_as_fast
+from transformers import LlamaConfig
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.precision import Precision
@@ -66,6 +79,8 @@ SIDES: Mapping[str, tuple[str, Precision]] = {
 }
 """Layout of the prompts, and type of the products, of each way in which the engine computes an iteration."""
 PARTS = ("reflect", "act", "update")
+MANY = 64
+"""Episodes of the large models' largest update."""
 
 
 def nano() -> str:
@@ -74,34 +89,45 @@ def nano() -> str:
 
 
 def gpt2() -> str:
-    """An iteration of GPT-2 small's shape, 1, 2 and 16 episodes side by side."""
-    return iterations("GPT-2 small", (1, 2, 16))
+    """An iteration of GPT-2 small's shape, 1, 2 and 16 episodes side by side, and an update of 64."""
+    return iterations("GPT-2 small", (1, 2, 16), MANY)
 
 
 def smollm2() -> str:
-    """An iteration of SmolLM2-135M's shape, 1 and 4 episodes side by side."""
-    return iterations("SmolLM2", (1, 4))
+    """An iteration of SmolLM2-135M's shape, 1 and 4 episodes side by side, and an update of 64."""
+    return iterations("SmolLM2", (1, 4), MANY)
 
 
-def iterations(shape: str, sizes: Sequence[int]) -> str:
+def iterations(shape: str, sizes: Sequence[int], learned: int = 0) -> str:
     """Milliseconds a step of each part of an iteration, and how many times as fast as the plain side that is.
 
     Plain reads and writes one prompt at a time and learns from the logits of all tokens; batched pads 16 prompts, and
-    learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32.
+    learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32. Of
+    ``learned`` more episodes there is nothing but an update from their first two steps, with the menu first.
     """
     lines = []
     for env in effort.envs:
         with ExitStack() as stack:
-            cases = {menu: stack.enter_context(case(shape, env, menu, max(*sizes, 16))) for menu in ("last", "first")}
+            cases = {
+                menu: stack.enter_context(case(shape, env, menu, max(*sizes, 16, learned)))
+                for menu in ("last", "first")
+            }
             calls = bases(cases["last"])
             for name, (menu, compute) in SIDES.items():
                 players = [computing(cases[menu].reader, compute, frozen=frozen) for frozen in (True, False)]
                 for size in sizes:
                     calls |= ours(f"{name}/{size}", cases[menu].episodes[:size], *players)
+                if learned and menu == "first":
+                    few = [episode[:2] for episode in cases[menu].episodes[:learned]]
+                    calls[f"{name}/{learned} update"] = learns(players[1], few)
             times = race({name: work.call for name, work in calls.items()}, cases["last"].rounds, warm_up=False)
         cost = {name: times[name].seconds / work.steps for name, work in calls.items()}
         lines += [[env, "1" if base == "plain" else "16", base, *row(cost, base)] for base in BASES]
         lines += [[env, str(size), name, *row(cost, f"{name}/{size}")] for size in sizes for name in SIDES]
+        more = {name: f"{name}/{learned}" for name in SIDES}
+        lines += [
+            [env, str(learned), name, *row(cost, side)] for name, side in more.items() if f"{side} update" in cost
+        ]
     heads = ["environment", "side by side", "side", *PARTS, "update, against batched", "all"]
     return table(heads, lines)
 
@@ -111,10 +137,10 @@ def bases(case: Case) -> dict[str, Work]:
     who, few = case.reader, case.episodes[:2]
     many = [episode[:2] for episode in case.episodes[:16]]
     plain, batched = ([step.sample for steps in episodes for step in steps] for episodes in (few, many))
-    learns = partial(plain_update, who.model, sgd(who), who.encoder, who.label_ids, plain)
+    alone = partial(plain_update, who.model, sgd(who), who.encoder, who.label_ids, plain)
     buckets = partial(bucketed_update, who.model, sgd(who), who.encoder, batched, budget=BUDGET)
     calls: dict[str, Work] = {}
-    for base, episodes, size, update in (("plain", few, 1, learns), ("batched", many, 16, buckets)):
+    for base, episodes, size, update in (("plain", few, 1, alone), ("batched", many, 16, buckets)):
         count, each = sum(map(len, episodes)), together(episodes)
         player = PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=size)
         calls[f"{base} reflect"] = Work(partial(generates, who, each, size), count)
@@ -125,26 +151,31 @@ def bases(case: Case) -> dict[str, Work]:
 
 def ours(name: str, episodes: Sequence[Sequence[Step]], speaker: Reader, who: Reader) -> dict[str, Work]:
     """The engine over episodes, all side by side: a frozen reflector, and a policy of which all weights are trained."""
-    each, samples = together(episodes), [step.sample for episode in episodes for step in episode]
+    each, count = together(episodes), sum(map(len, episodes))
     return {
-        f"{name} reflect": Work(partial(writes, speaker, each), len(samples)),
-        f"{name} act": Work(partial(acts, policy(who), each), len(samples)),
-        f"{name} update": Work(partial(tree_update, who, sgd(who), samples), len(samples)),
+        f"{name} reflect": Work(partial(writes, speaker, each), count),
+        f"{name} act": Work(partial(acts, policy(who), each), count),
+        f"{name} update": learns(who, episodes),
     }
 
 
+def learns(who: Reader, episodes: Sequence[Sequence[Step]]) -> Work:
+    """An update of all weights from all steps of episodes."""
+    samples = [step.sample for episode in episodes for step in episode]
+    return Work(partial(tree_update, who, sgd(who), samples), len(samples))
+
+
 def row(cost: Mapping[str, float], side: str) -> list[str]:
-    """Cells of a side: milliseconds a step, and how many times as fast as plain."""
+    """Cells of a side: milliseconds a step, and how many times as fast as plain; of parts that were measured."""
 
-    def cell(seconds: float, than: float) -> str:
-        return f"{1e3 * seconds:,.3g} (**{than / seconds:.1f}**)"
+    def cell(*parts: str) -> str:
+        if any(f"{side} {part}" not in cost for part in parts):
+            return "-"
+        seconds, plain = (sum(cost[f"{each} {part}"] for part in parts) for each in (side, "plain"))
+        return f"{1e3 * seconds:,.3g} (**{plain / seconds:.1f}**)"
 
-    update = cost[f"{side} update"]
-    return [
-        *(cell(cost[f"{side} {part}"], cost[f"plain {part}"]) for part in PARTS),
-        f"**{cost['batched update'] / update:.1f}**",
-        cell(*(sum(cost[f"{each} {part}"] for part in PARTS) for each in (side, "plain"))),
-    ]
+    against = f"**{cost['batched update'] / cost[f'{side} update']:.1f}**"
+    return [*map(cell, PARTS), against, cell(*PARTS)]
 
 
 def cache() -> str:
@@ -188,8 +219,8 @@ def whole() -> str:
             for seen in batches[:-rounds]:
                 asks(words, together(seen))
             player = PlainPolicy(who.model, who.encoder, who.label_ids)
-            learns = partial(plain_update, who.model, sgd(who), who.encoder, who.label_ids)
-            plain = partial(iteration, player, plain_reflector(who, 0.0), learns)
+            alone = partial(plain_update, who.model, sgd(who), who.encoder, who.label_ids)
+            plain = partial(iteration, player, plain_reflector(who, 0.0), alone)
             engine = partial(iteration, policy(fast), words, partial(tree_update, fast, sgd(fast)))
             fresh = batches[-rounds:]
             sides: dict[str, Call] = {"plain": InTurn(plain, fresh), "ours": InTurn(engine, fresh)}
@@ -254,6 +285,35 @@ def exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
     return slope
 
 
+def frozen() -> str:
+    """Three passes over four episodes with SmolLM2's width, where upper layers alone have adapters."""
+    lines = []
+    for env, (layers, adapted) in itertools.product(effort.envs, ((30, "20-29"), (6, "4-5"))):
+        with set_up(recipe("SmolLM2", env)) as scene:
+            episodes = scene.steps(scene.play(4, steps=STEPS[env]))
+            small = {"hidden_size": 72, "intermediate_size": 192} if effort.quick else {}
+            config = LlamaConfig(**{**SMOLLM2, **small, "num_hidden_layers": layers, "max_position_embeddings": 1024})
+            who = random_model(scene, episodes, config, 1024, lora=LoraSection(r=16, layers=adapted))
+        base, samples = who.model.get_base_model(), [step.sample for episode in episodes for step in episode]
+        add_choice_head(base)
+        kept = frozen_layers(base)
+        assert kept is not None
+        learn = partial(tree_update, who, sgd(who), samples)
+
+        def first(learn: Call = learn, kept: FrozenLayers = kept) -> None:
+            kept.clear()
+            learn(frozen_layers=kept)
+
+        sides = {"plain": learn, "first": first, "ours": partial(learn, frozen_layers=kept)}
+        times = race(sides, 2, warm_up=False)
+        seconds = [times[name].seconds for name in sides]
+        faster = [times_as_fast(times, "ours", "plain"), 3 * seconds[0] / (seconds[1] + 2 * seconds[2])]
+        cells = [*(f"{each:.3g}" for each in seconds), *(f"**{each:.2f}**" for each in faster)]
+        lines.append([env, str(layers), adapted, *cells, f"{kept.held_bytes / 1e6:.1f}"])
+    heads = ["environment", "layers", "adapted", "a pass that reads all layers, s", "first pass, s", "later pass, s"]
+    return table([*heads, "later, times as fast", "three passes", "kept, MB"], lines)
+
+
 def work() -> str:
     """Share of the operations a second of a product of two large matrices; two steps of 16 episodes, GPT-2 small."""
     lines = []
@@ -309,7 +369,8 @@ def kernels() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    section.__name__: section for section in (nano, whole, gpt2, smollm2, work, memory, horizon, cache, score, kernels)
+    section.__name__: section
+    for section in (nano, whole, gpt2, smollm2, frozen, work, memory, horizon, cache, score, kernels)
 }
 
 

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.schema import LoraSection
-from reflectrl.core import Choice, Decision, InvalidInput, NatLangEnv, Trajectory
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
@@ -39,7 +39,7 @@ from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
-from reflectrl.players import ExpertPolicy, ExpertReflector, ReadsHints, reflecting
+from reflectrl.players import CarelessExpert, ExpertReflector, reflecting
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.views import MenuView, View, view
 from reflectrl.rollout import Episode, rollout
@@ -88,25 +88,6 @@ class Step:
         return self.sample.view
 
 
-class NoisyExpert(ReadsHints):
-    """Plays the expert's action with probability ``expertise``, otherwise any."""
-
-    def __init__(self, expertise: float) -> None:
-        self._expertise = expertise
-
-    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view."""
-        return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
-
-    def _decide(self, view: MenuView, draw: float) -> Decision:
-        expert = ExpertPolicy().act([view], [draw])[0]
-        if draw < self._expertise:
-            return expert
-        actions = view.menu.actions
-        index = int((draw - self._expertise) / (1 - self._expertise) * len(actions))
-        return replace(expert, action=actions[index], output=Choice(index))
-
-
 @dataclass(frozen=True)
 class Scene:
     """A recipe, ready to be played."""
@@ -126,7 +107,7 @@ class Scene:
         return list(islice(self._endless(self.envs(1)[0], seed), number))
 
     def play(self, number: int, *, seed: int = 0, expertise: float = 0.6, steps: int | None = None) -> list[Trajectory]:
-        """Episodes of the noisy expert.
+        """Episodes of an expert that errs.
 
         Args:
             number: how many.
@@ -165,7 +146,7 @@ class Scene:
         return (Episode(tasks[at % len(tasks)], derive_seed(seed, "episode", at)) for at in count())
 
     def _one(self, envs: Sequence[NatLangEnv], episode: Episode, expertise: float) -> Trajectory:
-        policy, seats = NoisyExpert(expertise), reflecting(ExpertReflector())
+        policy, seats = CarelessExpert(expertise), reflecting(ExpertReflector())
         return rollout(envs, [episode], policy=policy, seats=seats, layout=self.layout)[0]
 
 

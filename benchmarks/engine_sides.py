@@ -14,18 +14,19 @@ import torch
 from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, set_up, smollm2
 from plain import REINFORCE, PlainReflector, Update, generate, update
 from timing import Call, Times, race, times_as_fast
-from torch import Tensor
 
 from reflectrl.config.rlft import Terms
 from reflectrl.config.schema import ModelSection
-from reflectrl.engine.decode import Sampler, write
+from reflectrl.engine.decode import write
 from reflectrl.engine.drafts import Drafts, pass_tokens
+from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.precision import Precision
 from reflectrl.models.reflector import LMReflector, SamplerProcessor
+from reflectrl.pipeline.costs import Repeater
 from reflectrl.players import Player, Policy
 from reflectrl.training.batch import StepSample
 
@@ -143,9 +144,10 @@ def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_len
     return made
 
 
-def policy(who: Reader) -> LMPolicy:
+def policy(who: Reader, frozen_layers: FrozenLayers | None = None) -> LMPolicy:
     """The engine's."""
-    return LMPolicy(who.model, who.encoder, prefix_cache=PrefixCache(who.model.device, who.model.dtype))
+    kept = PrefixCache(who.model.device, who.model.dtype)
+    return LMPolicy(who.model, who.encoder, prefix_cache=kept, frozen_layers=frozen_layers)
 
 
 def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflector:
@@ -197,19 +199,10 @@ def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
     asks(player, calls)
 
 
-class Scripted(Sampler):
-    """Chooses the expert's words, after the work of a choice; random weights would say nothing that recurs."""
-
-    def __init__(self, who: Reader, steps: Sequence[Step]) -> None:
-        super().__init__([0.5] * len(steps), 1.0)
-        eos = who.tokenizer.eos_token_id
-        words = [step.policy.said["reflector"] for step in steps]
-        self._texts = [(*who.tokenizer(text)["input_ids"][: LIMIT - 1], eos) for text in words]
-
-    def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
-        """The token at each place; a text's last once it has ended."""
-        super().choose(logits, places)
-        return [self._texts[number][min(place, len(self._texts[number]) - 1)] for number, place in places]
+def scripted(who: Reader, steps: Sequence[Step]) -> Repeater:
+    """Chooses the expert's words; random weights would say nothing that recurs."""
+    words = [who.tokenizer(step.policy.said["reflector"])["input_ids"][: LIMIT - 1] for step in steps]
+    return Repeater(words, who.tokenizer.eos_token_id)
 
 
 def writes(who: Reader, calls: Sequence[Sequence[Step]]) -> None:
@@ -218,7 +211,7 @@ def writes(who: Reader, calls: Sequence[Sequence[Step]]) -> None:
     for steps in calls:
         rows = [who.encoder.tokens(step.reflector.prompt, reserve=LIMIT) for step in steps]
         write(
-            who.model, kept, rows, Scripted(who, steps), drafts=drafts, ends={who.tokenizer.eos_token_id}, limit=LIMIT
+            who.model, kept, rows, scripted(who, steps), drafts=drafts, ends={who.tokenizer.eos_token_id}, limit=LIMIT
         )
 
 
@@ -229,7 +222,7 @@ def generates(who: Reader, calls: Sequence[Sequence[Step]], batch_size: int) -> 
         for start in range(0, len(steps), batch_size):
             part = steps[start : start + batch_size]
             rows = [who.encoder.tokens(step.reflector.prompt, reserve=LIMIT) for step in part]
-            generate(who.model, rows, LIMIT, [SamplerProcessor(Scripted(who, part))], [who.tokenizer.eos_token_id])
+            generate(who.model, rows, LIMIT, [SamplerProcessor(scripted(who, part))], [who.tokenizer.eos_token_id])
 
 
 def asks(player: Player, calls: Sequence[Sequence[Step]]) -> None:
@@ -240,10 +233,14 @@ def asks(player: Player, calls: Sequence[Sequence[Step]]) -> None:
 
 
 def tree_update(
-    who: Reader, optimizer: torch.optim.Optimizer, samples: Sequence[StepSample], terms: Terms = REINFORCE
+    who: Reader,
+    optimizer: torch.optim.Optimizer,
+    samples: Sequence[StepSample],
+    terms: Terms = REINFORCE,
+    frozen_layers: FrozenLayers | None = None,
 ) -> float:
     """The update of ``ReflectRLTrainer``: forward passes over prefix trees."""
-    player = policy(who)
+    player = policy(who, frozen_layers)
     passes = player.divide(
         [sample.view for sample in samples], [sample.decision for sample in samples], max_tokens=BUDGET
     )

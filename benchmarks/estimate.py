@@ -25,6 +25,7 @@ from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import Choice, Decision
 from reflectrl.engine.decode import write
 from reflectrl.engine.drafts import Drafts, pass_tokens
+from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
@@ -63,7 +64,8 @@ def measured(recipe: Recipe, played: Played, folder: Path) -> dict[str, float]:
     add_choice_head(lm.base)
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, played.labels), section.max_length)
     kept = prefix_cache_for(lm.base, section.max_length, "model", rlft.micro_batch_tokens)
-    policy = LMPolicy(lm.model, encoder, prefix_cache=kept)
+    frozen = frozen_layers(lm.base) if rlft.num_iterations > 1 else None
+    policy = LMPolicy(lm.model, encoder, prefix_cache=kept, frozen_layers=frozen)
     speaking = PrefixCache(lm.base.device, lm.base.dtype)
     views, words = played.reflections(cached=not recipe.players.reflector.temperature)
     drafts = Drafts(pass_tokens(lm.base))

@@ -18,6 +18,7 @@ from reflectrl.config.schema import ModelSection, ReflectorPlayerSection
 from reflectrl.core import Choice, Decision
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
+from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
@@ -76,11 +77,19 @@ class ShallowModels:
 
     def __init__(self, section: ModelSection, corpus: Sequence[str], labels: Sequence[str], folder: Path) -> None:
         self.section = section
-        shape = shape_of(section)
+        shape, adapted = shape_of(section), section.lora and section.lora.layer_numbers
+        self.frozen = adapted[0] if adapted else 0
+        """Layers below the first one with an adapter."""
         self._layers = shape.layers
         self._depths = DEPTHS if shape.layers > DEPTHS[-1] + 1 else (shape.layers,)
+        sections = [(depth, section) for depth in self._depths]
+        if adapted and len(self._depths) > 1:
+            sections = [(depth, _adapted(section, 0, depth)) for depth in self._depths]
+            # one more shows what a layer costs below
+            sections += [(depth, _adapted(section, depth - 1, depth)) for depth in self._depths[1:] if self.frozen]
         self.models = [
-            shallow_model(section, depth, folder / str(depth), corpus=corpus, labels=labels) for depth in self._depths
+            shallow_model(each, depth, folder / str(number), corpus=corpus, labels=labels)
+            for number, (depth, each) in enumerate(sections)
         ]
         self.tokenizer = self.models[0].tokenizer
         self.encoder = PromptEncoder(self.tokenizer, label_ids(self.tokenizer, labels), section.max_length)
@@ -92,16 +101,19 @@ class ShallowModels:
     def seconds(self, measure: Callable[[LanguageModel], float]) -> float:
         """Seconds of a model with all layers, from those of the models with few."""
         found = [measure(lm) for lm in self.models]
-        a_layer = max(0.0, found[-1] - found[0]) / (self._depths[-1] - self._depths[0] or 1)
-        return found[0] + a_layer * (self._layers - self._depths[0])
+        if len(found) == 1:
+            return found[0]
+        trained, *frozen = (max(0.0, each - found[0]) / (self._depths[-1] - self._depths[0]) for each in found[1:])
+        return found[0] + trained * (self._layers - self.frozen - self._depths[0]) + sum(frozen) * self.frozen
 
     def cache(self, lm: LanguageModel) -> PrefixCache | None:
         """Return where a model keeps its states."""
         return prefix_cache_for(lm.base, TRIED_TOKENS, "model") if self.section.prefix_reuse else None
 
-    def policy(self, lm: LanguageModel) -> LMPolicy:
-        """Return a policy that acts and scores with a model."""
-        return LMPolicy(lm.model, self.encoder, prefix_cache=self.cache(lm))
+    def policy(self, lm: LanguageModel, *, keeps: bool = False) -> LMPolicy:
+        """Return a policy that acts and scores with a model, and perhaps ``keeps`` what its frozen layers compute."""
+        frozen = frozen_layers(lm.base) if keeps else None
+        return LMPolicy(lm.model, self.encoder, prefix_cache=self.cache(lm), frozen_layers=frozen)
 
     def read(self, steps: Sequence[Sequence[Tokens]]) -> tuple[int, int]:
         """Return tokens and passes of reading the prompts of one step after the other."""
@@ -262,13 +274,15 @@ def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[S
     policy, few = models.policy(models.models[0]), [step[:number] for step in views]
     parts, measured = divided(policy, views), tokens(divided(policy, few))
 
-    def learn(lm: LanguageModel) -> float:
-        learner = models.policy(lm)
+    def learn(lm: LanguageModel, *, again: bool) -> float:
+        learner = models.policy(lm, keeps=again)
 
         def pass_over() -> None:
             for each in divided(learner, few):
                 torch.autograd.backward(learner.score(each).logprobs.sum())
 
+        if again:
+            pass_over()
         return seconds(pass_over)
 
     def step(lm: LanguageModel) -> float:
@@ -284,5 +298,15 @@ def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[S
         return seconds(move)
 
     whole = replayed * tokens(parts)
-    took = whole / measured * models.seconds(learn) + models.seconds(step)
-    return Work(round(updates * whole), round(updates * replayed * len(parts)), updates * took)
+    first = later = models.seconds(partial(learn, again=False))
+    if models.frozen and models.section.prefix_reuse and section.num_iterations > 1:
+        later = models.seconds(partial(learn, again=True))
+    passes = first + (section.num_iterations - 1) * later
+    took = section.num_minibatches * whole / measured * passes + updates * models.seconds(step)
+    return Work(round(updates * whole), round(updates * replayed * len(parts)), took)
+
+
+def _adapted(section: ModelSection, first: int, layers: int) -> ModelSection:
+    """Return a section whose adapters are in all layers from ``first`` on."""
+    assert section.lora is not None
+    return section.model_copy(update={"lora": section.lora.model_copy(update={"layers": f"{first}-{layers - 1}"})})

@@ -17,14 +17,14 @@ from typing import TypeVar
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.rlft import RLFTSection
-from reflectrl.core import Decision, InvalidInput, NatLangEnv, Task, Trajectory
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
 from reflectrl.pipeline.compute import decided, prepare_compute
 from reflectrl.pipeline.costs import ShallowModels, Work, acting_work, clock, reflecting_work, updating_work
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.players import ExpertPolicy, ExpertReflector, Player, RandomPolicy, ReadsHints, reflecting
+from reflectrl.players import CarelessExpert, ExpertReflector, Player, RandomPolicy, reflecting
 from reflectrl.players.scripted import ScriptedReflector
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import MenuView, View, view
@@ -120,21 +120,6 @@ class Played:
         return steps
 
 
-class _Careless(ReadsHints):
-    """Plays the expert's action with probability ``EXPERTISE``, otherwise any; any where there is no expert."""
-
-    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view."""
-        return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
-
-    def _decide(self, view: MenuView, draw: float) -> Decision:
-        if view.hints is None or view.hints.action is None:
-            return RandomPolicy().act([view], [draw])[0]
-        if draw < EXPERTISE:
-            return ExpertPolicy().act([view], [draw])[0]
-        return RandomPolicy().act([view], [(draw - EXPERTISE) / (1 - EXPERTISE)])[0]
-
-
 def estimate(recipe: Recipe) -> Estimate:
     """Estimate an iteration of the first stage of ``recipe`` on this machine; environments play in this process.
 
@@ -176,7 +161,7 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
         rollout(
             envs,
             [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(section.episodes)],
-            policy=_Careless(),
+            policy=CarelessExpert(EXPERTISE),
             seats=reflecting(speaker),
             layout=layout,
         )

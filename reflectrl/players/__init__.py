@@ -2,6 +2,7 @@
 
 from reflectrl.players.base import Player, Policy, ReadsHints, Seat, reflecting
 from reflectrl.players.scripted import (
+    CarelessExpert,
     ExpertPolicy,
     ExpertReflector,
     GivenActions,
@@ -11,6 +12,7 @@ from reflectrl.players.scripted import (
 )
 
 __all__ = [
+    "CarelessExpert",
     "ExpertPolicy",
     "ExpertReflector",
     "GivenActions",

@@ -90,6 +90,24 @@ class ExpertPolicy(ReadsHints):
         return decisions
 
 
+class CarelessExpert(ReadsHints):
+    """Plays the expert's action with probability ``expertise``, otherwise any; any where there is no expert."""
+
+    def __init__(self, expertise: float) -> None:
+        self._expertise = expertise
+
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Return one decision a view."""
+        return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
+
+    def _decide(self, view: MenuView, draw: float) -> Decision:
+        if view.hints is None or view.hints.action is None:
+            return RandomPolicy().act([view], [draw])[0]
+        if draw < self._expertise:
+            return ExpertPolicy().act([view], [draw])[0]
+        return RandomPolicy().act([view], [(draw - self._expertise) / (1 - self._expertise)])[0]
+
+
 class ExpertReflector(ReadsHints):
     """Says ``env.reflection()``."""
 
