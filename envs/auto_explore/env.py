@@ -12,7 +12,7 @@ from reflectrl.core.text import holds
 from reflectrl.envs.auto_explore.ambiguity import content_words, words_of
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT, UNSEEN
 from reflectrl.envs.auto_explore.libraries import Library, open_library
-from reflectrl.envs.auto_explore.search import VERB, Search
+from reflectrl.envs.auto_explore.search import ALL, VERB, Search
 from reflectrl.envs.auto_explore.walk import Walk, absolute, command, longest_menu
 
 STEP, FOUND = -1, 15
@@ -21,13 +21,14 @@ UNNAMED = "The file"
 STANDINGS = (f"{UNNAMED} is not here.", f"{UNNAMED} is in this folder.", f"{UNNAMED} is further down.")
 """Place of the file as seen from the working directory; its name replaces ``UNNAMED`` once it was shown."""
 FITS, FOUND_FILE, MISSING = "{} fits: {}.", "{} is among the files found.", "Not found yet: it tells of {}."
-"""The same where files are searched for: a file that was found, with words of the question in it or without, and a word
-that finds it."""
+TOGETHER = "Not found yet: all words together tell of it."
+"""The same where files are searched for: a file that was found, with words of the question in it or without, and what
+finds it."""
 TOOLS = ("search", "head")
 TOOL_INSTRUCTIONS = {
     "search": (
-        "search for ranks the files by a word of the question and all words searched for before, and shows a line of "
-        "each; open reads one of them."
+        "search for ranks the files by words of the question and those searched for before, and shows a line of each; "
+        "open reads one of them."
     ),
     "head": "head shows the first lines of a file.",
 }
@@ -183,7 +184,7 @@ class AutoExplore(NatLangEnv):
         if self._file is None:
             return ()
         parts = (*self._file.parent.parts, self._file.stem)
-        common = " ".join((*STANDINGS, *((FITS, FOUND_FILE, MISSING) if "search" in self._tools else ())))
+        common = " ".join((*STANDINGS, *((FITS, FOUND_FILE, MISSING, TOGETHER) if "search" in self._tools else ())))
         return [part for part in parts if not holds(common, part)]
 
     def spoiler(self) -> str | None:
@@ -214,7 +215,10 @@ class AutoExplore(NatLangEnv):
             reasons = dict.fromkeys(word for word in words_of(self._question) if word in telling)
             return FITS.format(path, ", ".join([*reasons][:MAX_REASONS])) if reasons else FOUND_FILE.format(path)
         action = "" if walk.answer is not None else walk.step_towards(file)
-        return MISSING.format(action.removeprefix(VERB)) if action.startswith(VERB) else None
+        if not action.startswith(VERB):
+            return None
+        word = action.removeprefix(VERB)
+        return TOGETHER if word == ALL else MISSING.format(word)
 
     def _file_reads(self) -> Sequence[str]:
         """Reading the right file, or its first lines, is no mistake either."""

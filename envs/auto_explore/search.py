@@ -21,6 +21,8 @@ MAX_WORDS = 8
 MAX_FOUND = 5
 """Files that a search shows."""
 VERB = "search for "
+ALL = "all words"
+"""Searched for in place of a word: all that are left."""
 
 
 class Index:
@@ -74,8 +76,17 @@ class Search:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Words that can be searched for yet."""
+        """What can be searched for yet: all words that are left, where there are several, and each of them."""
+        words = self._left
+        return (ALL, *words) if len(words) > 1 else words
+
+    @property
+    def _left(self) -> tuple[str, ...]:
         return tuple(word for word in self._asked if word not in self.words)
+
+    def add(self, word: str) -> None:
+        """Search for one of ``left`` too."""
+        self.words = (*self.words, *(self._left if word == ALL else (word,)))
 
     @property
     def found(self) -> tuple[PurePosixPath, ...]:
@@ -92,11 +103,22 @@ class Search:
         return self.index.line(file, frozenset(self.words), most)
 
     def missing(self, file: PurePosixPath, most: int) -> tuple[str, ...] | None:
-        """The fewest further words by which ``file`` is found; ``None`` if that takes more than ``most``."""
-        for count in range(min(most, len(self.left)) + 1):
-            for words in combinations(self.left, count):
-                if file in self._found((*self.words, *words)):
-                    return words
+        """The fewest further searches by which ``file`` is found, and of those after which it stands highest the first.
+
+        Returns:
+            ``None`` if that takes more than ``most``.
+
+        """
+        if file in self.found:
+            return ()
+        ways: list[tuple[tuple[str, ...], tuple[str, ...]]] = [((ALL,), self._left)] if len(self._left) > 1 else []
+        for count in range(1, min(most, len(self._left)) + 1):
+            ways += ((words, words) for words in combinations(self._left, count))
+            found = [(self._found((*self.words, *words)), way) for way, words in ways]
+            best = min(((files.index(file), n) for n, (files, _) in enumerate(found) if file in files), default=None)
+            if best is not None:
+                return found[best[1]][1]
+            ways = []
         return None
 
     def _found(self, words: tuple[str, ...]) -> tuple[PurePosixPath, ...]:

@@ -136,7 +136,8 @@ class Walk:
             self._shown, self.result = self._entries, ""
             return
         if self.search is not None and action.startswith(VERB):
-            self.search.words, self.result = (*self.search.words, action.removeprefix(VERB)), ""
+            self.search.add(action.removeprefix(VERB))
+            self.result = ""
             return
         if len(self._shown) > self.page:
             for part in self._ranges(self._shown):
@@ -247,7 +248,7 @@ class Walk:
 
 def longest_menu(page: int, *, search: bool, head: bool) -> int:
     """Most commands of a menu."""
-    return 2 * page + 2 + head * page + search * (MAX_WORDS + (2 + head) * MAX_FOUND)
+    return 2 * page + 2 + head * page + search * (1 + MAX_WORDS + (2 + head) * MAX_FOUND)
 
 
 def command(verb: str, name: str) -> str:

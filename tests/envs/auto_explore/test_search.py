@@ -62,12 +62,15 @@ def test_okapi_s_score_counts_words_of_the_path_too_and_ranks_equal_files_by_pat
 
 def test_words_of_the_question_that_any_file_holds_can_be_searched_for_the_rarest_first(shop):
     env = begin(shop, None)
-    assert menu(env, "search for") == ["sings", "wages", "kettle", "wanda", "price"]
+    assert menu(env, "search for") == ["all words", "sings", "wages", "kettle", "wanda", "price"]
     assert env.observation.text == "Folder: /"
     env.step("search for wanda")
-    assert menu(env, "search for") == ["sings", "wages", "kettle", "price"]
+    assert menu(env, "search for") == ["all words", "sings", "wages", "kettle", "price"]
+    env.step("search for all words")
+    assert menu(env, "search for") == []
+    assert "Found by wanda sings wages kettle price:" in env.observation.text
     many = " ".join(word for text in FILES.values() for word in text.split())
-    assert len(menu(begin(shop, None, many), "search for")) == 8
+    assert len(menu(begin(shop, None, many), "search for")) == 1 + 8
 
 
 def test_a_search_shows_a_line_of_each_file_and_the_next_word_narrows_it(shop):
@@ -129,7 +132,7 @@ def test_what_leads_out_is_not_found_and_binary_or_huge_files_are_found_by_what_
     (shop / "zebra.bin").write_bytes(b"\0tiger")
     (shop / "huge.txt").write_bytes(b"lion\n" + b"x" * (1 << 20) + b" tiger")
     env = begin(shop, None, "Zebra, tiger, lion?")
-    assert menu(env, "search for") == ["zebra", "lion"]
+    assert menu(env, "search for") == ["all words", "zebra", "lion"]
     env.step("search for zebra")
     env.step("search for lion")
     assert env.observation.text.splitlines()[2:] == ["/zebra.bin:", "/huge.txt: lion"]
@@ -224,6 +227,12 @@ def test_reflections_say_what_finds_the_file_and_why_it_fits_and_name_no_command
         "Mistake. /people/leave/notes.md fits: kettle, sings.",
     ]
     assert begin(shop, "README.md").reflection() == "The file is in this folder."  # where a search is no shorter
+
+
+def test_the_expert_searches_by_what_ranks_the_file_highest_and_by_all_words_if_none_is_better(shop):
+    env = begin(shop, "stock/kettles.csv", "Which kettle has which price, in blue or red?")
+    assert (env.expert(), env.reflection()) == ("search for all words", "Not found yet: all words together tell of it.")
+    assert begin(shop, "people/leave/notes.md").expert() == "search for sings"  # with all of them it stands lower
 
 
 def test_distractors_that_are_left_out_are_not_found(shop):
