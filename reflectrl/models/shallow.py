@@ -33,8 +33,6 @@ def shallow_model(
         InvalidInput: the configuration cannot be read.
 
     """
-    if section.lora is not None:
-        section = section.model_copy(update={"lora": section.lora.model_copy(update={"layers": None})})
     if section.name == BUILTIN:
         builtin = section.builtin.model_copy(update={"layers": layers})
         made = make_base(section.model_copy(update={"builtin": builtin}), folder, corpus=corpus, labels=labels, seed=0)
