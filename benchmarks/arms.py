@@ -191,7 +191,9 @@ def objective(recipe: Recipe) -> str:
     terms = [
         method if updates == 1 else f"{method} and {updates} updates an iteration",
         _BASELINES[rlft.baseline],
+        *([f"GAE with lambda {rlft.gae_lambda:g}"] if rlft.gae_lambda < 1 else []),
         "no discount" if rlft.gamma == 1 else f"discount {rlft.gamma:g}",
+        *(["advantages centred"] if rlft.center_advantages else []),
         *(["advantages divided by their deviation"] if rlft.normalize_advantages else []),
         f"an entropy bonus of {rlft.terms.entropy.coef:g}" if rlft.terms.entropy else "no entropy bonus",
     ]
