@@ -53,6 +53,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "reflections": _ALL_LEARNING,
     "learner": _learning("dangerous_taxi"),
     "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
+    "explorer": ("envs/auto_explore", "recipes/smollm2/explorer.yaml", *_scripts("explorer", "walkers")),
     "alfworld_engine": ("envs/alfworld", *_scripts("alfworld_engine")),
     **dict.fromkeys(
         (f"engine_{section}" for section in _ENGINE_SECTIONS),

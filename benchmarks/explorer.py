@@ -1,0 +1,289 @@
+"""The explorer's table: files found in packages that no training saw, by questions in other words than the files'.
+
+    python benchmarks/explorer.py                              # without agents; fetches 47 packages, about 10 minutes
+    python benchmarks/explorer.py --dataset FOLDER             # the same on a dataset that was written already
+    python benchmarks/explorer.py --runs runs/smollm2-explorer # its agents too, on the dataset of the first run
+    python benchmarks/explorer.py --keep FOLDER                # writes the dataset, so that it is fetched once
+
+Everyone plays each question once, with the commands of ``smollm2/explorer`` and one thread. Walkers that learn nothing
+and do not search have the folder's commands only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from arms import HERE, made_by, publish, table
+from walkers import breadth_first, by_names, by_rank
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.config.endpoint import open_account
+from reflectrl.config.environment import DATASET
+from reflectrl.core import Task, Trajectory
+from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.envs.auto_explore import AutoExplore
+from reflectrl.envs.auto_explore.ambiguity import content_words
+from reflectrl.envs.auto_explore.bm25 import BM25
+from reflectrl.envs.auto_explore.dataset import UNSEEN, read_dataset
+from reflectrl.envs.auto_explore.sandbox import Sandbox
+from reflectrl.envs.auto_explore.search import ALL, VERB
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.players import RunPlayers
+from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.report.series import mean_interval
+from reflectrl.rollout import Episode
+from reflectrl.rollout.evaluate import play_all
+
+RECIPE = "smollm2/explorer"
+READ = ("cat ", "open ", "head ")
+"""First words of the commands that read a file."""
+SEARCHES = {
+    "search tool: the rarest word, first file": 1,
+    "search tool: three words, first file": 3,
+    "search tool: all words, first file": 0,
+}
+"""Players that search without looking; 0 is all words at once."""
+POLICIES = {"before training": "base", "SFT": "policy-sft", "**SFT + RLFT (Reflect-RL)**": "policy"}
+"""Policies of a run, by their names in the table."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of one question."""
+
+    success: bool
+    steps: int | None
+    """``None`` for a player that takes none."""
+    files: float
+    """Files opened."""
+    chars: float
+    """Characters that were read of files: those shown, or all that an index or a walker reads."""
+
+
+Line = tuple[str, Sequence[Found], float]
+"""A player, what it found, and its processor seconds a question."""
+
+
+@dataclass
+class Packages:
+    """The questions, and the packages that they are about."""
+
+    dataset: Path
+    recipe: Recipe
+    most: int | None
+    """Questions that are played; all if absent."""
+
+    def __post_init__(self) -> None:
+        self.env = self.explorer(self.recipe)
+        self.plain = AutoExplore(**{**self._options(self.recipe), "tools": ()})
+        self.tasks: list[Task] = list(self.env.split_tasks(UNSEEN))[: self.most]
+        repositories = read_dataset(self.dataset).repositories
+        self.texts: dict[str, dict[str, str]] = {}
+        for name in {str(task.options["repository"]) for task in self.tasks}:
+            with Sandbox(repositories[name]) as copy:
+                self.texts[name] = copy.texts()
+        began = time.process_time()
+        self.indexes = {name: BM25(texts) for name, texts in self.texts.items()}
+        self.index_seconds = time.process_time() - began
+
+    def explorer(self, recipe: Recipe) -> AutoExplore:
+        """A new environment with the options of a recipe."""
+        return AutoExplore(**self._options(recipe))
+
+    def _options(self, recipe: Recipe) -> dict[str, object]:
+        return {**recipe.env.options, **recipe.eval.env, "dataset": str(self.dataset)}
+
+    def walked(self, title: str, walk: Callable[[Task, str], Found]) -> Line:
+        """Each question once."""
+        began = time.process_time()
+        found = [walk(task, str(task.options["repository"])) for task in self.tasks]
+        return title, found, (time.process_time() - began) / len(self.tasks)
+
+    def played(self, title: str, env: AutoExplore, policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> Line:
+        """Each question once, by players who read prompts."""
+        episodes = [Episode(task, derive_seed(0, "explorer", number)) for number, task in enumerate(self.tasks)]
+        began = time.process_time()
+        trajectories = play_all([env], episodes, policy=policy, seats=seats, layout=layout)
+        seconds = (time.process_time() - began) / len(self.tasks)
+        return title, [outcome(trajectory) for trajectory in trajectories], seconds
+
+
+def outcome(trajectory: Trajectory) -> Found:
+    """An episode in short."""
+    texts = [turn.observation.text for turn in trajectory.turns]
+    return Found(trajectory.success, len(trajectory.turns), opened(trajectory.actions), shown(texts))
+
+
+def opened(actions: Iterable[str]) -> int:
+    """Different files read: one that was read whole is not offered again, and a look at its first lines counts once."""
+    return len({action.partition(" ")[2] for action in actions if action.startswith(READ)})
+
+
+def shown(texts: Sequence[str]) -> int:
+    """Characters of files that the texts of an episode show; a line of a search counts once."""
+    lines, results = set(), 0
+    for text in texts:
+        for line in text.splitlines():
+            if line.startswith("Result: "):
+                results += len(line) - len("Result: ")
+            elif line.startswith("/"):
+                lines.add(line)
+    return results + sum(map(len, lines))
+
+
+def without_training(packages: Packages) -> Iterator[Line]:
+    """Players that learn nothing."""
+    plain, env = packages.plain, packages.env
+
+    def chars(repository: str, files: Iterable[str] | None = None) -> int:
+        texts = packages.texts[repository]
+        return sum(len(texts[file]) for file in (texts if files is None else files))
+
+    def first(task: Task, where: str) -> Found:
+        best = packages.indexes[where].ranking(content_words(str(task.options["question"])))[0]
+        return Found(best == task.options["file"], None, len(packages.texts[where]), chars(where))
+
+    def among(task: Task, where: str, count: int = 5) -> Found:
+        ranking = packages.indexes[where].ranking(content_words(str(task.options["question"])))
+        return Found(task.options["file"] in ranking[:count], None, len(packages.texts[where]), chars(where))
+
+    def guided(task: Task, where: str) -> Found:
+        done = by_rank(plain, task, packages.indexes[where])
+        return Found(done.success, done.steps, done.files_opened, chars(where))
+
+    def breadth(task: Task, where: str) -> Found:
+        done = breadth_first(plain, task, packages.texts[where])
+        mean = chars(where) / len(packages.texts[where])
+        return Found(done.success, done.steps, done.files_opened, done.files_opened * mean)
+
+    def names(task: Task, _: str) -> Found:
+        done = by_names(plain, task)
+        return Found(done.success, done.steps, done.files_opened, 0)
+
+    layout = PromptFormat()
+    yield packages.played("random", env, RandomPolicy(), (), layout)
+    yield packages.walked("names that stand in the question", names)
+    yield packages.walked("breadth first", breadth)
+    yield packages.walked("BM25 of the whole question, top 1", first)
+    yield packages.walked("BM25 of the whole question, top 5", among)
+    yield packages.walked("walker to BM25's top 1", guided)
+    for title, searches in SEARCHES.items():
+        yield packages.walked(title, lambda task, _, searches=searches: searched(env, task, searches))
+    yield packages.played("expert", env, ExpertPolicy(), (), layout)
+
+
+def searched(env: AutoExplore, task: Task, searches: int) -> Found:
+    """Search for the rarest words one after the other, or (with 0) for all at once; name the first file of the list."""
+    env.reset(seed=0, options={"task": task})
+    texts, success = [], False
+    for number in range(max(1, searches) + 1):
+        menu = env.observation.actions
+        left = [action for action in menu if action.startswith(VERB) and (action == VERB + ALL) == (searches == 0)]
+        names = [action for action in menu if action.startswith("id ")]
+        choices = left if number < max(1, searches) and left else names
+        if not choices:  # no word of the question stands in any file
+            break
+        _, _, terminated, truncated, info = env.step(choices[0])
+        success = bool(info["success"])
+        texts.append(env.observation.text)
+        if terminated or truncated:
+            break
+    return Found(success, env.steps, 0, shown(texts))
+
+
+def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
+    """The agents of run folders: each policy that is there, by itself the most probable command."""
+    for run in runs:
+        recipe = load_recipe(str(run / "recipe.yaml"))
+        players = RunPlayers(recipe, RunFolder(run))
+        for title, name in POLICIES.items():
+            if name != "base" and not (run / name).is_dir():
+                continue
+            lm, policy = players.lm_policy(name)
+            seats = () if name == "base" else players.seats(lm)
+            yield packages.played(
+                f"{recipe.name} (seed {recipe.seed}): {title}",
+                packages.explorer(recipe),
+                policy(True),
+                seats,
+                players.layout,
+            )
+
+
+def cells(line: Line) -> list[str]:
+    """A line of the table."""
+    title, found, seconds = line
+    mean, half = mean_interval([float(one.success) for one in found])
+    steps = [one.steps for one in found if one.steps is not None]
+    return [
+        title,
+        f"**{100 * mean:.0f}**" + (f" ± {100 * half:.0f}" if half is not None else ""),
+        f"{fmean(steps):.1f}" if steps else "-",
+        f"{fmean(one.files for one in found):.1f}",
+        f"{fmean(one.chars for one in found):,.0f}",
+        f"{seconds:.3f}",
+    ]
+
+
+def report(packages: Packages, lines: Iterable[Line], command: str) -> str:
+    """The table, and how it was made."""
+    asked = Counter(str(task.options["repository"]) for task in packages.tasks)
+    size = sum(len(text) for texts in packages.texts.values() for text in texts.values()) / 2**20
+    files = sum(map(len, packages.texts.values()))
+    about = ", ".join(f"{name} {count}" for name, count in sorted(asked.items()))
+    return f"""{made_by(command)}, one thread.
+{len(packages.tasks)} questions in other words than the files', each played once, about packages of which no training
+question is ({about}).
+Everyone has {packages.env.horizon} steps. "±" is a 95 % interval over the questions; steps and files opened are means;
+"characters" are those of files that a player was shown, or that its index or its walk read; seconds are processor
+seconds a question, without the index that the search tool and BM25 need: {packages.index_seconds:.1f} s for these
+{len(asked)} packages ({files:,} files, {size:.1f} million characters).
+
+{table(["", "success %", "steps", "files", "characters", "seconds"], [cells(line) for line in lines])}
+"""
+
+
+@contextmanager
+def dataset_of(arguments: argparse.Namespace, recipe: Recipe) -> Iterator[Path]:
+    """The folder of the questions: a given one, a run's, or a new one."""
+    if arguments.dataset or arguments.runs:
+        yield arguments.dataset or arguments.runs[0] / DATASET
+        return
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
+        folder = arguments.keep or Path(place)
+        build_dataset(recipe, folder, open_account(recipe, folder, None))
+        yield folder / DATASET
+
+
+def main() -> None:
+    """Play everyone, print the table, and publish it if an agent is in it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="run folders whose agents play")
+    parser.add_argument("--dataset", type=Path, help="folder of a dataset with the split 'unseen'")
+    parser.add_argument("--keep", type=Path, help="folder to write the dataset into")
+    parser.add_argument("--most", type=int, help="questions to play")
+    parser.add_argument("--publish", action="store_true", help="rewrite the table of benchmarks/README.md")
+    arguments = parser.parse_args()
+    recipe = load_recipe(RECIPE)
+    with dataset_of(arguments, recipe) as dataset:
+        packages = Packages(dataset, recipe, arguments.most)
+        lines = [*without_training(packages), *with_training(packages, arguments.runs)]
+        runs = f" --runs {' '.join(map(str, arguments.runs))}" if arguments.runs else ""
+        text = report(packages, lines, f"python benchmarks/explorer.py{runs}")
+    print(text)
+    if arguments.publish:
+        publish(HERE / "README.md", "explorer", text)
+
+
+if __name__ == "__main__":
+    main()
