@@ -32,7 +32,8 @@ def iteration(number, **changed):
     line = {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
     line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
     line |= {"grad_norm": 0.2, "learning_rate": 1e-3, "logprob_gap": 0.0}
-    line |= {"success_by_group": {}, "validation_success": None, "validation_greedy": None}
+    line |= {"success_by_group": {}, "validation_success": None, "validation_greedy": None, "validation_by_group": {}}
+    line |= {"entropy_coef": None}
     return {**line, "env_steps": 10 * (number + 1), **changed}
 
 

@@ -67,10 +67,11 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
 def terms(settings: dict[str, Any]) -> Terms:
     """Take the shorthands of terms out of ``settings``; a value head brings its term."""
     epsilon, entropy, kl = settings.pop("epsilon", None), settings.pop("entropy", 0.0), settings.pop("kl", None)
-    end, floor, clip = (settings.pop(name, None) for name in ("entropy_end", "entropy_floor", "value_clip"))
+    names = ("entropy_end", "entropy_floor", "entropy_target", "value_clip")
+    end, floor, target, clip = (settings.pop(name, None) for name in names)
     return Terms(
         ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
-        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor) if entropy else None,
+        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target) if entropy else None,
         value=ValueTerm(0.5, clip=clip) if settings.get("baseline") == "value" else None,
         kl=None if kl is None else Term(kl),
     )

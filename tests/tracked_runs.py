@@ -11,12 +11,12 @@ from trained_runs import play_stages, small_recipe
 
 from reflectrl.core import InvalidInput
 
-VALIDATED = "rlft.validation={every: 1, episodes: 4}"
-"""Override with which each iteration has all metrics."""
+MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={coef: 0.05, target: 0.3}")
+"""Overrides with which each iteration has all metrics."""
 
 
 def train(run: Path, *overrides: str) -> None:
-    play_stages(small_recipe(VALIDATED, *overrides), run, "rlft")
+    play_stages(small_recipe(*MEASURED, *overrides), run, "rlft")
 
 
 def killed_after_three(run: Path) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import math
+from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
+
+ENTROPY_RATE = 0.1
+"""Power of the ratio of target and entropy with which an iteration multiplies the coefficient."""
+ENTROPY_RANGE = 100.0
+"""Largest factor between a coefficient that follows a target and its first value."""
 
 
 @settings()
@@ -81,6 +87,29 @@ class EntropyTerm(Term):
 
     floor: Positive | None = None
     """Nats beyond which a step earns no more: the bonus then acts only where the policy is too sure. Absent: none."""
+    target: Positive | None = None
+    """Entropy to keep, in nats a step: beginning with ``coef``, the coefficient rises after an iteration whose episodes
+    had less and falls after one with more, as the temperature of soft actor-critic (Haarnoja et al., 2018)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a target beside a schedule.
+
+        Raises:
+            InvalidInput: a target was given with a schedule, or with no coefficient to begin with.
+
+        """
+        if self.target is not None and (self.coef == 0 or self.coef_end != 1):
+            raise InvalidInput(
+                f"entropy has target={self.target:g} with coef={self.coef:g} and coef_end={self.coef_end:g}; expected "
+                "a coef above 0, with which the coefficient begins to follow the target, and coef_end: 1.0"
+            )
+
+    def follow(self, coef: float, entropy: float) -> float:
+        """Return the coefficient after an iteration with ``coef`` whose episodes had ``entropy`` nats a step."""
+        if self.target is None:
+            return coef
+        moved = coef * math.pow(self.target / max(entropy, self.target / ENTROPY_RANGE), ENTROPY_RATE)
+        return min(max(moved, self.coef / ENTROPY_RANGE), self.coef * ENTROPY_RANGE)
 
 
 @settings()
@@ -121,6 +150,10 @@ class Terms:
     def policy(self) -> Term:
         """The policy term: ``ppo`` or ``reinforce``."""
         return self.ppo or self.reinforce or Term()
+
+    def with_entropy_coef(self, coef: float) -> Terms:
+        """Return the same terms with another coefficient of the entropy bonus."""
+        return replace(self, entropy=replace(self.entropy or EntropyTerm(), coef=coef))
 
 
 @settings()
@@ -176,9 +209,13 @@ class RLFTSettings:
     """Weight of each source of rewards: ``env``, or the role of a player that rates episodes."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper has none."""
-    baseline: Literal["none", "batch", "leave_one_out", "value"] = "batch"
+    baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"
     """Subtracted from the reward-to-go. leave_one_out: the mean return of the other episodes where they read the same
-    prompt (whatever ``episodes_per_task`` is), of all their steps where none did."""
+    prompt (whatever ``episodes_per_task`` is), of all their steps where none did. step_group: GiGPO (Feng et al.,
+    2025), an episode's return less the mean of its task's episodes, plus a step's reward-to-go less the mean of the
+    steps of that task with the same observation."""
+    step_group_weight: NonNegative = 1.0
+    """Weight (omega) of the second difference of ``baseline: step_group``."""
     gae_lambda: Fraction = 1.0
     """Lambda of GAE, for ``baseline: value``; 1 for reward-to-go minus value."""
     bootstrap_truncated: bool = False
@@ -209,7 +246,7 @@ class RLFTSettings:
 
         Raises:
             InvalidInput: several updates a batch without a clip range, a value term without a value head or the other
-                way round, incomplete groups, or the best weights without a validation.
+                way round, incomplete groups or groups of one, or the best weights without a validation.
 
         """
         if self.updates_per_iteration > 1 and self.terms.ppo is None:
@@ -225,6 +262,13 @@ class RLFTSettings:
             raise InvalidInput(f"gae_lambda={self.gae_lambda:g} needs baseline: value")
         if self.bootstrap_truncated and self.baseline != "value":
             raise InvalidInput("bootstrap_truncated needs a value head to estimate with: set baseline: value")
+        if self.step_group_weight != 1 and self.baseline != "step_group":
+            raise InvalidInput(f"step_group_weight={self.step_group_weight:g} needs baseline: step_group")
+        if self.baseline == "step_group" and self.episodes_per_task == 1:
+            raise InvalidInput(
+                "baseline=step_group was given with episodes_per_task=1; expected at least 2, because it compares "
+                "episodes of the same task, e.g. episodes_per_task: 4"
+            )
         if self.episodes % self.episodes_per_task:
             raise InvalidInput(
                 f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"

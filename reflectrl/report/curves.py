@@ -67,13 +67,14 @@ def curves(runs: Sequence[Run]) -> str:
     if not trained:
         return ""
     legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in trained)
-    groups = sorted({group for _, run in trained for point in run.points for group in point.success_by_group})
-    by_group = [
-        (Iteration, f"success/{group}", Metric(group, f"Success rate of {escaped(group, 40)}", fraction=True))
-        for group in groups
-    ]
+    names = sorted({name for _, run in trained for point in run.points for name in point.by_group})
+    by_group = [(Iteration, name, _metric_of_group(*name.split("/", 1))) for name in names]
     panels = "".join(_panel(*panel, trained) for panel in (*PANELS, *by_group))
     return f'<ul class="legend">{legend}</ul><div class="panels">{panels}</div>'
+
+
+def _metric_of_group(field: str, group: str) -> Metric:
+    return Metric(group, f"{metrics_of(Iteration)[field].title} of {escaped(group, 40)}", fraction=True)
 
 
 def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:

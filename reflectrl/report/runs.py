@@ -29,7 +29,7 @@ T = TypeVar("T", Iteration, Throughput)
 
 MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
-_BEFORE: Mapping[type, Mapping[str, Any]] = {Iteration: {"success_by_group": {}}}
+_BEFORE: Mapping[type, Mapping[str, Any]] = {Iteration: {"success_by_group": {}, "validation_by_group": {}}}
 """Values of fields that older versions did not write and that are no metrics."""
 _SECTIONS = {
     "writer": ("dataset",),

@@ -44,11 +44,10 @@ def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteratio
 
     Args:
         points: the iterations of a run.
-        field: a field of ``Iteration``, or ``success/GROUP`` for the success rate of a group of tasks.
+        field: a field of ``Iteration``, or one of the names in ``Iteration.by_group``.
 
     """
-    _, by_group, group = field.partition("success/")
-    pairs = ((point, point.success_by_group.get(group) if by_group else getattr(point, field)) for point in points)
+    pairs = ((point, point.by_group.get(field) if "/" in field else getattr(point, field)) for point in points)
     return [(point, float(value)) for point, value in pairs if value is not None and not math.isnan(value)]
 
 

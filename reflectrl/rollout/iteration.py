@@ -36,6 +36,8 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Learning rate of the policy at the last update."""
     logprob_gap: float = metric("update/logprob_gap", "Gap of log-probabilities", low=0.0, late=True)
     """Mean distance in nats of the log-probabilities at play from those of the first minibatch, before any update."""
+    entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0, panel=True, late=True)
+    """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
     validation_success: float | None = metric(
@@ -46,8 +48,16 @@ class Iteration(EpisodeMeans, IterationPlace):
         "rollout/validation_greedy", "Greedy validation success", fraction=True, panel=True, late=True
     )
     """Fraction of the validation tasks that succeed with the most probable actions."""
+    validation_by_group: Mapping[str, float]
+    """Success rate of the sampled validation episodes by group of tasks; empty where there are none."""
     env_steps: int = metric("rollout/env_steps")
     """Environment steps since the start of training, over all processes."""
+
+    @property
+    def by_group(self) -> dict[str, float]:
+        """The success rates of groups of tasks, by field and group, such as ``validation_success/red``."""
+        rates = {"success": self.success_by_group, "validation_success": self.validation_by_group}
+        return {f"{field}/{group}": rate for field, groups in rates.items() for group, rate in groups.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,34 @@ def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
     return torch.where(count > 0, total / count.clamp(min=1), all_total / all_count.clamp(min=1))
 
 
+def step_grouped(
+    totals: Tensor, tasks: Tensor, returns: Tensor, states: Tensor, episodes: Tensor, *, weight: float
+) -> Tensor:
+    """GiGPO (Feng et al., 2025, arXiv 2505.10978): an advantage among the episodes of a task plus one among its steps.
+
+    Each of the two is the difference from the mean of its group (``F_norm = 1`` of the paper), and 0 in a group of one.
+
+    Args:
+        totals: (E,) undiscounted returns of the episodes.
+        tasks: (E,) integers; equal for episodes of the same task.
+        returns: (N,) rewards-to-go of the steps.
+        states: (N,) integers; equal for steps of the same task with the same observation, the anchor state.
+        episodes: (N,) index of each step's episode.
+        weight: omega, of the advantage among steps.
+
+    Returns:
+        (N,) advantages.
+
+    """
+    return _above_mean(totals, tasks)[episodes] + weight * _above_mean(returns, states)
+
+
+def _above_mean(values: Tensor, groups: Tensor) -> Tensor:
+    """Return the (N,) differences of values from the mean of their group."""
+    total, count = _sums(values, groups)
+    return values - total / count
+
+
 def _of_other_episodes(returns: Tensor, groups: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
     """Return for each step the (N,) sum and (N,) number of the returns in its group, its own episode left out."""
     own = torch.stack([groups, episodes]).unique(dim=1, return_inverse=True)[1]

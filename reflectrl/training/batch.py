@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import Decision, Trajectory
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout.turn import policy_views
-from reflectrl.training.advantage import generalized_advantages, leave_one_out, normalized, rewards_to_go
+from reflectrl.training.advantage import generalized_advantages, leave_one_out, normalized, rewards_to_go, step_grouped
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Estimator:
     gamma: float
     """Discount."""
     baseline: str
-    """Subtracted from the return: ``none``, ``batch`` (mean), ``leave_one_out`` (state) or ``value`` (head)."""
+    """Subtracted from the return: ``none``, ``batch`` (mean), ``leave_one_out`` (state), ``step_group`` (task, and
+    state) or ``value`` (head)."""
     gae_lambda: float
     """GAE's lambda, with the value baseline."""
     normalize: bool
@@ -60,6 +62,21 @@ class Estimator:
     """Subtract the mean of the batch."""
     rewards: Mapping[str, float]
     """Weight of each source of rewards."""
+    step_group_weight: float = 1.0
+    """Weight of the advantage among equal states, with the step_group baseline."""
+
+    @classmethod
+    def of(cls, settings: RLFTSettings) -> Estimator:
+        """Return those among the settings of a training."""
+        return cls(
+            settings.gamma,
+            settings.baseline,
+            settings.gae_lambda,
+            settings.normalize_advantages,
+            settings.center_advantages,
+            settings.rewards,
+            settings.step_group_weight,
+        )
 
 
 def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
@@ -87,7 +104,10 @@ def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, estim
             [rewards_to_go(weighted_rewards(each, estimator.rewards), estimator.gamma) for each in trajectories]
         )
         episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
-        advantages = targets - _baseline(estimator.baseline, targets, [view.prompt for view in views], episodes)
+        if estimator.baseline == "step_group":
+            advantages = _step_grouped(trajectories, targets, episodes, estimator)
+        else:
+            advantages = targets - _baseline(estimator.baseline, targets, [view.prompt for view in views], episodes)
     if estimator.center:
         advantages = advantages - advantages.mean()
     if estimator.normalize:
@@ -135,14 +155,31 @@ def _with_value_head(trajectory: Trajectory, estimator: Estimator) -> Tensor:
     )
 
 
+def _step_grouped(
+    trajectories: Sequence[Trajectory], returns: Tensor, episodes: Tensor, estimator: Estimator
+) -> Tensor:
+    return step_grouped(
+        torch.tensor([sum(weighted_rewards(each, estimator.rewards)) for each in trajectories]),
+        _numbered(each.task.id for each in trajectories),
+        returns,
+        _numbered((each.task.id, turn.observation) for each in trajectories for turn in each.turns),
+        episodes,
+        weight=estimator.step_group_weight,
+    )
+
+
+def _numbered(keys: Iterable[Hashable]) -> Tensor:
+    """Return an integer for each key, equal for equal ones."""
+    numbers: dict[Hashable, int] = {}
+    return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
+
+
 def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], episodes: Tensor) -> Tensor:
     if kind == "none":
         return torch.zeros_like(returns)
     if kind == "batch":
         return returns.mean().expand_as(returns)
-    groups: dict[Prompt, int] = {}
-    visited = torch.tensor([groups.setdefault(prompt, len(groups)) for prompt in prompts])
-    return leave_one_out(returns, visited, episodes)
+    return leave_one_out(returns, _numbered(prompts), episodes)
 
 
 def minibatches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -82,13 +83,13 @@ class Collector:
         """Have the environments begin ``episodes``, to be played next, while the policy learns."""
         self._begun = begin_ahead(self.envs, episodes)
 
-    def count_wins(self, episodes: Sequence[Episode], *, greedy: bool) -> int:
-        """Play episodes to judge the policy, and return how many succeeded. What was begun ahead is not played."""
+    def count_wins(self, episodes: Sequence[Episode], *, greedy: bool) -> Counter[str]:
+        """Play episodes to judge the policy, and return how many succeeded, by group; what was begun ahead is lost."""
         self._begun = []
         self.forget()
         policy = self._policy.greedy() if greedy else self._policy
         played = rollout(self.envs, episodes, policy=policy, seats=self._seats, layout=self._layout)
-        return sum(trajectory.success for trajectory in played)
+        return Counter(trajectory.task.group for trajectory in played if trajectory.success)
 
     def success_by_group(
         self, stage: Stage, played: Sequence[Trajectory], gather: Callable[..., list[list[float]]]

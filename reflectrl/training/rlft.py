@@ -129,6 +129,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         """The newest episodes of this stage that are worth replaying (section 4.4)."""
         self.iteration = 0
         self.env_steps = 0
+        self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.target else None
+        """Present coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
         self.advantages: list[list[float]] = []
         """Advantages of the steps of this iteration's fresh episodes, as its updates use them."""
         self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
@@ -136,14 +138,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         if args.validation is not None:
             kept = lm.model if args.keep == "best" else None
             self._validator = Validator(args.validation, kept, args.seed, (args.process_index, args.world_size))
-        self._estimator = Estimator(
-            args.gamma,
-            args.baseline,
-            args.gae_lambda,
-            args.normalize_advantages,
-            args.center_advantages,
-            args.rewards,
-        )
+        self._estimator = Estimator.of(args)
         self._first_weights = copy_weights(lm.model) if args.terms.kl is not None else None
         self._averaged_weights = copy_weights(lm.model) if args.ema else None
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
@@ -222,6 +217,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 yield [] if self._went_far() else minibatch
 
             done = self._measure(fresh, len(replayed))
+            if args.terms.entropy and self.entropy_coef is not None:
+                self.entropy_coef = args.terms.entropy.follow(self.entropy_coef, done.entropy)
             ended = self.curriculum.add(done.success)
             if self._validator is not None and self._validator.due(len(self.curriculum.successes), ended):
                 with part("validation"), using(self.model, self._averaged_weights):
@@ -283,8 +280,10 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             replayed=replayed,
             learning_rate=self._learning_rate,
             env_steps=self.env_steps,
+            entropy_coef=self.entropy_coef,
             validation_success=None,
             validation_greedy=None,
+            validation_by_group={},
             **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
         )
         check_gap(self.args.terms, done.logprob_gap, self.args.updates_per_iteration)
@@ -344,8 +343,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         longest = max(len(sample.reference) for sample in samples)
         padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]
         reference = torch.tensor(padded, device=self.args.device)
+        terms = self.args.terms
         return step_losses(
-            self.args.terms,
+            terms if self.entropy_coef is None else terms.with_entropy_coef(self.entropy_coef),
             self.state.global_step / self.args.max_steps,
             logprobs=scores.logprobs,
             old_logprobs=old_logprobs,

@@ -28,6 +28,7 @@ class RLFTCheckpoints(Checkpoints):
     replay: deque[Trajectory]
     iteration: int
     env_steps: int
+    entropy_coef: float | None
     _value_head: nn.Module | None
     _validator: Validator | None
     _averaged_weights: Weights | None
@@ -41,6 +42,7 @@ class RLFTCheckpoints(Checkpoints):
         state = {
             "iteration": self.iteration,
             "env_steps": self.env_steps,
+            "entropy_coef": self.entropy_coef,
             "stage": self.curriculum.index,
             "successes": self.curriculum.successes,
             "failures": self.curriculum.failures,
@@ -59,6 +61,7 @@ class RLFTCheckpoints(Checkpoints):
         path = folder / STATE_NAME.format(rank=self.args.process_index)
         state = json.loads(path.read_text(encoding="utf-8"))
         self.iteration, self.env_steps = state["iteration"], state["env_steps"]
+        self.entropy_coef = state["entropy_coef"]
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.curriculum.failures = state["failures"]
         self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])

@@ -77,7 +77,7 @@ class Tracking:
         """Send an iteration, its speed, and now and then those of its episodes that may be sent."""
         numbers = {**asdict(done), **asdict(throughput)}
         known = {NAMES[name]: number for name, number in numbers.items() if name in NAMES and number is not None}
-        groups = {f"rollout/success/{group}": success for group, success in done.success_by_group.items()}
+        groups = {f"rollout/{name}": success for name, success in done.by_group.items()}
         self._tracker.log(done.iteration, {**known, **groups})
         if episodes and done.iteration % self._every == 0:
             self._tracker.show(done.iteration, [_shown(done, episode) for episode in episodes[:MAX_EPISODES]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,13 +77,16 @@ class Validator:
 
         """
         rank, processes = self._share
-        wins = [
-            collector.count_wins(episodes[rank::processes], greedy=mode == "greedy")
-            for mode, episodes in self._episodes.items()
-        ]
-        rates = {
-            f"validation_{mode}": sum(column) / len(episodes)
-            for (mode, episodes), column in zip(self._episodes.items(), zip(*gather(*wins), strict=True), strict=True)
+        wins: list[int] = []  # of each mode and group, on this process
+        planned = {mode: Counter(each.task.group for each in episodes) for mode, episodes in self._episodes.items()}
+        for mode, episodes in self._episodes.items():
+            counted = collector.count_wins(episodes[rank::processes], greedy=mode == "greedy")
+            wins += [counted[group] for group in planned[mode]]
+        totals = iter([sum(column) for column in zip(*gather(*wins), strict=True)])
+        won = {mode: {group: next(totals) for group in groups} for mode, groups in planned.items()}
+        rates = {f"validation_{mode}": sum(won[mode].values()) / groups.total() for mode, groups in planned.items()}
+        by_group = {
+            group: won["success"][group] / played for group, played in sorted(planned["success"].items()) if group
         }
         success = rates["validation_success"]
         self._since_best += 1
@@ -92,7 +96,7 @@ class Validator:
             self._best = success
             if self._model is not None:
                 self._weights = copy_weights(self._model)
-        return rates
+        return {**rates, "validation_by_group": by_group}
 
     def load_best(self) -> None:
         """Give the model its best weights, if it kept any."""

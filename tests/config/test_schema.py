@@ -43,6 +43,8 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"terms": {"ppo": {}, "reinforce": {}}}}, "reinforce and ppo"),
         ({"rlft": {"gae_lambda": 0.9}}, "gae_lambda=0.9"),
         ({"rlft": {"bootstrap_truncated": True}}, "bootstrap_truncated needs a value head"),
+        ({"rlft": {"step_group_weight": 0.5}}, "step_group_weight=0.5"),
+        ({"rlft": {"baseline": "step_group"}}, "baseline=step_group .* episodes_per_task=1"),
         ({"rlft": {"rewards": {"rater": 1.0}}}, "rater"),
         ({"rlft": {"episodes": 10, "episodes_per_task": 4}}, "must be a multiple"),
         ({"rlft": {"replay_size": 5}}, "go together"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from records import chose, turn_of
 from run_folders import iteration
-from tracked_runs import VALIDATED, train_twice, train_without_a_login
+from tracked_runs import MEASURED, train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
@@ -52,7 +52,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def alone(trained_run: TrainedRuns) -> Path:
     """Trained without a tracker."""
-    return trained_run(VALIDATED, stages=STAGES[:3])
+    return trained_run(*MEASURED, stages=STAGES[:3])
 
 
 @pytest.fixture
@@ -61,7 +61,12 @@ def begun(trained_run: TrainedRuns, tmp_path: Path) -> Path:
 
 
 def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
-    shown = {field.name for field in fields(Iteration)} - {"iteration", "stage", "success_by_group"}
+    shown = {field.name for field in fields(Iteration)} - {
+        "iteration",
+        "stage",
+        "success_by_group",
+        "validation_by_group",
+    }
     assert shown <= set(NAMES)
     assert {name.split("/")[0] for name in NAMES.values()} == {"rollout", "update", "speed"}
     assert len(set(NAMES.values())) == len(NAMES)
@@ -75,12 +80,13 @@ class Notes:
 
 
 def test_the_success_of_each_group_of_tasks_has_a_name_and_what_was_not_measured_has_none() -> None:
-    line = iteration(0, success_by_group={"red": 0.25}, logprob_gap=0.0)
+    line = iteration(0, success_by_group={"red": 0.25}, validation_by_group={"red": 0.75})
     speed = dict.fromkeys((field.name for field in fields(Throughput)), 0)
     tracker = Notes()
     tracking = Tracking(tracker, every=1)
     tracking.add(decode(Iteration, line, "line"), decode(Throughput, speed, "speed"), ())
     assert tracker.numbers["rollout/success/red"] == 0.25
+    assert tracker.numbers["rollout/validation_success/red"] == 0.75
     assert "rollout/validation_success" not in tracker.numbers
 
 

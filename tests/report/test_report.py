@@ -216,7 +216,7 @@ def points(*values, stage="main"):
         ("length", "illegal", "loss", "kl", "clipped", "logprob_gap", "grad_norm", "learning_rate"), math.nan
     )  # not recorded by older versions
     numbers = {"entropy": 0.5, "replayed": 0, "validation_success": None, "validation_greedy": None, **old}
-    numbers["success_by_group"] = {}
+    numbers |= {"success_by_group": {}, "validation_by_group": {}, "entropy_coef": None}
     return [
         Iteration(iteration=at, stage=stage, success=value, episode_return=value, env_steps=at, **numbers)
         for at, value in enumerate(values)
@@ -273,10 +273,12 @@ def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path)
 
 def test_each_group_of_tasks_has_a_panel(tmp_path):
     lines = [iteration(number, success_by_group={"red": 0.5, "<b>": 0.1 * number}) for number in range(3)]
-    run = make_run(tmp_path / "one", metrics=[*lines, iteration(3, success_by_group={"red": 1.0})])
+    validated = iteration(3, success_by_group={"red": 1.0}, validation_by_group={"a/b": 0.5})
+    run = make_run(tmp_path / "one", metrics=[*lines, validated])
     drawn = titles(curves(read_runs([run])))
-    assert drawn[-2:] == ["Success rate of &lt;b&gt;", "Success rate of red"]
-    [old] = read_runs([make_run(tmp_path / "old", metrics=[{**iteration(0), "success_by_group": {}}])])
+    assert drawn[-3:] == ["Success rate of &lt;b&gt;", "Success rate of red", "Validation success of a/b"]
+    before = {name: value for name, value in iteration(0).items() if not name.endswith("_by_group")}
+    [old] = read_runs([make_run(tmp_path / "old", metrics=[before])])
     assert not [title for title in titles(curves([old])) if "rate of" in title]
 
 

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reflectrl.training.advantage import STD_FLOOR, generalized_advantages, leave_one_out, normalized, rewards_to_go
+from reflectrl.training.advantage import (
+    STD_FLOOR,
+    generalized_advantages,
+    leave_one_out,
+    normalized,
+    rewards_to_go,
+    step_grouped,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,18 @@ def test_no_leave_one_out_baseline_depends_on_a_return_of_its_own_episode(groups
         again = leave_one_out(returns + 100.0 * own, torch.tensor(groups), episodes)
         assert torch.allclose(again[own], baseline[own], atol=1e-4)
         assert not torch.allclose(again[~own], baseline[~own], atol=1e-4)
+
+
+def test_step_grouped_advantages_add_that_of_the_episode_in_its_task_and_that_of_the_step_in_its_state():
+    found = step_grouped(
+        totals=torch.tensor([1.0, 5.0, 7.0]),  # means of the tasks: 3 and 7, which only one episode plays
+        tasks=torch.tensor([0, 0, 1]),
+        returns=torch.tensor([1.0, 4.0, 7.0, 3.0, 8.0]),  # means of the states: 4, 3 and 8
+        states=torch.tensor([0, 0, 0, 1, 2]),
+        episodes=torch.tensor([0, 1, 1, 1, 2]),  # the second comes to state 0 twice
+        weight=0.5,
+    )
+    assert found.tolist() == [-2.0 - 1.5, 2.0 + 0.0, 2.0 + 1.5, 2.0, 0.0]
 
 
 @pytest.mark.parametrize(

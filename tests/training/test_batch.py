@@ -13,14 +13,14 @@ from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.training.batch import Estimator, advantages_by_episode, minibatches, step_samples
 
 
-def episode(*steps, reflection="Go on."):
+def episode(*steps, reflection="Go on.", task="t"):
     """An episode of (text, action index, reward) steps."""
     turns = []
     for number, (text, index, reward) in enumerate(steps):
         menu = ("go", "wait")
         decision = chose(index, menu[index], logprob=-0.5 - number, entropy=0.6, value=number + 0.5)
         turns.append(turn_of(Observation(text, menu), menu, reflection, decision, reward))
-    return Trajectory(Task("t"), 0, tuple(turns), terminated=True, truncated=False, success=True)
+    return Trajectory(Task(task), 0, tuple(turns), terminated=True, truncated=False, success=True)
 
 
 SHORT = episode(("Hall.", 0, 1.0))
@@ -67,6 +67,14 @@ def test_other_words_make_another_state():
     other = episode(("Hall.", 0, 1.0), reflection="Turn back.")
     assert advantages(SHORT, SHORT, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0) / 2)
     assert advantages(SHORT, other, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
+
+
+def test_step_groups_hold_equal_observations_of_one_task_whatever_was_said_and_shown_there():
+    other = episode(("Hall.", 0, 4.0), reflection="Turn back.", task="u")
+    again = episode(("Hall.", 0, 1.0), reflection="Turn back.")
+    found = advantages(again, LONG, other, baseline="step_group", gamma=0.5, step_group_weight=2.0)
+    # of the episodes, 1 and 2 against their mean; of their steps in the hall, 1 and -1 + 0.5 * 3
+    assert found == [-0.5 + 2 * 0.25, 0.5 - 2 * 0.25, 0.5, 0.0]
 
 
 WORLD = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reflectrl.config.rlft import EntropyTerm, PPOTerm, Term, Terms, ValueTerm
-from reflectrl.core import WorkFailed
+from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.training.objective import check_gap, kl_divergences, step_losses
 
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
@@ -131,6 +131,25 @@ def test_an_entropy_floor_pays_for_entropy_below_it_only():
     assert loss.total.item() == pytest.approx(-2.0 * (0.1 + 0.4 + 0.4))
     loss.total.backward()
     assert entropy.grad.tolist() == [-2.0, 0.0, 0.0]
+
+
+def test_a_coefficient_with_a_target_rises_below_it_falls_above_it_and_stays_within_a_range():
+    term = EntropyTerm(2.0, target=0.4)
+    assert term.follow(2.0, 0.4) == 2.0
+    assert term.follow(2.0, 0.2) == pytest.approx(2.0 * 2**0.1)
+    assert term.follow(2.0, 0.8) == pytest.approx(2.0 / 2**0.1)
+    assert term.follow(200.0, 0.0) == 200.0
+    assert term.follow(0.02, 1.0) == 0.02
+    loss = losses(
+        Terms(entropy=term).with_entropy_coef(3.0), torch.zeros(1), advantages=[0.0], entropies=torch.full((1,), 0.5)
+    )
+    assert loss.total.item() == -1.5
+
+
+@pytest.mark.parametrize("schedule", [{"coef": 0.0}, {"coef_end": 0.1}])
+def test_an_entropy_target_has_a_coefficient_to_begin_with_and_no_schedule(schedule):
+    with pytest.raises(InvalidInput, match="target"):
+        EntropyTerm(target=0.4, **schedule)
 
 
 def test_a_value_that_moved_beyond_its_clip_range_towards_its_target_has_no_gradient():

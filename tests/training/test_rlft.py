@@ -38,7 +38,7 @@ EVERYTHING = {
     "num_minibatches": 2,
     "epsilon": 0.2,
     "entropy": 0.1,
-    "entropy_end": 0.1,
+    "entropy_target": 0.5,
     "entropy_floor": 0.6,
     "value_clip": 0.2,
     "kl": 0.01,
@@ -113,6 +113,14 @@ def test_trackers_see_the_metrics_of_each_iteration_and_the_falling_learning_rat
     assert len({log["grad_norm"] for log in logs if log["grad_norm"] > 0}) == len(logs)
 
 
+def test_the_coefficient_of_entropy_follows_its_target_from_iteration_to_iteration(straight):
+    term, expected = straight.trainer.args.terms.entropy, [0.1]
+    for iteration in straight.iterations:
+        expected.append(term.follow(expected[-1], iteration.entropy))
+    assert [iteration.entropy_coef for iteration in straight.iterations] == expected[:-1]
+    assert len(set(expected)) == len(expected)
+
+
 def test_labels_are_shuffled_at_each_step(straight):
     turns = [turn for episodes in straight.episodes for t in episodes for turn in t.turns]
     assert len({turn.menu for turn in turns if len(turn.menu) == 2}) == 2
@@ -155,6 +163,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 LEARNING = {
+    "gigpo": {"stages": [Stage("main", 25, env={"size": 8})], "baseline": "step_group", "episodes_per_task": 4},
     "reinforce": {"stages": [Stage("main", 25, env={"size": 8})], "baseline": "leave_one_out", "episodes_per_task": 4},
     "ppo": {
         "stages": [Stage("main", 8, env={"size": 8})],

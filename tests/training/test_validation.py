@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from statistics import fmean
+
 import pytest
 import torch
 from tiny import gpt2
@@ -9,7 +12,7 @@ from tiny_rlft import Killed, run
 from torch import nn
 
 from reflectrl.config.rlft import Stage, Validation
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, Task
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.evaluate import evaluate
 from reflectrl.training.checkpoints import last_checkpoint
@@ -96,20 +99,20 @@ def test_each_stage_is_validated_now_and_then_and_at_its_end_and_ends_with_patie
 
 
 class Scripted:
-    """Wins so many of the validation episodes, one validation after the other."""
+    """Wins so many of the episodes by group, each time it plays."""
 
     def __init__(self, *wins):
         self.wins = list(wins)
 
     def count_wins(self, episodes, *, greedy):  # noqa: ARG002 - its wins are given
-        return self.wins.pop(0)
+        return Counter(self.wins.pop(0))
 
 
 def test_of_equally_good_weights_the_latest_are_kept_and_a_tie_uses_up_patience():
     model = nn.Linear(1, 1)
     validator = Validator(Validation(episodes=8, greedy=False, patience=2), model, seed=0, share=(0, 1))
     validator.begin_stage(NumberLine())
-    collector, exhausted = Scripted(3, 5, 5, 2), []
+    collector, exhausted = Scripted(*({"": wins} for wins in (3, 5, 5, 2))), []
     for number in range(4):
         model.weight.data.fill_(number)
         assert validator.play(collector, lambda *wins: [wins])["validation_success"] in (3 / 8, 5 / 8, 2 / 8)
@@ -117,6 +120,45 @@ def test_of_equally_good_weights_the_latest_are_kept_and_a_tie_uses_up_patience(
     validator.load_best()
     assert model.weight.item() == 2
     assert exhausted == [False, False, False, True]
+
+
+class GroupedLine(NumberLine):
+    """Four tasks in two groups."""
+
+    def __init__(self, size=6):
+        super().__init__(size)
+        groups = {0: "even", 1: "odd", 2: "even", 4: "even"}
+        self._tasks = [Task(f"{n}-to-5", {"start": n, "target": 5, "group": group}) for n, group in groups.items()]
+
+    def tasks(self, split):  # noqa: ARG002 - the same in each
+        return self._tasks
+
+
+def test_the_success_of_each_group_is_that_of_its_sampled_episodes_on_all_processes():
+    validator = Validator(Validation(episodes=8), None, seed=0, share=(0, 2))
+    validator.begin_stage(GroupedLine())
+    played = Scripted({"even": 1, "odd": 1}, {"even": 1})
+    assert validator.play(played, lambda *wins: [wins, wins]) == {  # two processes, which win as often
+        "validation_success": 4 / 8,
+        "validation_greedy": 2 / 4,
+        "validation_by_group": {"even": 2 / 6, "odd": 2 / 2},
+    }
+
+
+@pytest.mark.slow
+def test_an_iteration_has_the_success_of_the_groups_that_were_played_and_validated(tmp_path):
+    validation = Validation(every=2, episodes=8, greedy=False)
+    done = run(tmp_path, policy(), env=GroupedLine, episodes=8, validation=validation).train()
+    for iteration, played in zip(done.iterations, done.episodes, strict=True):
+        groups = {episode.task.group for episode in played}
+        assert iteration.success_by_group == {
+            group: fmean(episode.success for episode in played if episode.task.group == group) for group in groups
+        }
+    first, second = done.iterations
+    assert first.validation_by_group == {}
+    assert second.validation_success == pytest.approx(
+        (6 * second.validation_by_group["even"] + 2 * second.validation_by_group["odd"]) / 8
+    )
 
 
 def test_best_weights_need_a_validation(tmp_path):
