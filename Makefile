@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
+READER := $(VENV)/installed-gguf
 JOBS ?= 2
 # Tests that compare numbers which models compute.
 NUMERICAL := $(patsubst %,tests/engine/test_%.py,decode head prefix_cache reuse sequences) \
@@ -14,11 +15,12 @@ DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo check test test-other-rounding lint engine docs stale clean
+.PHONY: help install demo demo-real check test test-other-rounding lint engine docs stale clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
+	@echo "make demo-real train a pretrained model, SmolLM2-135M out of a Python package, on the number line (CPU)"
 	@echo "make check     lint, types and the tests that are not slow (two minutes on two cores)"
 	@echo "make test      lint, types and all tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
@@ -55,6 +57,16 @@ demo: $(INSTALLED)
 	beside=$$!; trap 'kill $$beside 2>/dev/null' INT TERM; \
 	$(BIN)/reflectrl run --recipe dangerous_taxi/nano && wait $$beside || { cat runs/no_reflection.log; exit 1; }
 	$(BIN)/reflectrl report $(DEMO_RUNS) --episode
+
+$(READER): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf]"
+	touch $@
+
+# One core: a second thread costs more than it gains where another process works beside it.
+demo-real: export OMP_NUM_THREADS := 1
+demo-real: $(READER)
+	$(BIN)/reflectrl run --recipe smollm2/number_line
+	$(BIN)/reflectrl report runs/smollm2-number_line --episode
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

@@ -2,7 +2,8 @@
 
 The prompts are those of episodes that a careless expert plays, read by the recipe's tokenizer. Models of the recipe's
 shape with random weights and few layers read, write and learn from a sample of them through the engine itself, on the
-machine at hand; what a layer costs is multiplied by how many there are. No weights are downloaded.
+machine at hand; what a layer costs is multiplied by how many there are. No weights are downloaded, but for a model
+that is in a package.
 """
 
 from __future__ import annotations

@@ -162,6 +162,25 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         local_name(str(tmp_path / "tiny.gguf"))
 
 
+SMALL_DISK = """
+import resource, sys
+from reflectrl.cli import main
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+main()
+"""
+
+
+def test_a_disk_that_is_too_small_is_named_and_holds_no_part_of_a_model(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "tiny.gguf")
+    command = (sys.executable, "-c", SMALL_DISK, "models", "get", str(tmp_path / "tiny.gguf"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "HF_ASSETS_CACHE" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path for path in cache().iterdir() if path.suffix != ".lock"] == []
+
+
 def test_the_known_package_is_the_model_that_its_description_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", constants.HF_ASSETS_CACHE)
     name = f"package:{next(iter(KNOWN))}"
