@@ -21,7 +21,7 @@ from reflectrl.sharing.scrub import Scrubber
 _PROGRAM = '''\
 """One action of this agent, for the state in example.json."""
 import json
-from pathlib import Path
+{sys}from pathlib import Path
 
 {imports}
 
@@ -42,7 +42,7 @@ _WEIGHTS = (
     'model = AutoModelForCausalLM.from_pretrained(here / "policy").eval()',
 )
 _PACKAGE = (
-    "import sys\n\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer",
+    "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer",
     """\
 # the folder that this prints: reflectrl models get '{base}'
 base = AutoModelForCausalLM.from_pretrained(sys.argv[1])
@@ -69,7 +69,8 @@ def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: 
     write_text(folder / "example.json", json.dumps(state, indent=1) + "\n")
     packaged = base is not None and package_of(base) is not None
     imports, model = _PACKAGE if packaged else _WEIGHTS if base is None else _ADAPTER
-    write_text(folder / "example.py", _PROGRAM.format(imports=imports, model=model.format(base=base)))
+    program = _PROGRAM.format(sys="import sys\n" if packaged else "", imports=imports, model=model.format(base=base))
+    write_text(folder / "example.py", program)
 
 
 def _own_view(run_players: RunPlayers, policy: str) -> MenuView | None:
