@@ -46,7 +46,19 @@ _LEARNED = {
 }
 """Environments of the learning benchmark, by their names there."""
 _ALL_LEARNING = tuple(dict.fromkeys(path for env in _LEARNED.values() for path in _learning(env)))
-_ENGINE_SECTIONS = ("nano", "whole", "gpt2", "smollm2", "frozen", "work", "memory", "horizon", "cache", "score", "kernels")
+_ENGINE_SECTIONS = (
+    "nano",
+    "whole",
+    "gpt2",
+    "smollm2",
+    "frozen",
+    "work",
+    "memory",
+    "horizon",
+    "cache",
+    "score",
+    "kernels",
+)
 TABLES: Mapping[str, tuple[str, ...]] = {
     **{f"{kind}_{name}": _learning(env) for name, env in _LEARNED.items() for kind in ("learning", "ablations")},
     "learning_short": _ALL_LEARNING,
