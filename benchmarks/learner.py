@@ -36,7 +36,8 @@ SHIPPED = Arm(
     "as shipped first",
     "dangerous_taxi/nano",
     (
-        *("rlft.task_priority=0", "rlft.num_iterations=3", "rlft.num_minibatches=1"),
+        *("rlft.task_priority=0", "rlft.num_iterations=3", "rlft.num_minibatches=1", "rlft.learning_rate=7e-4"),
+        "rlft.terms.entropy.coef=0.15",
         *("rlft.gamma=0.9", "rlft.gae_lambda=1", "rlft.center_advantages=false", "rlft.bootstrap_truncated=true"),
         *("rlft.validation=null", "rlft.keep=last"),
         *("eval.controls=[]", "eval.greedy=false", "eval.policies=[sft,rlft]"),
