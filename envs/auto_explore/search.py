@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import combinations, islice
 from pathlib import PurePosixPath
 
@@ -29,10 +29,10 @@ class Index:
     """The words of a repository's files, and the lines in which they stand; built of one private copy."""
 
     def __init__(self, copy: Sandbox) -> None:
-        self._copy = copy
         self._bm25 = BM25(copy.texts())
         self.holding = lru_cache(maxsize=1024)(self._bm25.holding)
-        self.line = lru_cache(maxsize=65_536)(self._line)
+        # of no method of this index: it would keep itself, and the copy on disk, from being removed
+        self.line = lru_cache(maxsize=65_536)(partial(_line, copy, self._bm25))
 
     def words(self, question: str) -> tuple[str, ...]:
         """Words of the question that any file holds: the rarest first, ``MAX_WORDS`` at most."""
@@ -40,23 +40,24 @@ class Index:
         asked = dict.fromkeys(word for word in words_of(question) if word in telling and self._bm25.files_with(word))
         return tuple(sorted(asked, key=self._bm25.files_with)[:MAX_WORDS])
 
-    def _line(self, file: PurePosixPath, words: frozenset[str], most: int) -> str:
-        """The first of the lines of a file that hold most of the words, by their rarity.
 
-        One of more than ``most`` characters begins with the word before the first of the words.
-        """
-        lines = (" ".join(line.split()) for line in self._copy.text(file).splitlines())
-        rarity = {word: self._bm25.rarity(word) for word in sorted(words)}
+def _line(copy: Sandbox, bm25: BM25, file: PurePosixPath, words: frozenset[str], most: int) -> str:
+    """The first of the lines of a file that hold most of the words, by their rarity.
 
-        def score(line: str) -> float:
-            held = words.intersection(words_of(line))
-            return sum(rarity[word] for word in sorted(held))
+    One of more than ``most`` characters begins with the word before the first of the words.
+    """
+    lines = (" ".join(line.split()) for line in copy.text(file).splitlines())
+    rarity = {word: bm25.rarity(word) for word in sorted(words)}
 
-        best = max((line for line in lines if line), key=score, default="")
-        held = [word.start() for word in re.finditer(r"\S+", best) if words.intersection(words_of(word[0]))]
-        if len(best) <= most or not held:
-            return best
-        return best[best.rfind(" ", 0, max(0, held[0] - 1)) + 1 :]
+    def score(line: str) -> float:
+        held = words.intersection(words_of(line))
+        return sum(rarity[word] for word in sorted(held))
+
+    best = max((line for line in lines if line), key=score, default="")
+    held = [word.start() for word in re.finditer(r"\S+", best) if words.intersection(words_of(word[0]))]
+    if len(best) <= most or not held:
+        return best
+    return best[best.rfind(" ", 0, max(0, held[0] - 1)) + 1 :]
 
 
 @dataclass

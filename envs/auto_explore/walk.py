@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePosixPath
 
 from reflectrl.core import WorkFailed
@@ -55,7 +55,8 @@ class Walk:
         self._read: set[PurePosixPath] = set()
         self._seen: set[PurePosixPath] = set()  # their first lines only
         self._last_read: PurePosixPath | None = None
-        self._listing = lru_cache(maxsize=None)(self._list)
+        # of no method of this walk: it would keep itself, and the copy on disk, from being removed
+        self._listing = lru_cache(maxsize=None)(partial(_entries, self.sandbox, self.keep))
         self._look()
 
     @property
@@ -222,17 +223,8 @@ class Walk:
 
     def _look(self) -> None:
         """Read the working directory; the sandbox shows no name that would not fit on a line of a menu."""
-        self._entries = self._kept(self.sandbox, self.cwd)
+        self._entries = _kept(self.sandbox, self.keep)
         self._shown = self._entries
-
-    def _list(self, folder: PurePosixPath) -> tuple[Entry, ...]:
-        """The entries of any folder."""
-        view = self.sandbox.view()
-        view.run(command("cd", absolute(folder)))
-        return self._kept(view, folder)
-
-    def _kept(self, sandbox: Sandbox, folder: PurePosixPath) -> tuple[Entry, ...]:
-        return tuple(entry for entry in sandbox.entries() if self.keep(folder / entry.name))
 
     def _names(self) -> list[str]:
         if len(self._shown) > self.page:
@@ -244,6 +236,17 @@ class Walk:
         count = min(self.page, math.ceil(len(entries) / self.page))
         bounds = [len(entries) * number // count for number in range(count + 1)]
         return [tuple(entries[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def _entries(sandbox: Sandbox, keep: Callable[[PurePosixPath], bool], folder: PurePosixPath) -> tuple[Entry, ...]:
+    """Entries of any folder that exist for a walk."""
+    view = sandbox.view()
+    view.run(command("cd", absolute(folder)))
+    return _kept(view, keep)
+
+
+def _kept(sandbox: Sandbox, keep: Callable[[PurePosixPath], bool]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in sandbox.entries() if keep(sandbox.cwd / entry.name))
 
 
 def longest_menu(page: int, *, search: bool, head: bool) -> int:
