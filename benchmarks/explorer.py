@@ -266,7 +266,7 @@ def dataset_of(arguments: argparse.Namespace, recipe: Recipe) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Play everyone, print the table, and publish it if an agent is in it."""
+    """Play everyone, print the table, and publish it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="run folders whose agents play")
     parser.add_argument("--dataset", type=Path, help="folder of a dataset with the split 'unseen'")
