@@ -39,7 +39,7 @@ class Arm:
     seeds: str = "10-14"
     """Seeds of the published tables."""
     roundings: tuple[str, ...] = ("default",)
-    """Those of ``ROUNDINGS`` in which each seed is run."""
+    """Instruction sets with which each seed is run, of ``ROUNDINGS``."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Environment:
 
     title: str
     recipe: str
-    """Its nano recipe, whose runs are ``reflecting``."""
+    """Nano recipe with reflection, which the arm ``reflecting`` trains."""
     hidden: str
     """What the text of a state does not show, in a few words."""
     played: str

@@ -62,7 +62,7 @@ class Shown:
     title: str
     run: Run
     success: float
-    """Of its policy at the end, on the test."""
+    """Success rate of the trained policy on the test tasks, sampled."""
 
 
 def success_of(run: Run, policy: str = "rlft") -> float:

@@ -45,7 +45,7 @@ class Move:
     right: bool
     """True if the reflector said what the expert says there, but for case and spaces."""
     standing_right: bool
-    """The same without the judgement of the last action."""
+    """True if what the reflector said is right but for its judgement of the last action."""
     good: bool
     """True if the action was no mistake, or where the environment does not say: if it was the expert's."""
     success: bool

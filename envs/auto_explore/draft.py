@@ -61,7 +61,7 @@ class Draft:
     per_file: int
     seed: int
     writer: str
-    """As in a recipe."""
+    """Source of the questions, as ``dataset.writer`` of a recipe."""
 
     @property
     def inquiries(self) -> Sequence[Inquiry]:

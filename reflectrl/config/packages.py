@@ -20,7 +20,7 @@ class Package:
     name: str
     version: str
     sha256: str
-    """Of the wheel."""
+    """SHA-256 of the wheel, in hexadecimal."""
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.name}=={self.version}#sha256={self.sha256}"
