@@ -20,6 +20,8 @@ HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Environment of a run: with more threads, sums of nano models take longer and are rounded differently."""
+SEEDS = "30-34"
+"""Seeds of the published tables, with which no setting was chosen."""
 ROUNDINGS: Mapping[str, Mapping[str, str]] = {
     "default": {"ATEN_CPU_CAPABILITY": "default"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
@@ -36,7 +38,7 @@ class Arm:
     title: str
     recipe: str
     overrides: tuple[str, ...] = ()
-    seeds: str = "10-14"
+    seeds: str = SEEDS
     """Seeds of the published tables."""
     roundings: tuple[str, ...] = ("default",)
     """Instruction sets with which each seed is run, of ``ROUNDINGS``."""
@@ -55,7 +57,7 @@ class Environment:
     """What the tasks of the test are, as a sentence of the tables."""
     silent_recipe: str | None = None
     """The same without reflection; absent: that recipe without its reflector."""
-    seeds: str = "10-14"
+    seeds: str = SEEDS
     ablations: tuple[Arm, ...] = ()
 
     @property
@@ -84,7 +86,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "No SFT row shows a start of the test and no training episode begins there, but some pass through; training "
         "visits no state of unseen_destination.",
         "dangerous_taxi/nano_no_reflection",
-        "10-19",
+        "30-39",
         (
             Arm("rlft_only", "RLFT only (no SFT, no reflection)", "dangerous_taxi/nano_rlft_only"),
             Arm("no_negatives", "without negatives", "dangerous_taxi/nano_no_negatives"),
@@ -140,7 +142,7 @@ def plan(
     Args:
         env: one of ``ENVIRONMENTS``.
         arms: arms with this environment's recipes.
-        seeds: such as ``10-14``; those of each arm by default.
+        seeds: such as ``30-34``; those of each arm by default.
         runs: folder of the environments' folders.
         overrides: changes to the recipes.
 

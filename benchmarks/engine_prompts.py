@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
@@ -44,7 +45,7 @@ from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.views import MenuView, View, view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import states_of
-from reflectrl.training.batch import Estimator, StepSample, step_samples
+from reflectrl.training.batch import StepSample, step_samples
 
 ENVS = ("dangerous_taxi", "auto_explore", "alfworld")
 PAPER, NANO = ([f"{env}/{size}" for env in ENVS] for size in ("paper", "nano"))
@@ -133,7 +134,7 @@ class Scene:
     def steps(self, trajectories: Sequence[Trajectory]) -> list[list[Step]]:
         """Views and samples of each episode, with normalised advantages discounted as in the recipe."""
         gamma = self.recipe.rlft.gamma if self.recipe.rlft else 1.0
-        samples = step_samples(trajectories, self.layout, Estimator(gamma, "batch", 1.0, True, False, {"env": 1.0}))
+        samples = step_samples(trajectories, self.layout, RLFTSettings(gamma=gamma))
         each = iter(samples)
         return [
             [Step(view("reflector", self.layout, state), next(each)) for state in states_of(whole)]

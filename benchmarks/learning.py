@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py taxi                  # with and without reflection: trains what is missing, publishes
     python benchmarks/learning.py taxi --ablations      # the other arms, beside some of those runs
-    python benchmarks/learning.py line --seeds 10-11    # fewer seeds: the tables on stdout only
+    python benchmarks/learning.py line --seeds 30-31    # fewer seeds: the tables on stdout only
     timeout 20m python benchmarks/learning.py explore   # a sitting: the same command continues where it was stopped
 
 Sums are rounded differently with other instructions, and learning is chaotic: the same seed on another processor is
@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from arms import ENVIRONMENTS, HERE, ROUNDINGS, RUNS, Arm, made_by, objectives, plan, publish, spread, table
+from arms import ENVIRONMENTS, HERE, ROUNDINGS, RUNS, SEEDS, Arm, made_by, objectives, plan, publish, spread, table
 
 from reflectrl.config import load_recipe
 from reflectrl.core import ReflectRLError
@@ -208,13 +208,13 @@ def main() -> int:
     parser.add_argument(
         "--ablations", action="store_true", help="the other arms, instead of the one without reflection"
     )
-    parser.add_argument("--seeds", help="such as 10-14 or 10,12; those of the published tables by default")
+    parser.add_argument("--seeds", help="such as 30-34 or 30,32; those of the published tables by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=RUNS / "learning", help="folder of the run folders")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")
     given = parser.parse_intermixed_args()
     about, quick = ENVIRONMENTS[given.env], given.seeds or given.overrides
-    reflecting = replace(about.reflecting, seeds="10-14") if given.ablations else about.reflecting
+    reflecting = replace(about.reflecting, seeds=SEEDS) if given.ablations else about.reflecting
     arms = (reflecting, *about.ablations) if given.ablations else (about.silent, reflecting)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     reporter, code = Reporter(), 0

@@ -45,40 +45,6 @@ class StepSample:
         }
 
 
-@dataclass(frozen=True)
-class Estimator:
-    """Settings of the advantages that are computed from rewards."""
-
-    gamma: float
-    """Discount."""
-    baseline: str
-    """Subtracted from the return: ``none``, ``batch`` (mean), ``leave_one_out`` (state), ``step_group`` (task, and
-    state) or ``value`` (head)."""
-    gae_lambda: float
-    """GAE's lambda, with the value baseline."""
-    normalize: bool
-    """Divide by the standard deviation of the batch."""
-    center: bool
-    """Subtract the mean of the batch."""
-    rewards: Mapping[str, float]
-    """Weight of each source of rewards."""
-    step_group_weight: float = 1.0
-    """Weight of the advantage among equal states, with the step_group baseline."""
-
-    @classmethod
-    def of(cls, settings: RLFTSettings) -> Estimator:
-        """Return those among the settings of a training."""
-        return cls(
-            settings.gamma,
-            settings.baseline,
-            settings.gae_lambda,
-            settings.normalize_advantages,
-            settings.center_advantages,
-            settings.rewards,
-            settings.step_group_weight,
-        )
-
-
 def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
     """Return whether every source rewarded some step of the episode: a failed rating is not a rating of 0."""
     return all(any(source in turn.rewards for turn in trajectory.turns) for source in weights)
@@ -92,25 +58,25 @@ def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> li
     ]
 
 
-def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, estimator: Estimator) -> list[StepSample]:
-    """Return all steps of ``trajectories``, in order, with their advantages."""
+def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, settings: RLFTSettings) -> list[StepSample]:
+    """Return all steps of ``trajectories``, in order, with the advantages that ``settings`` define."""
     views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
-    if estimator.baseline == "value":
-        advantages = torch.cat([_with_value_head(trajectory, estimator) for trajectory in trajectories])
+    if settings.baseline == "value":
+        advantages = torch.cat([_with_value_head(trajectory, settings) for trajectory in trajectories])
         targets = advantages + torch.tensor([decision.value for decision in decisions])
     else:
         targets = torch.cat(
-            [rewards_to_go(weighted_rewards(each, estimator.rewards), estimator.gamma) for each in trajectories]
+            [rewards_to_go(weighted_rewards(each, settings.rewards), settings.gamma) for each in trajectories]
         )
         episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
-        if estimator.baseline == "step_group":
-            advantages = _step_grouped(trajectories, targets, episodes, estimator)
+        if settings.baseline == "step_group":
+            advantages = _step_grouped(trajectories, targets, episodes, settings)
         else:
-            advantages = targets - _baseline(estimator.baseline, targets, [view.prompt for view in views], episodes)
-    if estimator.center:
+            advantages = targets - _baseline(settings.baseline, targets, [view.prompt for view in views], episodes)
+    if settings.center_advantages:
         advantages = advantages - advantages.mean()
-    if estimator.normalize:
+    if settings.normalize_advantages:
         advantages = normalized(advantages)
     return [
         StepSample(view, decision, advantage, target)
@@ -145,26 +111,26 @@ def gaps(samples: Sequence[StepSample], logprobs: Sequence[float], fresh: Sequen
     ]
 
 
-def _with_value_head(trajectory: Trajectory, estimator: Estimator) -> Tensor:
+def _with_value_head(trajectory: Trajectory, settings: RLFTSettings) -> Tensor:
     return generalized_advantages(
-        weighted_rewards(trajectory, estimator.rewards),
+        weighted_rewards(trajectory, settings.rewards),
         [turn.decision.value for turn in trajectory.turns],
         trajectory.last_value,
-        gamma=estimator.gamma,
-        gae_lambda=estimator.gae_lambda,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
     )
 
 
 def _step_grouped(
-    trajectories: Sequence[Trajectory], returns: Tensor, episodes: Tensor, estimator: Estimator
+    trajectories: Sequence[Trajectory], returns: Tensor, episodes: Tensor, settings: RLFTSettings
 ) -> Tensor:
     return step_grouped(
-        torch.tensor([sum(weighted_rewards(each, estimator.rewards)) for each in trajectories]),
+        torch.tensor([sum(weighted_rewards(each, settings.rewards)) for each in trajectories]),
         _numbered(each.task.id for each in trajectories),
         returns,
         _numbered((each.task.id, turn.observation) for each in trajectories for turn in each.turns),
         episodes,
-        weight=estimator.step_group_weight,
+        weight=settings.step_group_weight,
     )
 
 

@@ -36,7 +36,6 @@ from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
-    Estimator,
     StepSample,
     advantages_by_episode,
     gaps,
@@ -138,7 +137,6 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         if args.validation is not None:
             kept = lm.model if args.keep == "best" else None
             self._validator = Validator(args.validation, kept, args.seed, (args.process_index, args.world_size))
-        self._estimator = Estimator.of(args)
         self._first_weights = copy_weights(lm.model) if args.terms.kl is not None else None
         self._averaged_weights = copy_weights(lm.model) if args.ema else None
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
@@ -198,15 +196,15 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             replayed = rng.sample([*self.replay], min(args.replay_episodes, len(self.replay)))
 
             with part("advantages"):  # line 29
-                learned = [episode for episode in fresh if scored(episode, self._estimator.rewards)]
+                learned = [episode for episode in fresh if scored(episode, args.rewards)]
                 if not learned:
                     raise WorkFailed(
                         f"no episode of iteration {self.iteration} was rewarded by all of "
-                        f"{', '.join(self._estimator.rewards)}, so there is nothing to learn from: fix the rater, then "
+                        f"{', '.join(args.rewards)}, so there is nothing to learn from: fix the rater, then "
                         "continue from the last checkpoint (the same command)."
                     )
                 self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
-                samples = step_samples([*learned, *replayed], self.layout, self._estimator)
+                samples = step_samples([*learned, *replayed], self.layout, args)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
             if self._first_weights is not None:
                 samples = self._collector.with_reference(samples, self._first_weights)

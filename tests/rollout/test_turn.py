@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from pictured import PICTURES, Pictured
 
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
 from reflectrl.core.seeds import draw
 from reflectrl.envs.number_line import NumberLine
@@ -16,7 +17,7 @@ from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
 from reflectrl.rollout import Episode, play_turn, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views
-from reflectrl.training.batch import Estimator, scored, step_samples
+from reflectrl.training.batch import scored, step_samples
 from reflectrl.workers.pool import WorkerPool
 
 LAYOUT = PromptFormat(history=2, labels="letters")
@@ -190,7 +191,7 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     write_trajectories(file, Header("number_line", {"size": 6}, LAYOUT), played)
     header, read = read_trajectories(file)
     assert read == played
-    samples = step_samples(read, header.prompt, Estimator(1.0, "none", 1.0, False, False, {"env": 1.0}))
+    samples = step_samples(read, header.prompt, RLFTSettings(baseline="none", normalize_advantages=False))
     assert [sample.view.prompt for sample in samples] == [each.prompt for each in policy.views]
     assert "Memory: example 1\n" in policy.views[1].prompt.text
 
@@ -213,9 +214,10 @@ def test_a_raters_scores_are_rewards_beside_those_of_the_environment_weighted_an
     played = rated_episode(rating)
     steps = len(played.turns)
     assert [turn.rewards["rater"] for turn in played.turns] == list(range(steps))
-    samples = step_samples([played], LAYOUT, Estimator(1.0, "none", 1.0, False, False, {"rater": 2.0}))
+    plain = RLFTSettings(baseline="none", normalize_advantages=False, rewards={"rater": 2.0})
+    samples = step_samples([played], LAYOUT, plain)
     assert [sample.target for sample in samples] == [2.0 * sum(range(at, steps)) for at in range(steps)]
-    both = step_samples([played], LAYOUT, Estimator(0.0, "none", 1.0, False, False, {"env": 1.0, "rater": 0.5}))
+    both = step_samples([played], LAYOUT, replace(plain, gamma=0.0, rewards={"env": 1.0, "rater": 0.5}))
     expected = [turn.reward + 0.5 * step for step, turn in enumerate(played.turns)]
     assert [sample.target for sample in both] == pytest.approx(expected)
 

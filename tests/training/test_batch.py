@@ -9,8 +9,9 @@ import pytest
 from records import chose, prompts_of, turn_of
 from tiny import LAYOUT
 
+from reflectrl.config.rlft import RLFTSettings, Terms, ValueTerm
 from reflectrl.core import Observation, Task, Trajectory
-from reflectrl.training.batch import Estimator, advantages_by_episode, minibatches, step_samples
+from reflectrl.training.batch import advantages_by_episode, minibatches, step_samples
 
 
 def episode(*steps, reflection="Go on.", task="t"):
@@ -27,11 +28,12 @@ SHORT = episode(("Hall.", 0, 1.0))
 LONG = episode(("Hall.", 1, -1.0), ("Attic.", 0, 3.0))
 
 
-def samples(*episodes, layout=LAYOUT, gamma=1.0, baseline="none", gae_lambda=1.0, rewards=None, **scale):
-    scale = {"normalize": False, "center": False, **scale}
-    return step_samples(
-        episodes, layout, Estimator(gamma, baseline, gae_lambda, rewards=rewards or {"env": 1.0}, **scale)
-    )
+def samples(*episodes, layout=LAYOUT, baseline="none", normalize=False, **options):
+    if baseline == "value":
+        options["terms"] = Terms(value=ValueTerm())
+    if baseline == "step_group":
+        options["episodes_per_task"] = 2
+    return step_samples(episodes, layout, RLFTSettings(baseline=baseline, normalize_advantages=normalize, **options))
 
 
 def advantages(*episodes, **options):

@@ -10,12 +10,13 @@ from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
 from warm_processes import start_ranks
 
+from reflectrl.config.rlft import RLFTSettings, Terms, ValueTerm
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
 from reflectrl.rollout import episode_metrics
-from reflectrl.training.batch import Estimator, step_samples
+from reflectrl.training.batch import step_samples
 
 pytestmark = pytest.mark.slow
 RANKS = 2
@@ -61,7 +62,8 @@ def gradient_step(episodes):
     """Return the weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
-    samples = step_samples(episodes, LAYOUT, Estimator(0.9, "value", 1.0, True, False, {"env": 1.0}))
+    settings = RLFTSettings(gamma=0.9, baseline="value", terms=Terms(value=ValueTerm()))
+    samples = step_samples(episodes, LAYOUT, settings)
     batch = encoder().batch([sample.view.prompt for sample in samples], torch.device("cpu"))
     distribution, values = action_distribution(model, batch)
     chosen = distribution.log_prob(torch.tensor([sample.decision.choice.index for sample in samples]))
