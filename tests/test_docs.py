@@ -106,6 +106,14 @@ def test_the_frozen_player_of_the_page_speaks_before_each_act(capsys: pytest.Cap
     assert f"Memory: {printed[0]}" in printed
 
 
+def test_the_memory_of_the_page_shows_what_the_first_trial_has_left(capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = PYTHON.findall((ROOT / "docs" / "memory.md").read_text(encoding="utf-8"))
+    exec(compile(block, "memory.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert re.match(r"10 kept, (\d+) of \1 questions answered\n", printed)
+    assert re.search(r"^Memory: Done before: .*> (add|subtract) one", printed, re.MULTILINE)
+
+
 @pytest.mark.slow
 def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

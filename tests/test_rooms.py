@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "config": {"endpoint", "players", "workers", "prompts", "core"},
     "rollout": {"players", "workers", "prompts", "core"},
     "models": {"engine", "config", "rollout", "players", "prompts", "core"},
+    "memory": {"models", "rollout", "config", "prompts", "core"},
     "data_gen": {"rollout", *BELOW_ROLLOUT},
     "training": BELOW_TRAINING,
     "report": {"rollout", *BELOW_ROLLOUT},
@@ -41,7 +42,7 @@ MAY_IMPORT = {
     "skeleton": {"core"},
     "cli": {"serving", "sharing", "skeleton", "pipeline", *BELOW_PIPELINE},
 }
-ABOVE_MODELS = {"engine", "models", "training", "pipeline", "serving", "sharing", "cli"}
+ABOVE_MODELS = {"engine", "models", "memory", "training", "pipeline", "serving", "sharing", "cli"}
 MAY_BE_IMPORTED_BY = {
     "trl": {"training"},
     "torch": ABOVE_MODELS,

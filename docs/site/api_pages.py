@@ -12,6 +12,17 @@ API = {
         "Rollouts and records",
         ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results", "reflectrl.training.tools"],
     ),
+    "memory": (
+        "Memory",
+        [
+            "reflectrl.memory.experience",
+            "reflectrl.memory.store",
+            "reflectrl.memory.embedders",
+            "reflectrl.memory.language",
+            "reflectrl.memory.retriever",
+            "reflectrl.memory.player",
+        ],
+    ),
     "data": (
         "Recipes and data",
         ["reflectrl.config", "reflectrl.config.rlft", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"],

@@ -13,8 +13,9 @@ import pytest
 import torch
 from command_line import reflectrl
 from huggingface_hub import constants
-from tiny_gguf import PackageIndex, save_gguf, save_wheel
+from tiny_gguf import PackageIndex, save_gguf
 from tiny_models import MAX_LENGTH
+from tiny_wheel import save_wheel
 
 from reflectrl.config.packages import KNOWN
 from reflectrl.config.schema import ModelSection

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from command_line import reflectrl
-from tiny_gguf import NAME, VERSION, save_gguf, save_wheel
+from tiny_gguf import save_gguf
+from tiny_wheel import NAME, VERSION, save_wheel
 from trained_runs import play_stages, small_recipe
 
 from reflectrl.config import load_recipe

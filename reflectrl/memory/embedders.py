@@ -1,0 +1,116 @@
+"""``Embedder``: texts as unit vectors, whose products are cosines; one by hashing, and a cache for any."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, read_jsonl
+
+Vectors = npt.NDArray[np.float32]
+_WORD = re.compile(r"\w+")
+
+
+class Embedder(Protocol):
+    """Converts texts to vectors whose products are similarities."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name that differs between embedders whose vectors differ; vectors are kept under it and never mixed."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return ``(len(texts), width)`` unit vectors, in order; that of a text without any word may be 0."""
+        ...
+
+
+class HashingEmbedder:
+    """Embeds by the hashes of words and of neighbouring pairs of words: no model, the same in every process."""
+
+    def __init__(self, width: int = 256) -> None:
+        self.width = width
+        self.fingerprint = f"hashing-{width}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector a text: its words count 1, its pairs a half."""
+        vectors = np.zeros((len(texts), self.width), np.float32)
+        for vector, text in zip(vectors, texts, strict=True):
+            found = words(text)
+            for feature in found:
+                self._add(vector, feature, 1.0)
+            for pair in zip(found, found[1:], strict=False):
+                self._add(vector, " ".join(pair), 0.5)
+            vector /= math.sqrt(float(vector @ vector)) or 1.0
+        return vectors
+
+    def _add(self, vector: Vectors, feature: str, weight: float) -> None:
+        number = zlib.crc32(feature.encode())
+        vector[number % self.width] += weight if number >> 31 else -weight
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case; a number is a word."""
+    return _WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Line of a cache's file."""
+
+    text: str
+    vector: str
+    """Base64 of float32, little-endian."""
+
+
+class EmbeddingCache:
+    """An embedder that embeds each text once, and over processes too where it is given a folder.
+
+    The file in the folder is named by the embedder's fingerprint, so vectors of different models never meet.
+    """
+
+    def __init__(self, embedder: Embedder, folder: Path | None = None) -> None:
+        """Cache the vectors of ``embedder`` in memory and, where ``folder`` is given, in a file there."""
+        self.fingerprint, self.width = embedder.fingerprint, embedder.width
+        self._embedder = embedder
+        self._vectors: dict[str, Vectors] = {}
+        self._file = None
+        if folder is not None:
+            name = hashlib.sha256(self.fingerprint.encode()).hexdigest()[:16]
+            self._file = folder / f"embeddings-{name}.jsonl"
+            self._read(self._file)
+
+    def _read(self, file: Path) -> None:
+        drop_unfinished_line(file)
+        if file.exists():
+            for where, value in read_jsonl(file):
+                row = decode(_Row, value, where)
+                self._vectors[row.text] = np.frombuffer(base64.b64decode(row.vector), "<f4").astype(np.float32)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of ``texts``, those that are new from the embedder."""
+        if missing := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+            fresh = self._embedder.embed(missing)
+            self._vectors.update(zip(missing, fresh, strict=True))
+            if self._file is not None:
+                append_jsonl(self._file, _rows(missing, fresh))
+        return np.array([self._vectors[text] for text in texts], np.float32).reshape(len(texts), self.width)
+
+
+def _rows(texts: Sequence[str], vectors: Vectors) -> Iterable[_Row]:
+    for text, vector in zip(texts, vectors, strict=True):
+        yield _Row(text, base64.b64encode(vector.astype("<f4").tobytes()).decode())

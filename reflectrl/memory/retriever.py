@@ -1,0 +1,207 @@
+"""``Retriever``: the past episodes that resemble the present one, and the part of each that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from reflectrl.memory.column import DECIMALS, Column, Indexes, KeyMatch, Numbers
+from reflectrl.memory.embedders import Embedder
+from reflectrl.memory.experience import Experience, Step
+
+FIRST_LOOK = 64
+"""Episodes whose steps are compared with a key at first, those most like the present one in task, type and plan."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Words to look for in the steps of past episodes: what to do next, or what to look for."""
+
+    kind: Literal["action", "observation"]
+    """Compare with the actions (equation 8) or with the observations (equation 7) of each episode."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """Present episode, as far as it is known; what is empty is not compared."""
+
+    task: str = ""
+    task_type: str = ""
+    plan: str = ""
+    key: Key | None = None
+    task_id: str = ""
+    """Task whose own past episode is left out; empty for none."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights ``w`` of the score (equation 5); a component of weight 0 is not compared."""
+
+    task: float = 1.0
+    task_type: float = 1.0
+    plan: float = 1.0
+    key: float = 1.0
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Number and size of what is retrieved."""
+
+    k: int
+    """Episodes, at most."""
+    m: int
+    """Steps before the best one, and as many from it on."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Part of a past episode."""
+
+    experience: Experience
+    score: float
+    """Weighted mean of the similarities compared, in [-1, 1]."""
+    best: int | None
+    """Step that the key matched; ``None`` without a key, and in an episode that has nothing to compare it with."""
+    m: int
+
+    @property
+    def first(self) -> int:
+        """Number of the window's first step."""
+        return 0 if self.best is None else max(0, self.best - self.m)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Steps ``best - m`` to ``best + m - 1``, as far as there are; without a best one, the first ``m``."""
+        return self.experience.steps[self.first : (self.best or 0) + self.m]
+
+    def smaller(self) -> Window:
+        """Return the window with one step less on each side."""
+        return replace(self, m=self.m - 1)
+
+
+class Retriever:
+    """Ranks past episodes by ``sum of w_c sim_c / sum of w_c`` over the components that query and episode have.
+
+    That is equation 5, divided by the weights so that scores have one scale. Each similarity is a cosine of embeddings;
+    that of a key is the largest over an episode's steps (equations 7 and 8). Equal scores are ranked by age, the oldest
+    first. What is retrieved depends on ``experiences`` and the query alone.
+
+    Args:
+        experiences: past episodes, oldest first, such as ``EpisodeStore.snapshot()``.
+        embedder: of texts and queries; an ``EmbeddingCache`` keeps the vectors for the next retriever.
+        weights: weights of the components.
+        key_match: compare a key by embeddings, by words (1 for an action that begins with its first word; the fraction
+            of its words that an observation holds), or by the larger of both.
+        action: what a key for actions, or no key, retrieves; the paper's values.
+        observation: what a key for observations retrieves; the paper's values.
+        min_score: episodes of a lower score are left out.
+
+    """
+
+    def __init__(
+        self,
+        experiences: Sequence[Experience],
+        embedder: Embedder,
+        *,
+        weights: Weights = Weights(),
+        key_match: KeyMatch = "embed",
+        action: Windows = Windows(k=4, m=10),
+        observation: Windows = Windows(k=8, m=5),
+        min_score: float = -1.0,
+    ) -> None:
+        self.experiences = tuple(experiences)
+        self._embedder = embedder
+        self._windows = {"action": action, "observation": observation}
+        self._min_score = min_score
+        self._key_weight = weights.key
+        self._tasks = {
+            name: (weight, Column([[getattr(each, name)] for each in self.experiences], embedder))
+            for name in ("task", "task_type", "plan")
+            if (weight := getattr(weights, name)) > 0
+        }
+        self._of_task: dict[str, list[int]] = {}
+        for number, each in enumerate(self.experiences):
+            self._of_task.setdefault(each.task_id, []).append(number)
+        steps = [each.steps for each in self.experiences]
+        self._keys = {
+            "action": Column([[s.action for s in row] for row in steps], embedder, by=key_match, first_word=True),
+            "observation": Column([[s.observation for s in row] for row in steps], embedder, by=key_match),
+        }
+
+    def retrieve(self, query: Query) -> list[Window]:
+        """Return the windows for ``query``, best first: none of an empty memory, all of one with fewer than ``k``."""
+        windows = self._windows["action" if query.key is None else query.key.kind]
+        count = len(self.experiences)
+        if not count:
+            return []
+        sums, weights = np.zeros(count, np.float32), np.zeros(count, np.float32)
+        everyone = np.arange(count)
+        for name, (weight, column) in self._tasks.items():
+            if text := getattr(query, name):
+                sums += weight * column.best(text, self._embedder.embed([text])[0], everyone)
+                weights += weight * (column.counts > 0)
+        others = np.delete(everyone, self._of_task.get(query.task_id, []) if query.task_id else [])
+        key = query.key if query.key is not None and query.key.text and self._key_weight else None
+        if key is None:
+            ranked = self._ranked(_mean(sums, weights), others, windows.k)
+            return [Window(self.experiences[each], score, None, windows.m) for each, score in ranked]
+        vector = self._embedder.embed([key.text])[0]
+        looked = self._with_key(key, vector, sums, weights, others, windows.k)
+        column = self._keys[key.kind]
+        return [
+            Window(self.experiences[each], score, column.nearest(key.text, vector, each), windows.m)
+            for each, score in looked
+        ]
+
+    def _with_key(
+        self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
+    ) -> list[tuple[int, float]]:
+        """Rank with the key, looking at no episode that even a similarity of 1 would not bring among the first ``k``.
+
+        Args:
+            key: the key.
+            vector: its embedding.
+            sums: (N,) weighted similarities of the other components.
+            weights: (N,) their weights.
+            among: episodes to rank.
+            k: episodes wanted.
+
+        """
+        column = self._keys[key.kind]
+        weight = self._key_weight * (column.counts > 0)
+        weights = weights + weight
+        most = _mean(sums + weight, weights)[among]
+        scores = np.full(len(sums), -np.inf, np.float32)
+
+        def look(chosen: Indexes) -> None:
+            nearest = column.best(key.text, vector, chosen)
+            scores[chosen] = _mean(sums[chosen] + weight[chosen] * nearest, weights[chosen])
+
+        first = max(FIRST_LOOK, k)
+        if len(among) > first:
+            likely = among[np.sort(np.argpartition(-most, first)[:first])]
+            look(likely)
+            least = np.partition(scores[likely], -k)[-k]
+            look(among[most >= least - 10.0**-DECIMALS])
+        else:
+            look(among)
+        return self._ranked(scores, among, k)
+
+    def _ranked(self, scores: Numbers, among: Indexes, k: int) -> list[tuple[int, float]]:
+        """Return the ``k`` best episodes with their scores; of equal ones, the older come first."""
+        rounded = np.round(scores[among], DECIMALS)
+        if len(among) > k:
+            least = np.partition(rounded, -k)[-k]
+            among, rounded = among[rounded >= least], rounded[rounded >= least]
+        order = np.argsort(-rounded, kind="stable")[:k]
+        ranked = ((int(each), float(scores[each])) for each in among[order])
+        return [(each, score) for each, score in ranked if score >= self._min_score]
+
+
+def _mean(sums: Numbers, weights: Numbers) -> Numbers:
+    """Divide, where there is a weight; 0 elsewhere."""
+    return np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0).astype(np.float32)

@@ -1,0 +1,94 @@
+"""``EpisodeStore``: the past episodes of a memory, in an append-only file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.jsonl import drop_unfinished_line
+from reflectrl.memory.experience import Experience, experience_of
+from reflectrl.rollout.record import Header, append_records, read_records
+
+FORMAT = "reflectrl-experiences"
+
+
+class EpisodeStore:
+    """Past episodes, the best one of each task.
+
+    Better is what succeeded, then the higher return, then fewer steps. The file only grows, a line an episode: one that
+    is worse than that of its task is not written, and a better one replaces it when the file is read.
+    """
+
+    def __init__(self, path: Path, header: Header, *, keep: Literal["success", "rewarded"] = "success") -> None:
+        """Open the store in ``path``, or begin a new one with ``header``.
+
+        Args:
+            path: file of the store.
+            header: environment and prompts of the episodes to add.
+            keep: which episodes to take: those that succeeded, or all whose return is above 0.
+
+        Raises:
+            InvalidInput: the file is no store, is damaged before its last line, or is one of another environment.
+
+        """
+        self.path = path
+        self.dropped = _drop_unfinished(path)
+        """Lines that a killed process left half written and that were removed: 0 or 1."""
+        self._header = header
+        self._keep = keep
+        self._kept: dict[str, Experience] = {}
+        if path.exists() and path.stat().st_size:
+            found, records = read_records(path, FORMAT, Experience)
+            if found.env != header.env:
+                raise InvalidInput(
+                    f"{path} holds episodes of {found.env!r}, but {header.env!r} was given; expected one environment a "
+                    "store: choose another file."
+                )
+            for experience in records:
+                self._offer(experience)
+
+    def __len__(self) -> int:
+        """Return the number of tasks with an episode."""
+        return len(self._kept)
+
+    def add(self, trajectory: Trajectory) -> bool:
+        """Add an episode; it is on the disk when this returns.
+
+        Returns:
+            False for an episode that is not kept: a failed one, one without a step that did something, or one that is
+            no better than that of its task.
+
+        """
+        wanted = trajectory.success if self._keep == "success" else trajectory.episode_return > 0
+        if not wanted or not trajectory.turns:
+            return False
+        experience = experience_of(trajectory)
+        if not experience.steps or not self._offer(experience):
+            return False
+        append_records(self.path, FORMAT, self._header, [experience])
+        return True
+
+    def snapshot(self) -> tuple[Experience, ...]:
+        """Return the episodes as they are now, oldest first; what is added later does not change it."""
+        return tuple(self._kept.values())
+
+    def _offer(self, experience: Experience) -> bool:
+        old = self._kept.get(experience.task_id)
+        if old is not None and _rank(experience) <= _rank(old):
+            return False
+        self._kept.pop(experience.task_id, None)  # the place of the new one is at the end
+        self._kept[experience.task_id] = experience
+        return True
+
+
+def _rank(experience: Experience) -> tuple[bool, float, int]:
+    return experience.success, experience.episode_return, -len(experience.steps)
+
+
+def _drop_unfinished(path: Path) -> int:
+    if not path.exists():
+        return 0
+    before = path.stat().st_size
+    drop_unfinished_line(path)
+    return int(path.stat().st_size < before)

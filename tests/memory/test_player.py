@@ -1,0 +1,173 @@
+"""The player of the seat: what it asks the retriever for, what it says, and whole episodes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from records import chose
+from remembered import OneHot, past, seen
+
+from reflectrl.core import Decision, Trajectory, make_env
+from reflectrl.envs.number_line.env import DOWN, UP
+from reflectrl.memory import EpisodeStore, HashingEmbedder, Key, Memory, Query, Retriever, Windows
+from reflectrl.memory.player import described, parsed_key
+from reflectrl.players import Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import MenuView
+from reflectrl.rollout import Episode, policy_views, rollout
+from reflectrl.rollout.record import Header
+
+STEPS = [(f"act{number}", f"see{number}") for number in range(6)]
+LOG = past("count", *STEPS, ("stop", ""), plan="one by one", start="zero")
+
+
+def said(memory: Memory, *views) -> list[str]:
+    return [words.text for words in memory.say(views, [0.0] * len(views))]
+
+
+def memory_of(*logs, **options) -> Memory:
+    return Memory(Retriever(logs, OneHot(), action=Windows(4, 2), observation=Windows(8, 2)), **options)
+
+
+def test_the_words_are_the_task_the_plan_and_the_window_with_each_action_before_what_followed():
+    memory = memory_of(LOG)
+    first, later = said(memory, seen("zero", task="count\nA room."), seen("see3", "act2", "act3", task="count"))
+    assert first == "Done before: count Plan: one by one zero > act0: see0 > act1: see1"
+    assert later == "Done before: count Plan: one by one [...] > act1: see1 > act2: see2 > act3: see3 > act4: see4"
+
+
+def test_only_what_followed_the_last_action_is_looked_for_where_an_observation_shows_the_whole_path():
+    memory = memory_of(LOG)
+    [words] = said(memory, seen("> act1\nsee1\n> act4\nsee4", "act1", "act4"))
+    assert words.endswith("[...] > act2: see2 > act3: see3 > act4: see4 > act5: see5")
+
+
+def test_too_long_words_lose_the_last_windows_then_steps_and_never_a_part_of_one():
+    other = past("count to six", *STEPS)
+    windows = Retriever([LOG, other], OneHot()).retrieve(Query("count", key=Key("action", "act2")))
+    whole = described(windows, 10_000)
+    best, second = whole.splitlines()
+    assert second.startswith("Done before: count to six")
+    assert described(windows, len(whole) - 1) == best
+    shorter = described(windows, len(best) - 1)
+    assert shorter.endswith("> act5: see5")
+    assert described(windows, 75).endswith("> act1: see1 > act2: see2")
+    assert described(windows, 20) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("search: mug", Key("observation", "mug")),
+        ("I have it now. Action: put\nGo on.", Key("action", "put")),
+        ("search: mug. action: take", Key("action", "take")),
+        ("reaction: none", None),
+        ("To solve the task, find a mug.", None),
+        ("search:", None),
+        ("", None),
+    ],
+)
+def test_a_key_is_read_from_a_planners_words(words, key):
+    assert parsed_key(words) == key
+
+
+def test_r7_nonsense_keys_leave_the_examples_of_the_task_and_are_counted():
+    memory = memory_of(LOG, key="planner")
+    plain, keyed, nonsense, more = said(
+        memory,
+        seen("zero", task="count"),
+        seen("see0", "act0", task="count", planner="search: see4"),
+        seen("see1", "act1", task="count", planner="blah blah"),
+        seen("see2", "act2", task="count", planner="???"),
+    )
+    assert plain == nonsense == more
+    assert "see4" in keyed
+    assert (memory.counts.asked, memory.counts.hits, memory.counts.key_misses) == (4, 4, 3)
+
+
+def test_an_empty_memory_says_the_examples_that_were_given_for_it_and_counts_no_hit():
+    for fallback in ("", "Go home."):
+        memory = memory_of(fallback=fallback)
+        assert said(memory, seen("zero", "act", task="count")) == [fallback]
+        assert memory.counts.hits == 0
+
+
+# ---- whole episodes --------------------------------------------------------------------------------------------------
+
+ENV = make_env("number_line", size=8)
+LAYOUT = PromptFormat(history=0)
+FIRST, SECOND, *OTHERS = (
+    task for task in ENV.tasks("train") if abs(task.options["target"] - task.options["start"]) > 1
+)
+
+
+class NeedsExample:
+    """Walks to the target of the first task, and to others if the prompt shows how the first was solved."""
+
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
+        return [self._act(view) for view in views]
+
+    def _act(self, view: MenuView) -> Decision:
+        here, target = (int(word.strip(".,")) for word in view.observation.text.split()[1::2])
+        example = f"target {FIRST.options['target']}." in view.prompt.text
+        up = target > here if example else len(view.past) % 2 == 0
+        action = UP if (up and UP in view.menu.actions) or DOWN not in view.menu.actions else DOWN
+        return chose(view.menu.actions.index(action), action)
+
+
+def trial(memory: Memory | None, *tasks) -> list[Trajectory]:
+    seats = [] if memory is None else [Seat("memory", memory)]
+    episodes = [Episode(task, seed=0) for task in tasks]
+    return rollout([ENV], episodes, policy=NeedsExample(), seats=seats, layout=LAYOUT)
+
+
+def new_store(path) -> EpisodeStore:
+    return EpisodeStore(path / "memory.jsonl", Header("number_line", {"size": 8}, LAYOUT))
+
+
+def test_r8_a_task_that_needs_the_example_of_another_is_solved_in_the_second_trial_with_memory_only(tmp_path):
+    store, embedder = new_store(tmp_path), HashingEmbedder()
+    first = trial(Memory(Retriever(store.snapshot(), embedder)), FIRST, SECOND)
+    assert [each.success for each in first] == [True, False]
+    assert [store.add(each) for each in first] == [True, False]
+    memory = Memory(Retriever(store.snapshot(), embedder), task_id=SECOND.id)
+    [second] = trial(memory, SECOND)
+    assert second.success
+    assert [each.success for each in trial(None, FIRST, SECOND)] == [True, False]
+    [alone] = trial(Memory(memory.retriever, task_id=FIRST.id), FIRST)
+    assert {turn.said["memory"].text for turn in alone.turns} == {""}
+
+
+def test_r6_the_prompts_after_a_success_show_it_and_are_written_from_the_record_alone(tmp_path):
+    store = new_store(tmp_path)
+    [solved] = trial(None, FIRST)
+    store.add(solved)
+    [played] = trial(Memory(Retriever(store.snapshot(), HashingEmbedder())), SECOND)
+    prompts = [view.prompt.text for view in policy_views(played, LAYOUT)]
+    assert all(f"Memory: Done before: Number {FIRST.options['start']}, " in prompt for prompt in prompts)
+    assert all(f"> {solved.actions[0]}" in prompt for prompt in prompts)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_r4_episodes_are_played_to_the_end_with_few_past_ones_alike_in_any_batch(tmp_path, count):
+    store = new_store(tmp_path)
+    for task in OTHERS[:count]:
+        up = task.options["target"] > task.options["start"]
+        store.add(trial_of(task, UP if up else DOWN))
+    assert len(store) == count
+    memory = Memory(Retriever(store.snapshot(), HashingEmbedder()))
+    together = trial(memory, FIRST, SECOND)
+    assert together == [*trial(memory, FIRST), *trial(memory, SECOND)]
+    assert memory.counts.hits == (memory.counts.asked if count else 0)
+
+
+def trial_of(task, action: str) -> Trajectory:
+    """An episode that only ``action`` is played in."""
+
+    class Straight:
+        def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
+            return [chose(view.menu.actions.index(action), action) for view in views]
+
+    [played] = rollout([ENV], [Episode(task, seed=0)], policy=Straight(), seats=[], layout=LAYOUT)
+    return played

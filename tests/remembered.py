@@ -1,0 +1,67 @@
+"""Past episodes, written shortly, and an embedder whose cosines can be computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from records import chose
+
+from reflectrl.core import Observation, Task, Trajectory, Turn, Utterance
+from reflectrl.memory import EpisodeStore, Experience, Step
+from reflectrl.memory.embedders import words
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State, View, view
+from reflectrl.rollout.record import Header
+
+HEADER = Header("kitchen", {}, PromptFormat(history=0))
+
+
+def store(path: Path, **options: str) -> EpisodeStore:
+    return EpisodeStore(path / "memory.jsonl", HEADER, **options)
+
+
+def played(
+    task_id: str, *steps: tuple[str, str], reward: float = 1.0, success: bool = True, plan: str = "", illegal: int = -1
+) -> Trajectory:
+    """An episode in a text game: (action, reply) pairs, of which the last reply is lost, as in every record."""
+    shown, turns = ["You see a table."], []
+    for number, (action, reply) in enumerate(steps):
+        said = {"planner": Utterance(plan)} if plan and not number else {}
+        observation = Observation("\n".join(shown), (action,), f"Put a {task_id}.\nA room with a table.")
+        last = {"env": reward if number == len(steps) - 1 else 0.0}
+        turns.append(Turn(observation, (action,), said, chose(0, action), last, number == illegal))
+        shown.append(f"> {action}\n{reply}")
+    return Trajectory(Task(task_id, {"group": "put"}), 0, tuple(turns), True, False, success)
+
+
+def past(task: str, *steps: tuple[str, str], task_type: str = "", plan: str = "", start: str = "") -> Experience:
+    """A past episode as a memory keeps it."""
+    return Experience(task, task, task_type, plan, start, tuple(Step(*step) for step in steps), True, 1.0)
+
+
+def seen(text: str, *actions: str, task: str = "", planner: str = "") -> View:
+    """What the seat sees."""
+    said = {"planner": planner} if planner else {}
+    return view("memory", HEADER.prompt, State(Observation(text, ("go",), task), actions, said=said))
+
+
+class OneHot:
+    """A direction a word."""
+
+    width = 32
+    fingerprint = "one-hot"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._words: dict[str, int] = {}
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        self.asked += texts
+        vectors = np.zeros((len(texts), self.width), np.float32)
+        for vector, text in zip(vectors, texts, strict=True):
+            for word in words(text):
+                vector[self._words.setdefault(word, len(self._words))] = 1
+            vector /= np.linalg.norm(vector) or 1
+        return vectors
