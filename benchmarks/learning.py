@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py taxi                  # with and without reflection: trains what is missing, publishes
     python benchmarks/learning.py taxi --ablations      # the other arms, beside some of those runs
-    python benchmarks/learning.py line --seeds 30-31    # fewer seeds: the tables on stdout only
+    python benchmarks/learning.py line --seeds 40-41    # fewer seeds: the tables on stdout only
     timeout 20m python benchmarks/learning.py explore   # a sitting: the same command continues where it was stopped
 
 Sums are rounded differently with other instructions, and learning is chaotic: the same seed on another processor is
@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument(
         "--ablations", action="store_true", help="the other arms, instead of the one without reflection"
     )
-    parser.add_argument("--seeds", help="such as 30-34 or 30,32; those of the published tables by default")
+    parser.add_argument("--seeds", help="such as 40-44 or 40,42; those of the published tables by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=RUNS / "learning", help="folder of the run folders")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")

@@ -162,7 +162,7 @@ def main() -> None:
     """Judge what is done, and publish it if all environments are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", nargs="*", help=f"of {', '.join(ENVIRONMENTS)}; all by default")
-    parser.add_argument("--seeds", help="such as 30-34 or 30,32; those of the published tables by default")
+    parser.add_argument("--seeds", help="such as 40-44 or 40,42; those of the published tables by default")
     parser.add_argument("--runs", type=Path, default=RUNS / "learning", help="folder of the run folders")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes with which they were made")
     given = parser.parse_args()

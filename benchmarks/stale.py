@@ -45,7 +45,6 @@ _LEARNED = {
     "alfworld": "alfworld",
 }
 """Environments of the learning benchmark, by their names there."""
-_ALL_LEARNING = tuple(dict.fromkeys(path for env in _LEARNED.values() for path in _learning(env)))
 _ENGINE_SECTIONS = (
     "nano",
     "whole",
@@ -61,8 +60,8 @@ _ENGINE_SECTIONS = (
 )
 TABLES: Mapping[str, tuple[str, ...]] = {
     **{f"{kind}_{name}": _learning(env) for name, env in _LEARNED.items() for kind in ("learning", "ablations")},
-    "learning_short": _ALL_LEARNING,
-    "reflections": _ALL_LEARNING,
+    "learning_short": (),
+    "reflections": _scripts("reflections"),
     "learner": _learning("dangerous_taxi"),
     "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
     "explorer": ("envs/auto_explore", "recipes/smollm2/explorer.yaml", *_scripts("explorer", "walkers")),
@@ -91,6 +90,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "paper": (),
 }
 """Files, folders and patterns of git that decide what each published table says; none for numbers of others."""
+
+MADE_FROM: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("learning_short", "reflections"), tuple(f"learning_{name}" for name in _LEARNED)
+)
+"""Tables that the runs of other tables made, which may be of several commits: stale where one of those is."""
 
 UNPUBLISHED = ":(exclude)recipes/auto_explore/nano_search.yaml"
 """A recipe of no published table, which the pattern of its neighbours holds too."""
@@ -136,10 +140,24 @@ def verdict(root: Path, table: Table, paths: Sequence[str]) -> str:
     for commit in table.commits:
         if _git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
             return f"this repository lacks commit {commit}; correct it, or fetch the whole history"
-        if changed := _changed(root, commit, paths):
+        if paths and (changed := _changed(root, commit, paths)):
             others = f" and {len(changed) - SHOWN_FILES} other files" if len(changed) > SHOWN_FILES else ""
             return f"stale: since {commit}, {', '.join(changed[:SHOWN_FILES])}{others} changed"
     return table.fault
+
+
+def faults(
+    root: Path,
+    declared: Mapping[str, Sequence[str]] = TABLES,
+    made_from: Mapping[str, Sequence[str]] = MADE_FROM,
+) -> dict[Table, str]:
+    """Return what is wrong with each table of the pages under ``root`` that is stale or faulty."""
+    verdicts = {table: verdict(root, table, declared.get(table.name, ())) for table in tables(root, declared)}
+    wrong = {table.name for table, why in verdicts.items() if why}
+    for table, why in verdicts.items():
+        if not why and (sources := [name for name in made_from.get(table.name, ()) if name in wrong]):
+            verdicts[table] = f"stale: it is made from {', '.join(sources)}"
+    return {table: why for table, why in verdicts.items() if why}
 
 
 def _changed(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
@@ -192,7 +210,7 @@ def main() -> int:
     if _git(ROOT, "rev-parse", "--git-dir").returncode:
         print("this folder is no git repository, by whose history tables are judged; use a clone", file=sys.stderr)
         return 1
-    found = {table: why for table in tables(ROOT) if (why := verdict(ROOT, table, TABLES.get(table.name, ())))}
+    found = faults(ROOT)
     for table, why in found.items():
         print(f"{table.page}, {table.name}: {why}")
     print(f"{len(found)} tables to make again" if found else "every published table is of the code as it is")

@@ -17,6 +17,8 @@ from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.console import Advance, Reporter
 
 TAUGHT = (
+    "env.options.size=8",
+    "model.builtin.layers=1",
     "data.teacher=openai",
     "data.samples=60",
     "data.concurrency=2",

@@ -16,7 +16,12 @@ from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
 
 SMALL = (
+    "env.options.size=8",
+    "model.builtin.layers=1",
+    "data.samples=300",
+    "data.noise=0",
     "sft.reflector.steps=4",
+    "sft.reflector.learning_rate=3e-3",
     "sft.policy.steps=4",
     "rlft.stages.0.iterations=4",
     "rlft.save_every=2",

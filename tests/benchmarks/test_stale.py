@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from stale import ROOT, TABLES, tables, verdict
+from stale import MADE_FROM, ROOT, TABLES, faults, tables, verdict
 
 NUMBERS = "| who | success |\n|---|---|\n| random | 3 |\n"
 PATHS = {"learning": ("room", "recipes/*.yaml"), "others": ()}
@@ -70,6 +71,20 @@ def test_a_table_without_a_true_commit_is_an_error_but_for_numbers_of_others(rep
     assert judged(repository, NUMBERS, mark="others") == ""
 
 
+def test_a_table_made_from_others_is_stale_with_them(repository: Path) -> None:
+    content = f"Made at commit {commit(repository, room__a='x = 1')}.\n\n{NUMBERS}"
+    pages = "".join(f"<!-- {mark} -->\n{content}<!-- end -->\n" for mark in ("learning", "short"))
+    (repository / "README.md").write_text(pages)
+    declared, made_from = {**PATHS, "short": ()}, {"short": ["learning"]}
+    assert faults(repository, declared, made_from) == {}
+    commit(repository, room__a="x = 2")
+    found = faults(repository, declared, made_from)
+    assert {table.name: "made from learning" in why for table, why in found.items()} == {
+        "learning": False,
+        "short": True,
+    }
+
+
 def test_a_table_of_numbers_outside_of_marks_is_found_and_one_of_words_is_not(repository: Path) -> None:
     words = "| option | what it does |\n|---|---|\n| seed | 1 of many |\n| gamma | the discount |\n"
     (repository / "README.md").write_text(f"{words}\n{NUMBERS}")
@@ -80,5 +95,6 @@ def test_every_published_table_is_declared_and_names_its_commit_and_none_is_decl
     published = list(tables(ROOT))
     assert [f"{table.page}, {table.name}: {table.fault}" for table in published if table.fault] == []
     assert {table.name for table in published} == {*TABLES}
+    assert {*MADE_FROM, *chain.from_iterable(MADE_FROM.values())} <= {*TABLES}
     for paths in TABLES.values():
         assert [path for path in paths if not any(ROOT.glob(path))] == []

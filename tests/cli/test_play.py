@@ -184,9 +184,9 @@ def test_nothing_that_an_environment_says_is_obeyed(player: str) -> None:
 
 def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    task = "1-to-3"
-    assert task in {task.id for task in NumberLine(8).tasks("train")}
-    arguments = ("number_line", "size=8", "--task", task, "--save", "demonstrations.jsonl")
+    task = "4-to-6"
+    assert task in {task.id for task in NumberLine(10).tasks("train")}
+    arguments = ("number_line", "size=10", "--task", task, "--save", "demonstrations.jsonl")
     done = play(*arguments, typed="Two to go up.\nadd\n\n0\n")
     assert (done.code, done.err) == (0, "")
     assert "Your reflection, or Enter for: The target is higher.\nReflection: Two to go up.\n0. add one\n" in done.out
@@ -197,7 +197,7 @@ def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monke
     assert [sample.reflection for sample in samples] == [
         *("Two to go up.", "Good. The target is higher.", "The target is higher.", "Good. The target is higher.")
     ]
-    held_out = [*NumberLine(8).tasks("test"), *NumberLine(8).tasks("validation")]
+    held_out = [*NumberLine(10).tasks("test"), *NumberLine(10).tasks("validation")]
     starts = {f"Number {task.options['start']}, target {task.options['target']}." for task in held_out}
     usable = [sample for sample in samples if sample.observation.text not in starts]
     assert "Two to go up." in {sample.reflection for sample in usable}

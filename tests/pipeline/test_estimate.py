@@ -30,7 +30,7 @@ def test_the_parts_of_an_iteration_are_those_that_the_recipe_has():
     assert list(local.parts) == ["reflect: read", "reflect: write", "act", "update", "environments"]
     assert local.parts["update"].passes == 6  # each fits into one pass
     assert local.parts["update"].tokens > local.parts["act"].tokens
-    assert (local.episodes, local.iterations) == (8, 20)
+    assert (local.episodes, local.iterations) == (8, 30)
     assert local.seconds == pytest.approx(sum(work.seconds for work in local.parts.values()))
     assert all(work.seconds > 0 for work in local.parts.values())
     assert list(estimate(recipe("players.reflector.player=none")).parts) == ["act", "update", "environments"]
@@ -87,7 +87,7 @@ def test_the_command_prints_a_table_or_json():
     table = reflectrl(*arguments)
     assert (table.code, table.err) == (0, "")
     assert table.out.splitlines()[0].split() == ["part", "of", "an", "iteration", "tokens", "passes", "seconds"]
-    assert "20 iterations: about" in table.out
+    assert "30 iterations: about" in table.out
     found = json.loads(reflectrl(*arguments, "--format", "json").out)
     assert found["parts"]["act"]["tokens"] > 0
-    assert found["iterations"] == 20
+    assert found["iterations"] == 30
