@@ -53,6 +53,7 @@ MAY_BE_IMPORTED_BY = {
     "starlette": {"serving"},
     "uvicorn": {"serving"},
     "matplotlib": {"report"},
+    "PIL": {"envs"},
     "typer": {"cli"},
 }
 

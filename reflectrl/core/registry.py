@@ -24,6 +24,7 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "alfworld": "reflectrl.envs.alfworld:AlfWorld",
     "auto_explore": "reflectrl.envs.auto_explore:AutoExplore",
     "dangerous_taxi": "reflectrl.envs.dangerous_taxi:DangerousTaxi",
+    "gym_cards": "reflectrl.envs.gym_cards:GymCards",
     "gymnasium": "reflectrl.envs.gymnasium_game:GymnasiumGame",
     "number_line": "reflectrl.envs.number_line:NumberLine",
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",

@@ -17,6 +17,7 @@ GAMES = [
     pytest.param("number_line", {"size": 6}, 1.0),
     pytest.param("dangerous_taxi", {"stage": "full"}, 1.0),
     pytest.param("auto_explore", {"horizon": 5}, 0.0),
+    pytest.param("gym_cards:points24", {}, 1.0),
     pytest.param("gymnasium:FrozenLake-v1", {"success_reward": 1.0, "horizon": 5}, 1.0),
     pytest.param("gymnasium:Taxi-v4", {"success_reward": 1.0, "horizon": 5}, 1.0),
     pytest.param("alfworld", {"count": 4, "horizon": 8}, 0.8, marks=pytest.mark.slow),

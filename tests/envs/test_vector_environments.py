@@ -17,6 +17,7 @@ OPTIONS = {
     "number_line": {"size": 4},
     "dangerous_taxi": {"stage": "full"},
     "auto_explore": {"horizon": 4},
+    "gym_cards:blackjack": {"observation": "both"},
     "gymnasium:FrozenLake-v1": {"success_reward": 1.0, "horizon": 4},
     "alfworld": {"count": 4, "horizon": 2},
 }

@@ -1,0 +1,149 @@
+"""``Blackjack``: gymnasium's own engine, with the names of the cards and the best player there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import product
+from typing import Any
+
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv, deck
+from numpy.random import Generator
+
+from reflectrl.core import Outcome, Task
+from reflectrl.envs.gym_cards.cards import NAMES, RANKS, names, shared_out, value
+from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
+
+STAND, HIT = "stand", "hit"
+
+
+class Blackjack(Game):
+    """+1 for a win, 0 for a draw, -1 for a loss. All cards are drawn from an infinite deck.
+
+    A task is what the player sees of the deal; the dealer's hidden card and all later ones are drawn by the episode's
+    seed. Each three cards are one task, so tasks have the probabilities that deals have.
+    """
+
+    instructions = (
+        "Blackjack: hit takes a card, stand ends your turn. Then the dealer takes cards up to 17 or more. Come closer "
+        "to 21 than the dealer, and not beyond it. J, Q and K count as 10, an A as 11, or as 1 where 11 would be too "
+        "much."
+    )
+    actions = (STAND, HIT)
+    horizon = 20  # hits, the last of which is beyond 21, whatever is drawn
+
+    def __init__(self) -> None:
+        # neither a natural's 1.5 nor its win over any other 21: the paper's environment tells no natural
+        self._engine: Any = BlackjackEnv(natural=False, sab=False)
+
+    def splits(self) -> Mapping[str, tuple[Task, ...]]:
+        """Every three cards. Deals are equal if their values are."""
+        return shared_out(
+            (
+                (*sorted((value(first), value(second))), value(dealer)),
+                Task(
+                    f"{NAMES[first - 1]}-{NAMES[second - 1]}-vs-{NAMES[dealer - 1]}",
+                    {"player": [first, second], "dealer": dealer},
+                ),
+            )
+            for first, second, dealer in product(RANKS, repeat=3)
+        )
+
+    def deal(self, task: Task, rng: Generator) -> None:
+        """Lay out the cards; the dealer's second one is the engine's."""
+        self._engine.reset(seed=int(rng.integers(2**31)))
+        self._ranks, self._shown = list(task.options["player"]), task.options["dealer"]
+        self._engine.player = list(map(value, self._ranks))
+        self._engine.dealer[0] = value(self._shown)
+        self._ended = False
+
+    def common(self) -> tuple[str, ...]:
+        """Both."""
+        return self.actions
+
+    def legal(self) -> tuple[str, ...]:
+        """Both."""
+        return self.actions
+
+    def play(self, action: str, rng: Generator) -> Outcome:
+        """Let the engine play it; which ten-valued card was drawn is left to chance."""
+        self._blundered = action != self.best()
+        _, reward, self._ended, *_ = self._engine.step(self.actions.index(action))
+        if action == HIT:
+            drawn = self._engine.player[-1]
+            self._ranks.append(int(rng.integers(10, 14)) if drawn == 10 else drawn)
+        return Outcome(float(reward), ended=self._ended)
+
+    def best(self) -> str | None:
+        """Whatever is worth more; nobody knows the hidden card."""
+        if self._ended:
+            return None
+        stand, hit = worth(sum(self._engine.player), 1 in self._engine.player, self._engine.dealer[0])
+        return HIT if hit > stand else STAND
+
+    def mistaken(self) -> bool:
+        """Whether the other action was worth more; the cards that came are not asked."""
+        return self._blundered
+
+    def standing(self) -> str:
+        """Add up the cards."""
+        total, ace = sum(self._engine.player), 1 in self._engine.player
+        held = _held(total, ace)
+        counted = " with an ace as 11" if held > total else ""
+        return f"You hold {held}{counted}, the dealer shows {_named(self._shown)}."
+
+    def text(self) -> str:
+        """The cards that lie open."""
+        dealer = ", ".join(self._dealer()) if self._ended else NAMES[self._shown - 1]
+        return f"Your cards: {', '.join(names(self._ranks))}. The dealer {'has' if self._ended else 'shows'}: {dealer}."
+
+    def sketch(self) -> Sketch:
+        """The dealer's cards above the player's."""
+        dealer = self._dealer() if self._ended else (NAMES[self._shown - 1], "")
+        words = (Words("Dealer", 5, 4, 16), Words("Player", 5, 148, 16))
+        return Sketch(TABLE, words, row(dealer, 70, 28) + row(names(self._ranks), 70, 172))
+
+    def _dealer(self) -> tuple[str, ...]:
+        """Name the dealer's cards; gymnasium tells no jack from a ten."""
+        return (NAMES[self._shown - 1], *names(self._engine.dealer[1:]))
+
+
+def _named(rank: int) -> str:
+    return "an ace" if rank == 1 else str(value(rank))
+
+
+@cache
+def worth(total: int, ace: bool, dealer: int) -> tuple[float, float]:
+    """Return the expected rewards of standing and of a hit that is followed by best play.
+
+    Args:
+        total: of the player's cards, with aces as 1, at most 21.
+        ace: whether one of them is an ace.
+        dealer: value of the dealer's open card, 1 for an ace.
+
+    """
+    held = _held(total, ace)
+    stand = sum(chance * ((held > end) - (held < end)) for end, chance in _dealer_ends(dealer, dealer == 1).items())
+    hit = 0.0
+    for card in deck:
+        after = total + card
+        hit += (-1.0 if after > 21 else max(worth(after, ace or card == 1, dealer))) / len(deck)
+    return stand, hit
+
+
+@cache
+def _dealer_ends(total: int, ace: bool) -> Mapping[int, float]:
+    """Probability of each total at which the dealer ends from here; 0 stands for more than 21."""
+    held = _held(total, ace)
+    if held >= 17:
+        return {held if held <= 21 else 0: 1.0}
+    ends: dict[int, float] = {}
+    for card in deck:
+        for end, chance in _dealer_ends(total + card, ace or card == 1).items():
+            ends[end] = ends.get(end, 0.0) + chance / len(deck)
+    return ends
+
+
+def _held(total: int, ace: bool) -> int:
+    return total + 10 if ace and total <= 11 else total

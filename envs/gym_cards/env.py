@@ -1,0 +1,107 @@
+"""``GymCards``: the card games of RL4VLM (arXiv 2405.10292) as one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
+from reflectrl.envs.gym_cards.blackjack import Blackjack
+from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.number_line import NumberLine
+from reflectrl.envs.gym_cards.pictures import draw, need_pillow
+from reflectrl.envs.gym_cards.points import EZPoints, Points24
+
+GAMES: dict[str, Callable[[], Game]] = {
+    "number_line": NumberLine,
+    "ez_points": EZPoints,
+    "points24": Points24,
+    "blackjack": Blackjack,
+}
+MENUS = ("legal", "all")
+OBSERVATIONS = ("text", "image", "both")
+
+
+@cache
+def _splits(game: str) -> Mapping[str, tuple[Task, ...]]:
+    return GAMES[game]().splits()
+
+
+class GymCards(NatLangEnv):
+    """One of four games. An episode is a success if it ends with rewards that add up to more than 0, as in the paper.
+
+    Args:
+        game: ``number_line``, ``ez_points``, ``points24`` or ``blackjack``.
+        observation: the state as ``text``, as an ``image`` of 300 by 300 pixels without any text, or ``both``.
+        menu: ``legal`` shows what the rules allow; ``all`` shows all actions of the paper, of which the illegal ones
+            cost what they cost there.
+
+    Raises:
+        InvalidInput: a value that is none of these, or pictures without Pillow.
+
+    """
+
+    name = "gym_cards"
+
+    def __init__(self, game: str, observation: str = "text", menu: str = "legal") -> None:
+        for option, value, known in (
+            ("game", game, GAMES),
+            ("observation", observation, OBSERVATIONS),
+            ("menu", menu, MENUS),
+        ):
+            if value not in known:
+                raise InvalidInput(f"{option}={value!r} of {self.name!r} is unknown; {nearest(str(value), known)}")
+        if observation != "text":
+            need_pillow()
+        self._game = GAMES[game]()
+        super().__init__(self._game.horizon)
+        self.game = game
+        self.instructions = self._game.instructions
+        self.max_actions = len(self._game.actions)
+        self._shows_text, self._shows_image = observation != "image", observation != "text"
+        self._shows_all = menu == "all"
+        self._splits = _splits(game)
+        self._tasks = {task.id: task for tasks in self._splits.values() for task in tasks}
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The deals of a split, shuffled once and for all."""
+        return self._splits[split]
+
+    def start(self, task: Task) -> None:
+        """Deal."""
+        if self._tasks.get(task.id) != task:
+            raise InvalidInput(f"task {task.id!r} is no deal of {self.game!r} of {self.name!r}; use env.tasks(split).")
+        self._game.deal(task, self.np_random)
+        self._total = 0.0
+
+    def observe(self) -> Observation:
+        """The state as words, as a picture or as both."""
+        game = self._game
+        return Observation(
+            game.text() if self._shows_text else "",
+            game.actions if self._shows_all else game.legal(),
+            images=(draw(game.sketch()),) if self._shows_image else (),
+            common=game.actions if self._shows_all else game.common(),
+        )
+
+    def act(self, action: str) -> Outcome:
+        """Play it."""
+        outcome = self._game.play(action, self.np_random)
+        self._total += outcome.reward
+        return replace(outcome, success=outcome.ended and self._total > 0)
+
+    def expert(self) -> str | None:
+        """The best action: it reaches each goal, and has the highest expected reward in Blackjack."""
+        return self._game.best()
+
+    def reflection(self) -> str | None:
+        """Judge the last action and say where things stand."""
+        standing = self._game.standing()
+        if self.last_action is None:
+            return standing
+        return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
+
+    def mistaken(self) -> bool | None:
+        """True if the last action was worse than the expert's."""
+        return None if self.last_action is None else self._game.mistaken()

@@ -1,0 +1,79 @@
+"""``NumberLine`` of gym_cards: walk from a number to another one, 0 to 5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import permutations
+
+from numpy.random import Generator
+
+from reflectrl.core import Outcome, Task
+from reflectrl.envs.gym_cards.cards import shared_out
+from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.pictures import PAPER, Sketch, Words
+
+LAST = 5
+"""The highest number; the lowest is 0."""
+
+
+class NumberLine(Game):
+    """+1 on the target, -1 for a move that leads no nearer to it, also against an end of the line, 0 otherwise."""
+
+    instructions = (
+        "Reach the target number: - subtracts one from the current number, + adds one. The numbers go from 0 to 5. A "
+        "move that leads no nearer loses the game."
+    )
+    actions = ("-", "+")
+    horizon = 10
+
+    def splits(self) -> Mapping[str, tuple[Task, ...]]:
+        """All pairs of different numbers."""
+        pairs = permutations(range(LAST + 1), 2)
+        return shared_out(((a, b), Task(f"{a}-to-{b}", {"start": a, "target": b})) for a, b in pairs)
+
+    def deal(self, task: Task, rng: Generator) -> None:  # noqa: ARG002 - nothing is left open
+        """Stand on the start."""
+        self._number: int = task.options["start"]
+        self._target: int = task.options["target"]
+
+    def common(self) -> tuple[str, ...]:
+        """Both."""
+        return self.actions
+
+    def legal(self) -> tuple[str, ...]:
+        """There is no way past either end."""
+        return ("-",) * (self._number > 0) + ("+",) * (self._number < LAST)
+
+    def play(self, action: str, rng: Generator) -> Outcome:  # noqa: ARG002 - nothing is drawn
+        """Move by one."""
+        illegal, before = action not in self.legal(), self._left
+        self._number += 0 if illegal else 1 if action == "+" else -1
+        self._strayed = self._left >= before
+        reached = self._left == 0
+        return Outcome(1.0 if reached else -1.0 if self._strayed else 0.0, ended=reached, illegal=illegal)
+
+    def best(self) -> str | None:
+        """Towards the target."""
+        return None if self._left == 0 else "+" if self._number < self._target else "-"
+
+    def mistaken(self) -> bool:
+        """Whether it led no nearer."""
+        return self._strayed
+
+    def standing(self) -> str:
+        """Say on which side the target is."""
+        side = {None: "reached", "+": "higher", "-": "lower"}[self.best()]
+        return f"The target is {side}."
+
+    def text(self) -> str:
+        """Both numbers."""
+        return f"Target number: {self._target}. Current number: {self._number}."
+
+    def sketch(self) -> Sketch:
+        """Both numbers, as large as in the paper."""
+        target, current = f"Target: {self._target}", f"Current: {self._number}"
+        return Sketch(PAPER, (Words(target, 30, 60, 36), Words(current, 30, 180, 36)))
+
+    @property
+    def _left(self) -> int:
+        return abs(self._target - self._number)

@@ -1,0 +1,97 @@
+"""Pictures of a table with cards, drawn by Pillow with the font that it brings: 300 by 300 pixels, as the paper has."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from reflectrl.core import Image, InvalidInput
+
+SIZE = 300
+"""Pixels in each direction."""
+PAPER, TABLE = "#ffffff", "#35654d"
+_INK, _BACK = "#000000", "#8b1a1a"
+
+
+@dataclass(frozen=True)
+class Words:
+    """A line of text."""
+
+    text: str
+    left: int
+    top: int
+    size: int
+    """Height of the font in pixels."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card, 1.4 times as high as wide."""
+
+    name: str
+    """What stands on it; "" for its back."""
+    left: int
+    top: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Everything in a picture; equal sketches are drawn as equal bytes."""
+
+    background: str
+    words: tuple[Words, ...] = ()
+    cards: tuple[Card, ...] = ()
+
+
+def row(names: tuple[str, ...], width: int, top: int) -> tuple[Card, ...]:
+    """Place cards of this width side by side; narrower ones if there are too many."""
+    narrow = min(width, int((SIZE - 10) / (1.1 * len(names))))
+    return tuple(Card(name, 5 + int(number * narrow * 1.1), top, narrow) for number, name in enumerate(names))
+
+
+def need_pillow() -> None:
+    """Find Pillow with its own scalable font.
+
+    Raises:
+        InvalidInput: it is missing, older than 10.1, or built without FreeType.
+
+    """
+    try:
+        _pillow().ImageFont.load_default(12)
+    except (ImportError, TypeError) as error:
+        raise InvalidInput(
+            f"pictures of gym_cards need pillow 10.1 or later, with FreeType ({error}); run pip install "
+            "'reflectrl[vision]', or play with observation=text."
+        ) from error
+
+
+@lru_cache(maxsize=4096)
+def draw(sketch: Sketch) -> Image:
+    """Draw a picture, as a PNG file in colours."""
+    pillow = _pillow()
+    image = pillow.Image.new("RGB", (SIZE, SIZE), sketch.background)
+    pen = pillow.ImageDraw.Draw(image)
+    for card in sketch.cards:
+        right, bottom = card.left + card.width, card.top + card.width * 7 // 5
+        pen.rounded_rectangle(
+            (card.left, card.top, right, bottom), card.width // 12, fill=PAPER if card.name else _BACK, outline=_INK
+        )
+        font = pillow.ImageFont.load_default(card.width * 3 // 5)
+        pen.text(((card.left + right) / 2, (card.top + bottom) / 2), card.name, _INK, font, anchor="mm")
+    ink = _INK if sketch.background == PAPER else PAPER
+    for words in sketch.words:
+        pen.text((words.left, words.top), words.text, ink, pillow.ImageFont.load_default(words.size))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return Image(file.getvalue())
+
+
+def _pillow() -> Any:
+    import PIL.Image
+    import PIL.ImageDraw
+    import PIL.ImageFont
+
+    return PIL

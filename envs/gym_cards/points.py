@@ -1,0 +1,155 @@
+"""``Points``: write a formula of the cards that equals a number. ``EZPoints`` has two cards, ``Points24`` four."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations_with_replacement
+from typing import ClassVar
+
+from numpy.random import Generator
+
+from reflectrl.core import Outcome, Task
+from reflectrl.envs.gym_cards.cards import RANKS, names, shared_out, value
+from reflectrl.envs.gym_cards.formula import EQUALS, Formula, can_equal, is_solvable
+from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
+
+RULES = (
+    "Write a formula that equals {target}, one symbol a step, then = to end it. It has to use the number of each card "
+    "once. A counts as 1; J, Q and K count as 10."
+)
+
+LINE = 11
+"""Symbols of a formula in a line of the picture."""
+
+
+class Points(Game):
+    """+10 for = after a formula that equals ``target`` and uses each card, -1 for any other =, and the end for both.
+
+    A number that no unused card has is illegal: -1, and the formula stays as it is. So is a symbol that makes no
+    formula, but that costs nothing until the end, as nothing can be won then. After ``symbols`` steps a last action,
+    whatever it is, brings -1.
+    """
+
+    target: ClassVar[int]
+    count: ClassVar[int]
+    signs: ClassVar[str]
+    symbols: ClassVar[int]
+    width: ClassVar[int]
+    """Pixels of a card."""
+
+    def __init__(self) -> None:
+        self.instructions = RULES.format(target=self.target)
+        self.horizon = self.symbols + 1
+
+    def splits(self) -> Mapping[str, tuple[Task, ...]]:
+        """All cards of which a formula can be made. Deals are equal if the cards' values are."""
+        dealt = ((tuple(map(value, ranks)), ranks) for ranks in combinations_with_replacement(RANKS, self.count))
+        return shared_out(
+            (numbers, Task("-".join(names(ranks)), {"cards": list(ranks)}))
+            for numbers, ranks in dealt
+            if is_solvable(numbers, self.target, self.signs)
+        )
+
+    def deal(self, task: Task, rng: Generator) -> None:
+        """Lay out the cards in an order that is drawn."""
+        self._ranks = [task.options["cards"][at] for at in rng.permutation(self.count)]
+        self._formula: Formula | None = Formula(tuple(sorted(map(value, self._ranks))))
+        self._written: list[str] = []
+        self._steps = 0
+        self._ended = False
+
+    def common(self) -> tuple[str, ...]:
+        """The numbers of the cards, and all other symbols."""
+        return tuple(a for a in self.actions if not a.isdigit() or int(a) in map(value, self._ranks))
+
+    def legal(self) -> tuple[str, ...]:
+        """What may follow in a formula, and = always."""
+        follows = self._formula.then if self._formula else lambda _: None
+        return tuple(action for action in self.actions if action == EQUALS or follows(action))
+
+    def play(self, action: str, rng: Generator) -> Outcome:  # noqa: ARG002 - nothing is drawn
+        """Write one symbol."""
+        self._before, self._last = self._formula, action
+        self._steps += 1
+        if self._steps > self.symbols:
+            return Outcome(-1.0)
+        if action == EQUALS:
+            self._ended = True
+            right = self._formula is not None and self._formula.value == self.target
+            return Outcome(10.0 if right else -1.0, ended=True)
+        if action.isdigit() and self._unused(int(action)) == 0:
+            return Outcome(-1.0, illegal=True)
+        self._written.append(action)
+        self._formula = self._formula and self._formula.then(action)
+        return Outcome(0.0)
+
+    def best(self) -> str | None:
+        """The next symbol of a formula that equals the target, or = where none can be made any more."""
+        if self._ended:
+            return None
+        return self._next(self._formula)
+
+    def mistaken(self) -> bool:
+        """Whether it cost something, or the target cannot be reached any more and could be, or one went on in vain."""
+        if self._steps > self.symbols:  # whatever it was
+            return False
+        if self._last == EQUALS:
+            return self._next(self._before) != EQUALS
+        return self._formula is self._before or not self._is_hopeful
+
+    def standing(self) -> str:
+        """Name a whole formula that equals the target and begins as this one."""
+        if self._ended:
+            return f"{self._text} is written."
+        if not self._is_hopeful:
+            return f"Nothing that begins so equals {self.target}."
+        rest, formula = [], self._formula
+        while formula and (symbol := self._next(formula)) != EQUALS:
+            rest.append(symbol)
+            formula = formula.then(symbol)
+        return f"{' '.join([*self._written, *rest])} equals {self.target}."
+
+    def text(self) -> str:
+        """The cards and what is written."""
+        return f"Cards: {', '.join(names(self._ranks))}. Formula: {self._text}"
+
+    def sketch(self) -> Sketch:
+        """The cards above the formula, which needs two lines if it is long."""
+        symbols = self._written or ["empty"]
+        lines = [" ".join(symbols[at : at + LINE]) for at in range(0, len(symbols), LINE)]
+        words = tuple(Words(line, 10, 235 + 28 * number, 20) for number, line in enumerate(lines))
+        return Sketch(TABLE, words, row(names(self._ranks), self.width, 40))
+
+    @property
+    def _text(self) -> str:
+        return " ".join(self._written) or "empty"
+
+    @property
+    def _is_hopeful(self) -> bool:
+        """Whether the target can still be reached."""
+        return self._formula is not None and can_equal(self._formula, self.target, self.signs)
+
+    def _next(self, formula: Formula | None) -> str:
+        """Return the first action after which the target can be reached, a bracket only if nothing else helps."""
+        if formula is None or formula.value == self.target or not can_equal(formula, self.target, self.signs):
+            return EQUALS
+        after = ((action, formula.then(action)) for action in self.actions)
+        return next(action for action, then in after if then and can_equal(then, self.target, self.signs))
+
+    def _unused(self, number: int) -> int:
+        return [value(rank) for rank in self._ranks].count(number) - self._written.count(str(number))
+
+
+class EZPoints(Points):
+    """Two cards that make 12 by + or *."""
+
+    actions = (*map(str, range(1, 11)), "+", "*", EQUALS)
+    target, count, signs, symbols, width = 12, 2, "+*", 6, 130
+
+
+class Points24(Points):
+    """Four cards that make 24 by + - * / and brackets."""
+
+    actions = (*map(str, range(1, 11)), "+", "-", "*", "/", "(", ")", EQUALS)
+    target, count, signs, symbols, width = 24, 4, "+-*/", 21, 65
