@@ -83,6 +83,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "remote_reflector": ("reflectrl/endpoint", "reflectrl/players", "reflectrl/rollout", *_scripts("remote_reflector")),
     "serve": (*_ENGINE, "reflectrl/serving", *_scripts("serve")),
     "report": ("reflectrl/report", *_scripts("report")),
+    "retrieval": (
+        *(f"reflectrl/memory/{name}.py" for name in ("column", "embedders", "retriever")),
+        *_scripts("retrieval"),
+    ),
     "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls", "scripted_teacher")),
     "kills": ("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core", *_scripts("kills")),
     "mutated_recipes": ("reflectrl/config", *_scripts("mutated_recipes", "mutations")),

@@ -15,6 +15,8 @@ Numbers = npt.NDArray[np.float32]
 Indexes = npt.NDArray[np.int64]
 DECIMALS = 6
 """Similarities that agree in so many are equal: float32 sums differ beyond by the order in which they are made."""
+FEW = 4
+"""Texts are picked out where there are so many times as many; else the product with all of them costs less."""
 
 
 class Column:
@@ -48,48 +50,45 @@ class Column:
         self._first_word = first_word
         self._holders: dict[str, Indexes] | None = None if by == "embed" else _holders(list(numbers), first_word)
 
-    def best(self, text: str, vector: Numbers, among: Indexes) -> Numbers:
-        """Return the similarity of the text that is nearest in each episode: ``(len(among),)``, 0 where there is none.
+    def best(self, text: str, vector: Numbers, among: Indexes | None = None) -> Numbers:
+        """Return the similarity of the text that is nearest in each episode: ``(n,)``, 0 where there is none.
 
         Args:
             text: the query.
             vector: (width,) its embedding.
-            among: the episodes to look at, rising.
+            among: (n,) the episodes to look at; absent: all.
 
         """
-        counts = self.counts[among]
-        best = np.zeros(len(among), np.float32)
-        if counts.any():
-            values = self._similarities(text, vector, self._positions(among, counts))
+        counts = self.counts if among is None else self.counts[among]
+        texts = self._texts if among is None else self._texts[self._positions(among, counts)]
+        best = np.zeros(len(counts), np.float32)
+        if len(texts):
             starts = np.cumsum(counts) - counts
-            best[counts > 0] = np.maximum.reduceat(values, starts[counts > 0])
+            best[counts > 0] = np.maximum.reduceat(self._similarities(text, vector, texts), starts[counts > 0])
         return best
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
         """Return the place of the nearest text in an episode, the earliest of equal ones; ``None`` without any text."""
-        positions = self._positions(np.array([episode]), self.counts[[episode]])
-        if not len(positions):
+        here = slice(self._starts[episode], self._starts[episode] + self.counts[episode])
+        texts = self._texts[here]
+        if not len(texts):
             return None
-        return int(self._places[positions[np.argmax(np.round(self._similarities(text, vector, positions), DECIMALS))]])
+        return int(self._places[here][np.argmax(np.round(self._similarities(text, vector, texts), DECIMALS))])
 
     def _positions(self, among: Indexes, counts: Indexes) -> Indexes:
         """Return where in ``_texts`` the texts of these episodes stand."""
         offsets = self._starts[among] - (np.cumsum(counts) - counts)
         return np.repeat(offsets, counts) + np.arange(counts.sum())
 
-    def _similarities(self, text: str, vector: Numbers, positions: Indexes) -> Numbers:
-        """Return the similarity of the texts at ``positions``; equal texts are compared once."""
-        texts = self._texts[positions]
-        wanted = np.zeros(self._different, np.bool_)
-        wanted[texts] = True
-        rows = np.flatnonzero(wanted)
-        values = np.full(self._different, -np.inf, np.float32)
+    def _similarities(self, text: str, vector: Numbers, texts: Indexes) -> Numbers:
+        """Return the similarities of the texts with these numbers, equal in ``DECIMALS`` for equal texts."""
+        values = np.full(len(texts), -np.inf, np.float32)
         if self._vectors is not None:
-            few = 3 * len(rows) < len(values)  # rows that are picked are copied first
-            values[rows] = self._vectors[rows] @ vector if few else (self._vectors @ vector)[rows]
+            few = FEW * len(texts) < len(self._vectors)
+            values = self._vectors[texts] @ vector if few else (self._vectors @ vector)[texts]
         if self._holders is not None:
-            values[rows] = np.maximum(values[rows], self._shared_words(text)[rows])
-        return values[texts]
+            values = np.maximum(values, self._shared_words(text)[texts])
+        return values
 
     def _shared_words(self, text: str) -> Numbers:
         """Return the fraction of the query's words (or 1 for its first word) that each different text holds."""

@@ -139,12 +139,11 @@ class Retriever:
         if not count:
             return []
         sums, weights = np.zeros(count, np.float32), np.zeros(count, np.float32)
-        everyone = np.arange(count)
         for name, (weight, column) in self._tasks.items():
             if text := getattr(query, name):
-                sums += weight * column.best(text, self._embedder.embed([text])[0], everyone)
+                sums += weight * column.best(text, self._embedder.embed([text])[0])
                 weights += weight * (column.counts > 0)
-        others = np.delete(everyone, self._of_task.get(query.task_id, []) if query.task_id else [])
+        others = np.delete(np.arange(count), self._of_task.get(query.task_id, []) if query.task_id else [])
         key = query.key if query.key is not None and query.key.text and self._key_weight else None
         if key is None:
             ranked = self._ranked(_mean(sums, weights), others, windows.k)
@@ -183,12 +182,10 @@ class Retriever:
 
         first = max(FIRST_LOOK, k)
         if len(among) > first:
-            likely = among[np.sort(np.argpartition(-most, first)[:first])]
+            likely = among[np.argpartition(-most, first)[:first]]
             look(likely)
-            least = np.partition(scores[likely], -k)[-k]
-            look(among[most >= least - 10.0**-DECIMALS])
-        else:
-            look(among)
+            among = among[most >= np.partition(scores[likely], -k)[-k] - 10.0**-DECIMALS]
+        look(among)
         return self._ranked(scores, among, k)
 
     def _ranked(self, scores: Numbers, among: Indexes, k: int) -> list[tuple[int, float]]:

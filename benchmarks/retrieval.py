@@ -1,0 +1,119 @@
+"""Processor milliseconds of a query to a memory of past episodes, on one thread.
+
+    python benchmarks/retrieval.py --publish
+
+The episodes are made of templates like those of ALFWorld's household tasks. Queries are states of further episodes;
+each is a new one, its embedding included, and what is asked is asked in turns.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from arms import made_by, publish, table
+
+from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Key, Query, Retriever, Step, Weights
+
+README = Path(__file__).parent / "README.md"
+KINDS = {"put": "put a {} in {}", "clean": "put a clean {} in {}", "heat": "put a hot {} in {}"}
+KINDS |= {"cool": "put a cool {} in {}", "look": "examine the {} with the {}", "two": "put two {} in {}"}
+THINGS = [
+    f"{adjective}{noun}" for adjective in ("", "butter", "dish", "hand") for noun in ("mug", "pan", "egg", "lamp")
+]
+PLACES = [
+    f"{noun} {number}" for noun in ("shelf", "desk", "cabinet", "drawer", "fridge", "sink") for number in range(1, 6)
+]
+STEPS = 15
+QUERIES = 200
+
+Asked = Callable[[Experience, random.Random], Query]
+
+
+def episode(number: int, rng: random.Random) -> Experience:
+    """Return an episode that looks for a thing in places and puts it somewhere."""
+    kind, thing, goal = rng.choice(list(KINDS)), rng.choice(THINGS), rng.choice(PLACES)
+    steps = []
+    for place in rng.choices(PLACES, k=STEPS - 3):
+        there = ", ".join(f"a {rng.choice(THINGS)} {rng.randrange(1, 4)}" for _ in range(rng.randrange(1, 5)))
+        steps.append(Step(f"go to {place}", f"On the {place}, you see {there}."))
+    steps += [Step(f"take {thing} 1", f"You pick up the {thing} 1."), Step(f"go to {goal}", f"You arrive at {goal}.")]
+    steps.append(Step(f"put {thing} 1 in/on {goal}", ""))
+    plan = f"find a {thing}, take it, {kind} it, go to {goal} and put it there"
+    task = f"Your task is to: {KINDS[kind].format(thing, goal)}."
+    return Experience(f"game {number}", task, kind, plan, "You are in a room.", tuple(steps), True, 1.0)
+
+
+def _seen(now: Experience, rng: random.Random) -> Key:
+    return Key("observation", rng.choice(now.steps[:-1]).observation)
+
+
+def _thing(now: Experience, rng: random.Random) -> Key:  # noqa: ARG001 - of the signature
+    return Key("observation", now.steps[-1].action.split()[1])
+
+
+def _verb(_: Experience, rng: random.Random) -> Key:
+    return Key("action", rng.choice(("take", "put", "go")))
+
+
+ASKED: dict[str, Asked] = {
+    "task, kind and plan, without a key": lambda now, _: Query(now.task, now.task_type, now.plan),
+    "the same and an action key": lambda now, rng: Query(now.task, now.task_type, now.plan, _verb(now, rng)),
+    "the same and a thing to search": lambda now, rng: Query(now.task, now.task_type, now.plan, _thing(now, rng)),
+    "the same and the last observation": lambda now, rng: Query(now.task, now.task_type, now.plan, _seen(now, rng)),
+    "task and the last observation": lambda now, rng: Query(now.task, key=_seen(now, rng)),
+    "the last observation alone": lambda now, rng: Query(key=_seen(now, rng)),
+}
+
+
+def milliseconds(retriever: Retriever, queries: Sequence[Query]) -> list[float]:
+    """Processor milliseconds of each query."""
+    took = []
+    for query in queries:
+        began = time.process_time()
+        retriever.retrieve(query)
+        took.append(1e3 * (time.process_time() - began))
+    return took
+
+
+def measure(count: int, width: int) -> list[list[str]]:
+    """Return the rows of a memory of ``count`` episodes with vectors of ``width`` numbers."""
+    rng = random.Random(0)
+    past = [episode(number, rng) for number in range(count)]
+    began = time.process_time()
+    retriever = Retriever(past, EmbeddingCache(HashingEmbedder(width)), weights=Weights())
+    built = time.process_time() - began
+    different = len({step.observation for each in past for step in each.steps})
+    name = f"{count:,} episodes, {different:,} different observations, {width} numbers a vector; made in {built:.1f} s"
+    rows = []
+    for what, ask in ASKED.items():
+        present = [episode(count + number, rng) for number in range(QUERIES)]
+        took = sorted(milliseconds(retriever, [ask(now, rng) for now in present]))
+        rows.append([name, what, *(f"{each:.2f}" for each in (median(took), took[-QUERIES // 20], took[-1]))])
+        name = ""
+    return rows
+
+
+def main() -> None:
+    """Measure, print, and publish."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--publish", action="store_true", help="write the table to benchmarks/README.md")
+    given = parser.parse_args()
+    rows = [row for count, width in ((1000, 256), (10_000, 256), (10_000, 384)) for row in measure(count, width)]
+    heads = ["memory", "query", "median ms", "95 % are below", "slowest"]
+    text = f"{made_by('python benchmarks/retrieval.py --publish')}.\n\n{table(heads, rows)}\n"
+    print(text)
+    if given.publish:
+        publish(README, "retrieval", text)
+
+
+if __name__ == "__main__":
+    main()
