@@ -19,7 +19,7 @@ FOLDERS = {
 
 BELOW_ROLLOUT = {"endpoint", "players", "workers", "prompts", "config", "core"}
 BELOW_TRAINING = {"models", "engine", "rollout", *BELOW_ROLLOUT}
-BELOW_PIPELINE = {"report", "training", "data_gen", *BELOW_TRAINING}
+BELOW_PIPELINE = {"report", "training", "data_gen", "memory", *BELOW_TRAINING}
 MAY_IMPORT = {
     "core": set(),
     "envs": {"core"},

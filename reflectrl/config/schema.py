@@ -186,9 +186,24 @@ class PolicyPlayerSection(Section):
     """Chat endpoint whose model answers with a label."""
 
 
+class MemoryPlayerSection(Section):
+    """The frozen player that shows, before each action, parts of the teacher's successful episodes that resemble it."""
+
+    embedder: Literal["hashing", "minilm"] = "hashing"
+    """Similarity of texts: by hashed words, or by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB."""
+    episodes: Count = 8
+    """Episodes that are shown at once, at most."""
+    steps: Count = 5
+    """Steps that are shown before the step that resembles the present one most, and as many from it on."""
+    max_chars: Count = 2000
+    """Most characters that are shown; whole episodes and steps are left out."""
+
+
 class PlayersSection(Section):
     """Players of the turn, by role."""
 
+    memory: MemoryPlayerSection | None = None
+    """Shows past episodes to the reflector and the policy in RLFT and evaluation; absent: none are shown."""
     reflector: ReflectorPlayerSection = ReflectorPlayerSection()
     """Writes the reflection."""
     policy: PolicyPlayerSection = PolicyPlayerSection()

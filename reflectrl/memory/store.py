@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +38,7 @@ class EpisodeStore:
         """Lines that a killed process left half written and that were removed: 0 or 1."""
         self._header = header
         self._keep = keep
-        self._kept: dict[str, Experience] = {}
+        self._kept = _Best()
         if path.exists() and path.stat().st_size:
             found, records = read_records(path, FORMAT, Experience)
             if found.env != header.env:
@@ -46,11 +47,11 @@ class EpisodeStore:
                     "store: choose another file."
                 )
             for experience in records:
-                self._offer(experience)
+                self._kept.offer(experience)
 
     def __len__(self) -> int:
         """Return the number of tasks with an episode."""
-        return len(self._kept)
+        return len(self._kept.of_task)
 
     def add(self, trajectory: Trajectory) -> bool:
         """Add an episode; it is on the disk when this returns.
@@ -64,21 +65,38 @@ class EpisodeStore:
         if not wanted or not trajectory.turns:
             return False
         experience = experience_of(trajectory)
-        if not experience.steps or not self._offer(experience):
+        if not self._kept.offer(experience):
             return False
         append_records(self.path, FORMAT, self._header, [experience])
         return True
 
     def snapshot(self) -> tuple[Experience, ...]:
         """Return the episodes as they are now, oldest first; what is added later does not change it."""
-        return tuple(self._kept.values())
+        return tuple(self._kept.of_task.values())
 
-    def _offer(self, experience: Experience) -> bool:
-        old = self._kept.get(experience.task_id)
-        if old is not None and _rank(experience) <= _rank(old):
+
+def successes(trajectories: Iterable[Trajectory]) -> tuple[Experience, ...]:
+    """Return the best successful episode of each task, as a store of them would."""
+    best = _Best()
+    for trajectory in trajectories:
+        if trajectory.success:
+            best.offer(experience_of(trajectory))
+    return tuple(best.of_task.values())
+
+
+class _Best:
+    """The best episode of each task, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.of_task: dict[str, Experience] = {}
+
+    def offer(self, experience: Experience) -> bool:
+        """Keep an episode that did something and is better than that of its task."""
+        old = self.of_task.get(experience.task_id)
+        if not experience.steps or (old is not None and _rank(experience) <= _rank(old)):
             return False
-        self._kept.pop(experience.task_id, None)  # the place of the new one is at the end
-        self._kept[experience.task_id] = experience
+        self.of_task.pop(experience.task_id, None)  # the place of the new one is at the end
+        self.of_task[experience.task_id] = experience
         return True
 
 

@@ -25,7 +25,7 @@ from reflectrl.endpoint.account import Account
 from reflectrl.pipeline.compute import decided, prepare_compute
 from reflectrl.pipeline.costs import ShallowModels, Work, acting_work, clock, reflecting_work, updating_work
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.players import CarelessExpert, ExpertReflector, Player, RandomPolicy, reflecting
+from reflectrl.players import CarelessExpert, ExpertReflector, Player, RandomPolicy, Seat, reflecting
 from reflectrl.players.scripted import ScriptedReflector
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import MenuView, View, view
@@ -157,13 +157,16 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
     if settings.player != "none":
         longest = "the " * settings.max_new_tokens
         speaker = ExpertReflector() if _has_expert(envs[0], tasks[0]) else ScriptedReflector(lambda _: longest)
+    memory = recipe.players.memory
+    recalled = ScriptedReflector(lambda _: "the " * (memory.max_chars // 4 if memory else 0))
+    remembering = [Seat("memory", recalled)] if memory else []
     rng = random.Random(derive_seed(recipe.seed, "estimate"))
     before, episodes = (
         rollout(
             envs,
             [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(section.episodes)],
             policy=CarelessExpert(EXPERTISE),
-            seats=reflecting(speaker),
+            seats=(*remembering, *reflecting(speaker)),
             layout=layout,
         )
         for _ in range(2)

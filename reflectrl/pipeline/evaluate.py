@@ -69,7 +69,10 @@ class _Evaluation:
     def play(
         self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
-        """Play and record one row of the table, and those of its groups of tasks; return its episodes."""
+        """Play and record one row of the table, and those of its groups of tasks; return its episodes.
+
+        Trained policies read the memory of the recipe.
+        """
         section, splits = self.recipe.eval, self.recipe.eval.splits
         row = self._before.get((name, reflections, mode, split))
         if row is not None:
@@ -85,7 +88,7 @@ class _Evaluation:
                 self._envs,
                 episodes,
                 policy=policy,
-                seats=reflecting(reflector),
+                seats=(*(self.run_players.memory if name in POLICIES.values() else ()), *reflecting(reflector)),
                 layout=self.run_players.layout,
                 on_episode=lambda _: self._advance(next(finished), len(episodes), label),
             )

@@ -15,7 +15,7 @@ from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, NatLangEnv
-from reflectrl.core.layout import BASE, BASE_REFLECTOR, sft_rows_file
+from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.account import Account, Usage
@@ -24,6 +24,9 @@ from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
+from reflectrl.memory import EmbeddingCache, HashingEmbedder, Memory, Retriever, Windows
+from reflectrl.memory.language import minilm
+from reflectrl.memory.store import successes
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
@@ -35,6 +38,7 @@ from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat, labels
+from reflectrl.rollout.record import read_trajectories
 
 if TYPE_CHECKING:  # openai takes a second to import
     from reflectrl.endpoint.chat import ChatClient
@@ -132,7 +136,19 @@ class RunPlayers:
 
     def seats(self, policy: LanguageModel | None) -> tuple[Seat, ...]:
         """Return the frozen players of this recipe, see ``reflector``."""
-        return reflecting(self.reflector(policy))
+        return (*self.memory, *reflecting(self.reflector(policy)))
+
+    @cached_property
+    def memory(self) -> tuple[Seat, ...]:
+        """The seat of the recipe's memory, which holds the teacher's successful episodes; empty without one."""
+        section = self.recipe.players.memory
+        if section is None:
+            return ()
+        _, taught = read_trajectories(self.run.verified(TEACHER, "gen-data"))
+        window = Windows(section.episodes, section.steps)
+        embedder = EmbeddingCache(minilm() if section.embedder == "minilm" else HashingEmbedder())
+        retriever = Retriever(successes(taught), embedder, action=window, observation=window)
+        return (Seat("memory", Memory(retriever, max_chars=section.max_chars)),)
 
     def reflector(self, policy: LanguageModel | None) -> Player | None:
         """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model."""

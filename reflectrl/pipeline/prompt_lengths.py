@@ -82,6 +82,7 @@ def check_prompt_lengths(
         replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))
         for trajectory in (*taught, *_at_random(run_players, split, options))
     ]
+    played = [_recalling(trajectory, run_players) for trajectory in played]
     prompts = {
         "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, layout)],
         "reflector": [
@@ -91,6 +92,16 @@ def check_prompt_lengths(
     speaks = 0 if reflector.player in ("none", "expert") else reflector.max_new_tokens
     for player, lm in models.items():
         _check(player, lm, run_players.section(player).max_length, speaks, prompts[player])
+
+
+def _recalling(trajectory: Trajectory, run_players: RunPlayers) -> Trajectory:
+    """Add the words of the memory, if the recipe has one."""
+    for seat in run_players.memory:
+        views = [view(seat.role, run_players.layout, state) for state in states_of(trajectory)]
+        pairs = zip(trajectory.turns, seat.player.say(views, [0.0] * len(views)), strict=True)
+        turns = (replace(turn, said={**turn.said, seat.role: words}) for turn, words in pairs)
+        trajectory = replace(trajectory, turns=tuple(turns))
+    return trajectory
 
 
 def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:

@@ -36,7 +36,7 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import Player
+from reflectrl.players import Player, reflecting
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
@@ -176,7 +176,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
-            reflector=reflector,
+            seats=(*run_players.memory, *reflecting(reflector)),
             layout=run_players.layout,
             labels=run_players.labels,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),

@@ -82,7 +82,8 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
 
         # without a journal: requests are never written to disk
         reflector = RemoteReflector(settings.endpoint, cache_size=settings.cache_size)
-        agent = replace(agent, seats=reflecting(reflector))
+        others = (seat for seat in agent.seats if seat.role != "reflector")
+        agent = replace(agent, seats=(*others, *reflecting(reflector)))
     who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"
     return ServedAgent(who, name, greedy, agent, _reflector_info(recipe, run, name))
 

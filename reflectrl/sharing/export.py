@@ -58,6 +58,11 @@ def export_run(
     recipe = read_recipe(run)
     if read_agent_file(run) is not None:
         raise InvalidInput(f"{run} is an exported agent already; give its run folder, or copy it.")
+    if recipe.players.memory is not None:
+        raise InvalidInput(
+            f"the agent of {run} reads the teacher's episodes (players.memory), which an export does not hold; export "
+            "a run without a memory, or use this one from its folder."
+        )
     policy = last_policy(recipe, run)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
