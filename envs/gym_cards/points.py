@@ -26,9 +26,9 @@ LINE = 11
 class Points(Game):
     """+10 for = after a formula that equals ``target`` and uses each card, -1 for any other =, and the end for both.
 
-    A number that no unused card has is illegal: -1, and the formula stays as it is. So is a symbol that makes no
-    formula, but that costs nothing until the end, as nothing can be won then. After ``symbols`` steps a last action,
-    whatever it is, brings -1.
+    A number that no unused card has is illegal: -1, and the formula stays as it is. Any other symbol where none can
+    follow costs nothing, but nothing can be won any more. After ``symbols`` steps a last action, whatever it is, brings
+    -1.
     """
 
     target: ClassVar[int]
