@@ -37,10 +37,12 @@ class Estimate:
     def sentence(self, endpoint: Endpoint, kept: int) -> str:
         """Describe the estimate for the user; ``kept`` replies are there already."""
         tokens = f"{self.tokens.prompt:,} tokens sent and {self.tokens.completion:,} answered"
-        cost = f"about {self.tokens.cost(endpoint.price):.2f} dollars"
-        money = "the endpoint's price is not set" if endpoint.price is None else cost
-        already = f"; {kept:,} replies are there already and cost nothing" if kept else ""
-        return f"estimate: about {self.calls:,} calls to {endpoint}, {tokens}: {money}{already}"
+        cost = self.tokens.cost(endpoint.price)
+        money = "" if endpoint.is_own and not cost else f": about {cost:.2f} dollars"
+        if endpoint.price is None and not endpoint.is_own:
+            money = ": the endpoint's price is not set"
+        already = f"; {kept:,} replies are there already and are not asked for again" if kept else ""
+        return f"estimate: about {self.calls:,} calls to {endpoint}, {tokens}{money}{already}"
 
 
 def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:

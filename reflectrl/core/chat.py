@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 Messages = list[dict[str, str]]
 """A chat as endpoints expect it: objects with ``role`` and ``content``."""
+
+
+class LabelChat(Messages):
+    """A chat that ends with the question for one label of a menu, so that a server can be held to the labels.
+
+    Args:
+        messages: the chat.
+        labels: (n,) label of each action of the menu.
+        actions: (n,) the actions.
+
+    """
+
+    def __init__(self, messages: Iterable[dict[str, str]], labels: Sequence[str], actions: Sequence[str]) -> None:
+        super().__init__(messages)
+        self.labels = tuple(labels)
+        self.actions = tuple(actions)
+
+
+def asked_again(chat: Messages, reply: str, complaint: str) -> Messages:
+    """Return ``chat`` with a reply that cannot be used, and the complaint that asks for another one."""
+    longer = [*chat, {"role": "assistant", "content": reply}, {"role": "user", "content": complaint}]
+    return LabelChat(longer, chat.labels, chat.actions) if isinstance(chat, LabelChat) else longer
 
 
 class BadReply(Exception):

@@ -44,6 +44,8 @@ class Usage:
     """Cost in USD; 0 without a price."""
     cut: int = 0
     """Replies that ``max_tokens`` truncated, and that were requested again."""
+    lenient: int = 0
+    """Replies that named an action in other words than its label, which was read from them."""
 
     def sentence(self, spent: float) -> str:
         """Return a summary for the terminal; ``spent`` is the total cost of the run folder so far, in USD."""
@@ -51,6 +53,7 @@ class Usage:
             (self.retries, "of them again"),
             (self.kept, "known"),
             (self.cut, "cut off at max_tokens"),
+            (self.lenient, "read leniently"),
             (self.rejected, "set aside in rejected.jsonl"),
         )
         counts = ", ".join([f"{self.calls:,} sent", *(f"{count:,} {what}" for count, what in parts if count)])

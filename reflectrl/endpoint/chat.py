@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,15 +20,16 @@ import openai
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.addresses import without_credentials
-from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.chat import BadReply, LabelChat, Messages, asked_again
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import shortened
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
 from reflectrl.endpoint.endpoint import NO_KEY, OPENAI_URL, Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
-from reflectrl.endpoint.replies import UnusableReply, classify_error, read_text, read_tokens
-from reflectrl.endpoint.transport import FirstReply, open_http, through_proxies
+from reflectrl.endpoint.labels import LabelWays, fields
+from reflectrl.endpoint.replies import PROMPT_CODES, Refused, UnusableReply, classify_error, read_text, read_tokens
+from reflectrl.endpoint.transport import Silence, hang_up, open_http, through_proxies
 
 MAX_BACKOFF_S = 30.0
 """Longest pause before a repetition, unless the server asks for another one."""
@@ -55,7 +55,7 @@ class ChatClient:
         endpoint: model, address and limits.
         journal: keeps the paid replies.
         account: budget that the calls are paid from.
-        tell: receives a line when the first reply takes long.
+        tell: receives a line when no reply came for long.
 
     Raises:
         InvalidInput: the key is missing, the address is invalid, the budget is limited but no price is known, or
@@ -75,12 +75,14 @@ class ChatClient:
         self.journal = journal or Journal()
         self.usage = Usage()
         self._account = account or Account()
-        self._account.check_price(str(endpoint), endpoint.price)
+        if not endpoint.is_own:
+            self._account.check_price(str(endpoint), endpoint.price)
         self._key = endpoint.key()
         self._not_before = 0.0
         self._http: Any = open_http()  # fails before any work starts; used by the first `_open`
         self._api: openai.AsyncOpenAI | None = None
-        self._first = FirstReply(str(endpoint), endpoint.notice_s, tell)
+        self._silence = Silence(str(endpoint), endpoint.notice_s, tell)
+        self._ways = LabelWays(endpoint)
         self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
         self._posting: set[asyncio.Task[Any]] = set()
         self._runner = asyncio.Runner()
@@ -118,7 +120,7 @@ class ChatClient:
 
         """
         if self._api is None:
-            weakref.finalize(self, _hang_up, self._runner, self._open())
+            weakref.finalize(self, hang_up, self._runner, self._open().close)
 
         async def ask_one(chat: Messages, read: Callable[[str], T], draw: str) -> Reply[T]:
             try:
@@ -173,8 +175,7 @@ class ChatClient:
                     limit = self.endpoint.max_tokens
                     failure = f"its reply was cut off (finish_reason length); raise max_tokens={limit} of the endpoint."
                 bad.append(asked)
-                again = {"role": "user", "content": str(complaint)}
-                messages = [*messages, {"role": "assistant", "content": text.value}, again]
+                messages = asked_again(messages, text.value, str(complaint))
         self.journal.known(bad[0])  # raises if it is rejected already
         raise self._rejection(bad[0], messages, failure, bad)
 
@@ -220,16 +221,20 @@ class ChatClient:
             raise self._failed(failure) from failure
 
     async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
-        number = 1
+        number, start = 1, time.monotonic()
         while not self._leaving:
             try:
                 return await attempt(number)
             except UnusableReply as failure:
-                if failure.final or number == self.endpoint.max_attempts:
+                if failure.free:
+                    continue
+                waited = time.monotonic() - start
+                loading = failure.status == 503 and self.endpoint.is_own and waited < self.endpoint.attempt_s
+                if failure.final or (number == self.endpoint.max_attempts and not loading):
                     raise
                 if not self._leaving:
                     await self._pause(number, failure.wait_s)
-            number += 1
+            number += not loading
         raise WorkFailed(f"{self.endpoint} was closed before it gave a reply.")
 
     def _failed(self, failure: UnusableReply) -> WorkFailed:
@@ -262,7 +267,8 @@ class ChatClient:
     async def _attempt(self, asked: str, chat: Messages, attempt: int) -> Reply[str]:
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
-        body, max_cost, paid = self.endpoint.body(chat), self.endpoint.max_cost(chat), 0.0
+        way, max_cost, paid = self._ways.of(chat), self.endpoint.max_cost(chat), 0.0
+        body = {**self.endpoint.body(chat), **fields(way, chat)}
         while self._account.must_wait(max_cost):
             await asyncio.sleep(0.02)
         self._account.reserve(max_cost)
@@ -271,9 +277,13 @@ class ChatClient:
             # chat.completions.create takes a third more CPU time per call, for validation
             completion = await self._send(lambda api: api.post("/chat/completions", cast_to=object, body=body))
             paid = read_tokens(completion).cost(self.endpoint.price)
+        except (Refused, UnusableReply) as failure:
+            if self._ways.refused(way, failure, attempt):
+                raise UnusableReply(str(failure), free=True) from None
+            raise
         finally:
             self._account.settle(max_cost, paid)
-        return self._keep(asked, completion, batch=False)
+        return self._keep(asked, completion, chat, way)
 
     def check_batch_cost(self, chats: Iterable[Messages]) -> None:
         """Check that the budget suffices for ``chats`` in Batch mode.
@@ -295,7 +305,9 @@ class ChatClient:
             return False
         return True
 
-    def _keep(self, asked: str, completion: object, *, batch: bool) -> Reply[str]:
+    def _keep(
+        self, asked: str, completion: object, chat: Messages | None = None, way: str = "text", *, batch: bool = False
+    ) -> Reply[str]:
         """Count a reply and write it to the journal, before it is used."""
         tokens = read_tokens(completion)
         cost = tokens.cost(self.endpoint.price, batch=batch)
@@ -303,13 +315,14 @@ class ChatClient:
             prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost
         )
         try:
-            reply = read_text(completion, self._safe)
+            read = partial(self._ways.read, way, chat) if isinstance(chat, LabelChat) else read_text
+            reply = read(completion, self._safe)
         except UnusableReply:
             self.journal.add(PaidReply(asked, None, tokens, batch))
             raise
-        self._count(cut=int(reply.cut))
+        self._count(cut=int(reply.cut), lenient=int(bool(reply.words)))
         text = self._clean(reply.text)
-        self.journal.add(PaidReply(asked, text, tokens, batch, reply.cut))
+        self.journal.add(PaidReply(asked, text, tokens, batch, reply.cut, self._clean(reply.words)))
         return Reply(text, tokens.completion)
 
     async def _send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
@@ -318,18 +331,20 @@ class ChatClient:
         if self._api is None or task is None:
             raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
         self._posting.add(task)
-        self._first.expect()
+        self._silence.expect()
         try:
             answer = await asyncio.wait_for(request(self._api), seconds)
-            self._first.came()
+            self._silence.end(waiting=len(self._posting) > 1)
             return answer
         except TimeoutError as error:
             raise UnusableReply(f"no complete reply within timeout_s={seconds:g}.") from error
         except openai.APIStatusError as error:
-            self._first.came()
-            raise classify_error(
-                self.endpoint, error.status_code, error.code, error.response.headers, self._safe(error.response.text)
-            ) from None  # its text may contain the key
+            if error.status_code != 503:  # of a server that loads its model
+                self._silence.end(waiting=len(self._posting) > 1)
+            code = error.type if error.type in PROMPT_CODES else error.code
+            text = self._safe(error.response.text)
+            # its own text may contain the key
+            raise classify_error(self.endpoint, error.status_code, code, error.response.headers, text) from None
         except openai.APIConnectionError as error:
             reason = self._safe(str(error.__cause__ or error))
             raise UnusableReply(f"it cannot be reached ({reason}{through_proxies()}).") from None
@@ -365,26 +380,9 @@ class ChatClient:
     async def _leave(self) -> None:
         """Send no more requests, and wait for the replies in flight."""
         self._leaving = True
-        self._first.leave()
+        self._silence.end()
         for task in self._asking.values():
             if task not in self._posting:
                 task.cancel()
         while self._asking:  # a caller that gets its reply may ask again, and is refused
             await asyncio.gather(*self._asking.values(), return_exceptions=True)
-
-
-def _hang_up(runner: asyncio.Runner, api: openai.AsyncOpenAI) -> None:
-    """Close the connections and the event loop of a client that was deleted."""
-
-    def close() -> None:
-        with runner:
-            runner.run(api.close())
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        close()
-    else:  # garbage collection ran inside another event loop
-        thread = threading.Thread(target=close)
-        thread.start()
-        thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any
+from typing import Any, Literal
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import is_private
@@ -18,8 +18,8 @@ NO_KEY = "EMPTY"
 """Key sent to a server that needs none; the client library insists on one."""
 TIMEOUT_S = 60.0
 """Default time limit of one attempt, in seconds."""
-PRIVATE_TIMEOUT_S = 600.0
-"""Default time limit for a server on a private address, which may be slow or still load its model."""
+PRIVATE_TIMEOUT_S = 3600.0
+"""Default time limit for a server on a private address, which may be slow; that of llama.cpp's server itself."""
 
 
 @settings()
@@ -37,11 +37,15 @@ class Endpoint:
     concurrency: Count = 8
     """Calls in flight."""
     timeout_s: Positive | None = None
-    """Seconds one attempt may take; absent: 60, or 600 where ``base_url`` is on this machine or its own network."""
+    """Seconds one attempt may take; absent: 60, or 3600 where ``base_url`` is on this machine or its own network."""
     max_attempts: Count = 5
     """Attempts a call, the first included."""
     max_rejected: CountOrZero = 20
     """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
+    answer_by: Literal["auto", "schema", "grammar", "logprobs", "text"] = "auto"
+    """How a label is asked for: held to by ``response_format`` or llama.cpp's ``grammar``, the likeliest by
+    ``logprobs``, or read from the text, leniently. ``auto``: the first of them that the server obeys; of OpenAI and
+    Azure, the text, which must be a label."""
     max_tokens: Count = 200
     """Longest reply; one that is cut off there is asked for again, shorter."""
     temperature: NonNegative = 0.0
@@ -59,11 +63,16 @@ class Endpoint:
         return f"model {self.model!r} at {self.base_url or OPENAI_URL}"
 
     @property
+    def is_own(self) -> bool:
+        """Whether the server is on this machine or its network; it may be slow, and is free unless a price is given."""
+        return self.base_url is not None and is_private(self.base_url)
+
+    @property
     def attempt_s(self) -> float:
         """Time limit of one attempt, in seconds."""
         if self.timeout_s is not None:
             return self.timeout_s
-        return PRIVATE_TIMEOUT_S if self.base_url is not None and is_private(self.base_url) else TIMEOUT_S
+        return PRIVATE_TIMEOUT_S if self.is_own else TIMEOUT_S
 
     def body(self, chat: Messages) -> dict[str, Any]:
         """Return the JSON body of a call."""
@@ -82,6 +91,8 @@ class Endpoint:
         Settings that influence only the speed or the number of calls do not count; ``draw`` does above temperature 0.
         """
         asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.temperature else ""]
+        if self.answer_by != "auto":
+            asked.append(self.answer_by)
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
     def max_cost(self, chat: Messages) -> float:

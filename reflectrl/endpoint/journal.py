@@ -36,6 +36,8 @@ class PaidReply:
     """True for a reply of OpenAI's Batch mode."""
     cut: bool = False
     """True if ``max_tokens`` truncated the reply, so that it cannot be used."""
+    words: str = ""
+    """What the model said, where ``text`` is the label that was read from it leniently; else empty."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,13 @@ class Journal:
 
 
 def read_replies(folder: Path) -> list[PaidReply]:
-    """Return the replies in ``folder``; earlier versions did not record truncation.
+    """Return the replies in ``folder``; earlier versions recorded neither truncation nor lenient reading.
 
     Raises:
         InvalidInput: the file is damaged.
 
     """
-    return _lines(folder / REPLIES, PaidReply, {"cut": False})
+    return _lines(folder / REPLIES, PaidReply, {"cut": False, "words": ""})
 
 
 def _lines(path: Path, kind: type[T], absent: Mapping[str, object] = MappingProxyType({})) -> list[T]:

@@ -18,7 +18,7 @@ RETRIED_STATUSES = (408, 409, 425, 429)
 """HTTP statuses after which a request is retried, besides every 5xx."""
 QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 """Error codes of an exhausted quota, which are never retried."""
-PROMPT_CODES = ("context_length_exceeded", "content_filter")
+PROMPT_CODES = ("context_length_exceeded", "exceed_context_size_error", "content_filter")
 """Error codes that concern one prompt only."""
 MAX_WAIT_S = 120.0
 """Longest pause that a server may ask for; a longer one ends the stage."""
@@ -32,16 +32,31 @@ class UnusableReply(Exception):
         wait_s: seconds that the server asks to wait.
         answered: True if the endpoint works, and only this call cannot be answered.
         final: True if every repetition would fail in the same way.
+        free: True if a repetition asks in another way, so that it does not count as one.
+        status: HTTP status of the answer; 0 where the failure is another one.
 
     """
 
     def __init__(
-        self, sentence: str, wait_s: float | None = None, *, answered: bool = False, final: bool = False
+        self,
+        sentence: str,
+        wait_s: float | None = None,
+        *,
+        answered: bool = False,
+        final: bool = False,
+        free: bool = False,
+        status: int = 0,
     ) -> None:
         super().__init__(sentence)
         self.wait_s = wait_s
         self.answered = answered
         self.final = final
+        self.free = free
+        self.status = status
+
+
+class Refused(WorkFailed):
+    """The server does not take a request as it is, so that no repetition of it can succeed."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,8 @@ class Text:
     text: str
     cut: bool
     """True if ``max_tokens`` ended it."""
+    words: str = ""
+    """What the model said, where ``text`` is the label that was read from it leniently; else empty."""
 
 
 def read_text(completion: Any, safe: Callable[[str], str]) -> Text:
@@ -106,12 +123,13 @@ def classify_error(
     elif status in RETRIED_STATUSES or status >= 500:
         wait_s = retry_after(headers)
         if wait_s is None or wait_s <= MAX_WAIT_S:
-            return UnusableReply(f"it answered with status {status}: {message}.", wait_s)
+            return UnusableReply(f"it answered with status {status}: {message}.", wait_s, status=status)
         advice = f"it asks for a pause of {wait_s:.0f} seconds; run again after that"
     elif status in (401, 403):
         advice = f"the key was refused; put a valid one into the environment variable {endpoint.api_key_env}"
     else:
         advice = "the request was refused; check the endpoint's settings against what the server supports"
+        return Refused(f"{endpoint} answered with status {status}: {advice}. It said: {message}")
     return WorkFailed(f"{endpoint} answered with status {status}: {advice}. It said: {message}")
 
 

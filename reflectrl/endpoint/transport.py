@@ -1,11 +1,13 @@
-"""Connections of the chat client: no redirects, bounded replies, and a notice while a server has not replied yet."""
+"""Connections of the chat client: no redirects, bounded replies, and a notice while a server is silent."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import httpx2
 
@@ -91,38 +93,51 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class FirstReply:
-    """Reports through ``tell`` that the server ``who``, which may still load its model, has not replied yet.
+class Silence:
+    """Reports through ``tell`` that the server ``who``, which may be slow or still load its model, does not reply.
 
-    ``notice_s`` are the seconds until the first message; they double with each further one.
+    ``notice_s`` are the seconds until the first message; they double with each further one until a reply comes.
     """
 
     def __init__(self, who: str, notice_s: float, tell: Callable[[str], None]) -> None:
         self._who = who
         self._notice_s = notice_s
         self._tell = tell
-        self._came = False
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self) -> None:
         """Start waiting: a request was sent."""
-        if not self._came and self._timer is None:
+        if self._timer is None:
             self._wait(self._notice_s, self._notice_s)
 
-    def came(self) -> None:
-        """End all waiting: the server has replied."""
-        self._came = True
-        self.leave()
-
-    def leave(self) -> None:
-        """End waiting until the next request."""
+    def end(self, *, waiting: bool = False) -> None:
+        """End the silence, since a reply came or all work ended; ``waiting`` for more begins the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if waiting:
+            self.expect()
 
     def _wait(self, seconds: float, waited: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._say, waited)
 
     def _say(self, waited: float) -> None:
-        self._tell(f"still waiting for the first reply from {self._who} ({waited:g} s).")
+        self._tell(f"still waiting for a reply from {self._who} ({waited:g} s).")
         self._wait(waited, 2 * waited)
+
+
+def hang_up(runner: asyncio.Runner, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Close the connections and the event loop of a client that was deleted."""
+
+    def finish() -> None:
+        with runner:
+            runner.run(close())
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        finish()
+    else:  # garbage collection ran inside another event loop
+        thread = threading.Thread(target=finish)
+        thread.start()
+        thread.join()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from reflectrl.core import Choice, Decision, Utterance
+from reflectrl.core.chat import LabelChat
 from reflectrl.endpoint.account import Account
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
@@ -64,7 +65,7 @@ class RemotePolicy:
 
         """
         reads = [partial(read_label, menu=view.menu) for view in views]
-        chats = [policy_chat(view.prompt) for view in views]
+        chats = [LabelChat(policy_chat(view.prompt), view.menu.labels, view.menu.actions) for view in views]
         replies = self.client.ask_many(chats, reads, [repr(draw) for draw in draws])
         return [
             Decision(view.menu.actions[reply.value], 0.0, 0.0, Choice(reply.value))

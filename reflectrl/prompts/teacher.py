@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reflectrl.core import Hints
-from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.chat import BadReply, LabelChat, Messages
 from reflectrl.core.text import holds
 from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import claims, leaks, repeats
 from reflectrl.prompts.menu import Menu
+from reflectrl.prompts.spoilers import named, quoted
 from reflectrl.prompts.views import View
 
 TEACHER_ROLE = (
@@ -69,11 +70,8 @@ class TeacherPrompts:
     @staticmethod
     def choose(chat: Messages, reflection: str, menu: Menu) -> Messages:
         """Continue the chat of ``reflect``: show the menu, ask for a label."""
-        return [
-            *chat,
-            {"role": "assistant", "content": reflection},
-            {"role": "user", "content": f"{menu.text}\n{CHOOSE}"},
-        ]
+        question = {"role": "user", "content": f"{menu.text}\n{CHOOSE}"}
+        return LabelChat([*chat, {"role": "assistant", "content": reflection}, question], menu.labels, menu.actions)
 
 
 def read_honest(reply: str, shown: str) -> str:
@@ -91,17 +89,24 @@ def read_honest(reply: str, shown: str) -> str:
 def read_discreet(reply: str, hints: Hints, menu: Sequence[str], shown: str) -> str:
     """Return the reflection of a teacher that was given ``hints.spoiler``, after a check that it reveals no secret.
 
-    A sentence of the spoiler that the environment's own public reflection also says, or that is just an action's name,
-    is no secret.
+    What the environment's own public reflection or the player's prompt also says is no secret.
 
     Raises:
-        BadReply: the reply repeats the spoiler, says a secret, or claims to know more than a player.
+        BadReply: the reply names the next action, repeats words of the spoiler, says a secret, or claims to know more
+            than a player.
 
     """
     if repeats(reply, hints.spoiler or "", public=(hints.reflection or "", *menu)) or holds(reply, NOTE):
         raise BadReply(
             "That repeats the private note. Write the reflection again from the state alone, in other words."
         )
+    if hints.spoiler and hints.action and named(reply, hints.action, shown):
+        raise BadReply(
+            f"Do not name the next action ({hints.action!r}), in these or other words. Write the reflection again: "
+            "where things stand, and what to aim for."
+        )
+    if run := quoted(reply, hints.spoiler or "", public=(hints.reflection or "", shown)):
+        raise BadReply(_again(run))
     if leaked := leaks(reply, shown, hints.secrets):
         raise BadReply(_again(leaked[0]))
     return read_honest(reply, shown)

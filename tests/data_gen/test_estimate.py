@@ -53,6 +53,10 @@ def test_files_are_counted_by_their_text_and_by_the_longest_reply() -> None:
 
 @pytest.mark.parametrize(("price", "kept", "facts"), [(Price(2.5, 10), 0, ["3.50 d"]), (None, 7, ["not set", "; 7 "])])
 def test_the_sentence_names_the_money_if_it_can(price: Any, kept: int, facts: list[str]) -> None:
-    sentence = Estimate(1000, Tokens(1_000_000, 100_000)).sentence(Endpoint(price=price), kept)
+    estimate = Estimate(1000, Tokens(1_000_000, 100_000))
+    sentence = estimate.sentence(Endpoint(price=price), kept)
     for fact in ("about 1,000 calls", "1,000,000 tokens", *facts):
         assert fact in sentence
+    for free in (None, Price(0, 0)):
+        own = estimate.sentence(Endpoint(base_url="http://localhost:8080/v1", price=free), kept)
+        assert not re.search("dollars|price", own)

@@ -219,8 +219,9 @@ def test_no_more_than_the_allowed_money_is_spent_and_what_was_paid_for_is_not_as
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = clever
+    elsewhere = remote(endpoint, {"endpoint": {"base_url": "https://chat.example/v1"}})
     with pytest.raises(InvalidInput, match="gpt-4o.*price"):
-        generate(remote(endpoint, {}), tmp_path / "unpriced", spending=Spending(max_cost=1.0))
+        generate(elsewhere, tmp_path / "unpriced", spending=Spending(max_cost=1.0))
     there = {"base_url": endpoint.url, "max_tokens": 50, "price": {"prompt": 1.0, "completion": 2.0}}
     priced = remote(endpoint, {"trajectory": "teacher", "endpoint": there, "concurrency": 1})
     whole = generate(priced, tmp_path / "whole")

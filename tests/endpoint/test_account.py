@@ -106,18 +106,21 @@ def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
     assert account.spent == pytest.approx(40 * (7 * 2.5 + 5 * 10) / 1e6)
 
 
-def test_a_limit_without_a_price_or_not_above_0_is_refused(endpoint: ScriptedEndpoint) -> None:
+def test_a_limit_without_a_price_or_not_above_0_is_refused_and_a_server_of_ones_own_needs_none(
+    endpoint: ScriptedEndpoint,
+) -> None:
     with pytest.raises(InvalidInput, match="gpt-4o.*price"):
-        ChatClient(endpoint.at(), account=Account(5))
+        ChatClient(endpoint.at(base_url="https://chat.example/v1"), account=Account(5))
+    ChatClient(endpoint.at(), account=Account(5))
     for limit in (0.0, float("nan")):
         with pytest.raises(InvalidInput):
             Account(limit)
 
 
 def test_usages_add_up_and_the_summary_has_every_count() -> None:
-    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305) + Usage(calls=1, cost=1.0)
-    assert usage == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305)
-    for count in ("1,201", "30", "4", "2", "90,000", "8,000", "1.3050", "1.5000"):
+    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305) + Usage(calls=1, cost=1.0, lenient=6)
+    assert usage == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305, lenient=6)
+    for count in ("1,201", "30", "4", "2", "6", "90,000", "8,000", "1.3050", "1.5000"):
         assert f" {count} " in f" {usage.sentence(1.5)} "
 
 

@@ -175,7 +175,7 @@ def test_a_server_or_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest
             ask(Endpoint(base_url="http://127.0.0.1:1/v1", max_attempts=1), "hello")
 
 
-def test_a_late_first_reply_is_announced_until_it_comes_and_later_ones_are_not(endpoint: ScriptedEndpoint) -> None:
+def test_a_server_that_is_silent_is_announced_until_a_reply_comes_and_again_later(endpoint: ScriptedEndpoint) -> None:
     lines: list[str] = []
     two = threading.Event()
 
@@ -191,9 +191,16 @@ def test_a_late_first_reply_is_announced_until_it_comes_and_later_ones_are_not(e
         assert endpoint.url in line
         assert seconds in line
     lines.clear()
-    endpoint.latency_s = 0.1
-    client.ask_many([question("b")], [str])
+    client.ask_many([question("b")], [str])  # at once
     assert lines == []
+    two.clear()
+    client.ask_many([question("c")], [str])
+    assert len(lines) >= 2
+
+
+def test_a_server_of_ones_own_that_loads_its_model_is_waited_for(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.extend(["503"] * 9)
+    assert ask(endpoint.at(max_attempts=2), "hello") == ["fine"]
 
 
 # ---- replies --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,14 @@ def test_a_reply_is_in_the_file_as_soon_as_it_is_added_and_known_to_the_next_pro
     Journal(tmp_path / "calls").add(paid("a"))
     [line] = (tmp_path / "calls" / REPLIES).read_text().splitlines()
     tokens = {"prompt": 7, "completion": 5, "cached": 0}
-    assert json.loads(line) == {"asked": "a", "text": "fine", "tokens": tokens, "batch": False, "cut": False}
+    assert json.loads(line) == {
+        "asked": "a",
+        "text": "fine",
+        "tokens": tokens,
+        "batch": False,
+        "cut": False,
+        "words": "",
+    }
     again = Journal(tmp_path / "calls")
     assert (again.known("a"), again.known("b")) == ("fine", None)
     again.add(paid("b", None))  # an empty reply is paid for too

@@ -52,8 +52,8 @@ def test_a_greedy_reflector_asks_equal_prompts_once_and_a_sampling_one_each_time
 
 
 def test_a_policy_reads_a_label_or_asks_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
-    policy = RemotePolicy(endpoint.at())
-    endpoint.reply = lambda chat: "I choose 0" if len(chat) == 2 else " **1**.\n"
+    policy = RemotePolicy(endpoint.at(answer_by="text"))
+    endpoint.reply = lambda chat: "Who knows" if len(chat) == 2 else " **1**.\n"
     [decision] = policy.act(TO_ACT, [0.0])
     assert (decision.choice.index, decision.action, decision.choice.probabilities) == (1, "go west", ())
     assert [message["role"] for message in endpoint.requests[1].chat] == ["system", "user", "assistant", "user"]

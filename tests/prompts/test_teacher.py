@@ -99,6 +99,10 @@ FILE = Hints(
         (FILE, "According to the hidden information I should move south."),
         (FILE, "It must be in serving."),
         (FILE, "Look for WIRE."),
+        (HINTS, "I should go east."),
+        (HINTS, "It helps, going to the East, I think."),
+        (Hints("move south", None, "Move south."), "Moving one step south brings us nearer."),
+        (Hints(None, None, "The passenger waits at row 4 column 0."), "So, waits at row 4, near the wall."),
     ],
 )
 def test_neither_the_spoiler_nor_a_secret_nor_a_claim_to_know_more_gets_through(hints: Hints, reply: str) -> None:
@@ -110,14 +114,23 @@ def test_neither_the_spoiler_nor_a_secret_nor_a_claim_to_know_more_gets_through(
     ("hints", "reply", "shown"),
     [
         (HINTS, "The exit is near.", SHOWN),  # public
-        (HINTS, "I should go east.", SHOWN),
-        (Hints("go east", None, "go east"), "I go east.", SHOWN),  # the spoiler is only an action
+        (Hints("go east"), "I should go east.", SHOWN),  # there is no spoiler that it could come from
+        (HINTS, "To go east led to a wall.", "Past: go east"),  # an action of the past
+        (Hints("move south", None, "The best next action is: move south"), "The south is near.", SHOWN),
+        (Hints("add one", None, "The best next action is: add one. It is far away."), "It is not far.", SHOWN),
         (FILE, "It must be in serving.", "Here: serving/ wire.py"),  # shown
         (FILE, "Look for WIRE.", "Here: serving/ wire.py"),
     ],
 )
-def test_words_that_are_public_shown_or_an_action_may_be_said(hints: Hints, reply: str, shown: str) -> None:
+def test_words_that_are_public_or_shown_may_be_said(hints: Hints, reply: str, shown: str) -> None:
     assert read_discreet(reply, hints, HALL.actions, shown) == reply
+
+
+def test_an_action_of_the_past_may_be_named_but_not_advised() -> None:
+    hints = Hints("go east", None, "The best next action is: go east")
+    for reply in ("You should now go east.", "Next, you go east.", "Let us try going to the east again."):
+        with pytest.raises(BadReply, match="next action"):
+            read_discreet(reply, hints, HALL.actions, "Past: go east\nA hall.")
 
 
 def test_a_teacher_without_a_note_is_not_to_claim_knowledge_either() -> None:

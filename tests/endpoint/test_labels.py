@@ -1,0 +1,131 @@
+"""A server is asked for a label in the first way that it obeys; other replies are read leniently, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_endpoint import Chat, ScriptedEndpoint
+
+from reflectrl.core.chat import BadReply, LabelChat
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import Journal, RejectedReply, read_replies
+from reflectrl.endpoint.labels import LabelWays, fields, read_leniently
+
+ACTIONS = ("go to drawer 1", "go to drawer 10", "pick up")
+WAY = {"response_format": "schema", "grammar": "grammar", "logprobs": "logprobs"}
+
+
+def question(text: str = "Now?", labels: tuple[str, ...] = ("0", "1", "2")) -> LabelChat:
+    return LabelChat([{"role": "user", "content": text}], labels, ACTIONS)
+
+
+def label(reply: str) -> str:
+    if reply not in ("0", "1", "2"):
+        raise BadReply("Answer with a label.")
+    return reply
+
+
+class LabelServer(ScriptedEndpoint):
+    """Answers with 1 in the way that it obeys, refuses others with a status, and says something in the rest."""
+
+    def __init__(self, obeys: str, refuses: Mapping[str, str] | None = None, says: str = "") -> None:
+        super().__init__()
+        self.obeys, self.refuses, self.says = obeys, refuses or {}, says
+
+    @property
+    def ways(self) -> list[str]:
+        return [next((WAY[key] for key in WAY if key in request.body), "text") for request in self.requests]
+
+    def next_fault(self) -> str:
+        return self.refuses.get(self.ways[-1], super().next_fault())
+
+    def completion(self, chat: Chat) -> dict[str, Any]:
+        obeyed = self.ways[-1] == self.obeys
+        self.reply = lambda _: {"schema": '{"label": "1"}', "grammar": "1"}[self.obeys] if obeyed else self.says
+        if not obeyed or self.obeys != "logprobs":
+            return super().completion(chat)
+        top = [{"token": "You", "logprob": -1.0}, {"token": " 0", "logprob": -3.0}, {"token": "1", "logprob": -2.0}]
+        answer = {"message": {"content": "You"}, "logprobs": {"content": [{**top[0], "top_logprobs": top}]}}
+        return {"choices": [{**answer, "finish_reason": "length"}]}
+
+
+@pytest.mark.usefixtures("endpoint")  # for its environment
+@pytest.mark.parametrize(
+    ("obeys", "refuses", "asked"),
+    [
+        ("schema", {}, ["schema"]),
+        ("grammar", {"schema": "400"}, ["schema", "grammar"]),
+        ("grammar", {"schema": "500"}, ["schema", "schema", "grammar"]),
+        ("logprobs", {"grammar": "422"}, ["schema", "grammar", "logprobs"]),
+        ("nothing", {"schema": "400"}, ["schema", "grammar", "logprobs", "text"]),
+    ],
+)
+def test_the_first_way_that_a_server_obeys_is_found_once_and_a_restart_asks_nothing_again(
+    tmp_path: Path, obeys: str, refuses: dict[str, str], asked: list[str]
+) -> None:
+    with LabelServer(obeys, refuses, "I go to drawer 10.") as server:
+        client = ChatClient(server.at(max_attempts=2), Journal(tmp_path))
+        assert [client.ask_many([question(text)], [label])[0].value for text in "ab"] == ["1", "1"]
+        assert server.ways == [*asked, asked[-1]]
+        assert client.usage.lenient == 2 * (obeys == "nothing")
+        words = [reply.words for reply in read_replies(tmp_path) if reply.text]
+        assert words == ["I go to drawer 10." if obeys == "nothing" else ""] * 2
+        again = ChatClient(server.at(), Journal(tmp_path))
+        assert [reply.value for reply in again.ask_many([question("a"), question("b")], [label] * 2)] == ["1", "1"]
+        assert len(server.ways) == len(asked) + 1
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_a_server_in_trouble_is_asked_on_in_the_way_that_it_obeyed(tmp_path: Path) -> None:
+    with LabelServer("schema") as server:
+        server.faults.extend(["503", "500", "none", "500", "429", "500", "none", "too-long"])
+        client = ChatClient(server.at(), Journal(tmp_path))
+        assert [client.ask_many([question(text)], [label])[0].value for text in "ab"] == ["1", "1"]
+        with pytest.raises(RejectedReply):
+            client.ask_many([question("c")], [label])
+        assert set(server.ways) == {"schema"}
+
+
+def test_labels_whose_first_token_may_be_another_label_are_not_asked_for_by_logprobs() -> None:
+    ways = LabelWays(Endpoint(answer_by="logprobs"))
+    assert [ways.of(question(labels=labels)) for labels in (("1", "10", "2"), ("0", "1", "2"))] == ["text", "logprobs"]
+
+
+@pytest.mark.parametrize("there", [{}, {"base_url": "https://a.example", "azure_api_version": "2024-06-01"}], ids=str)
+def test_openai_and_azure_are_asked_as_ever_unless_the_recipe_says_otherwise(there: dict[str, str]) -> None:
+    ways = LabelWays(Endpoint(**there))  # type: ignore[arg-type]
+    assert (ways.of(question()), ways.lenient) == ("text", False)
+    assert fields("text", question()) == fields("schema", [*question()]) == {}
+    assert LabelWays(Endpoint(answer_by="schema")).of(question()) == "schema"
+
+
+@pytest.mark.parametrize(
+    ("reply", "meant"),
+    [
+        ("1. go to drawer 10\n2. pick up", "1"),
+        ("**2**\nBecause it is near.", "2"),
+        ("I should go to drawer 1.", "0"),
+        ("Let us go to drawer 10 now", "1"),
+        ("The answer is 2", "2"),
+        ("Go to drawer 1 or pick up", None),
+        ("Either 0 or 2", None),
+        ("2 steps are left", "2"),
+        ("Hello", None),
+    ],
+)
+def test_a_lenient_reading_finds_the_one_label_that_is_meant(reply: str, meant: str | None) -> None:
+    assert read_leniently(reply, question()) == meant
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_a_reply_that_means_no_label_is_asked_again_and_set_aside() -> None:
+    with LabelServer("nothing", says="Hello") as server:
+        client = ChatClient(server.at(answer_by="text", max_attempts=2))
+        with pytest.raises(RejectedReply, match="Answer with a label"):
+            client.ask_many([question()], [label])
+        assert (client.usage.rejected, client.usage.lenient) == (1, 0)
+        assert server.requests[-1].chat[-1]["content"] == "Answer with a label."
