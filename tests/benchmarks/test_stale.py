@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
+import sys
+import threading
 from itertools import chain
 from pathlib import Path
+from types import FrameType
 
 import pytest
-from stale import MADE_FROM, ROOT, TABLES, faults, tables, verdict
+from stale import MADE_FROM, ROOT, TABLES, UNUSED, faults, tables, verdict
+from trained_runs import play_stages, small_recipe
 
 NUMBERS = "| who | success |\n|---|---|\n| random | 3 |\n"
+FEW = ("data.samples=40", "sft.policy.steps=1", "rlft.stages.0.iterations=1", "rlft.episodes=2", "eval.episodes=2")
 PATHS = {"learning": ("room", "recipes/*.yaml"), "others": ()}
 
 
@@ -89,6 +95,27 @@ def test_a_table_of_numbers_outside_of_marks_is_found_and_one_of_words_is_not(re
     words = "| option | what it does |\n|---|---|\n| seed | 1 of many |\n| gamma | the discount |\n"
     (repository / "README.md").write_text(f"{words}\n{NUMBERS}")
     assert [table.name for table in tables(repository, PATHS)] == ["the table '| who | success |'"]
+
+
+@pytest.mark.slow
+def test_no_stage_of_an_expert_s_recipe_calls_the_modules_of_chat_models(tmp_path: Path) -> None:
+    unused, called = {str((ROOT / path).resolve()) for path in UNUSED}, set()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function, not an import
+            called.add(frame.f_code.co_filename)
+
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        play_stages(small_recipe(*FEW), tmp_path)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    files = {str(Path(file).resolve()) for file in called if file.endswith(".py")}
+    assert str((ROOT / "reflectrl/prompts/discretion.py").resolve()) in files
+    assert files & unused == set()
+    assert all(Path(path).is_file() for path in unused)
 
 
 def test_every_published_table_is_declared_and_names_its_commit_and_none_is_declared_in_vain() -> None:

@@ -1,0 +1,87 @@
+"""Every stage with a real language model behind llama.cpp's server: as teacher, as reflector and as policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llama_server import CONTEXT, LlamaServer
+from trained_runs import play_stages, small_recipe
+
+from reflectrl.config import Recipe
+from reflectrl.core import WorkFailed
+from reflectrl.core.chat import LabelChat
+from reflectrl.data_gen import read_rows
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import RejectedReply, read_replies
+from reflectrl.prompts.spoilers import named
+from reflectrl.rollout.results import read_results
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    with pytest.MonkeyPatch.context() as patch, LlamaServer(tmp_path_factory.mktemp("llama") / "log") as server:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield server  # it still loads its model
+
+
+def recipe(url: str, *more: str) -> Recipe:
+    there = (f"{role}.endpoint.base_url={url}" for role in ("data", "players.reflector", "players.policy"))
+    return small_recipe("data.teacher=openai", "data.concurrency=2", "env.options.size=3", *there, *more)
+
+
+def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_stages(
+    server: LlamaServer, tmp_path: Path
+) -> None:
+    asked = recipe(
+        server.url,
+        *("data.trajectory=teacher", "data.samples=3", "data.endpoint.temperature=0.7"),
+        *("players.reflector.player=remote", "players.reflector.endpoint.max_tokens=24", "sft.policy.steps=1"),
+        *("rlft.stages.0.iterations=1", "rlft.episodes=1", "eval.policies=[remote]", "eval.episodes=1"),
+    )
+    shown = play_stages(asked, tmp_path)
+    assert "leniently" not in shown
+    assert "dollars" not in shown
+    assert "price" not in shown
+    labels = [reply for reply in read_replies(tmp_path / "calls" / "teacher") if reply.text in ("0", "1")]
+    assert len(labels) >= 3
+    rows = {name: read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("reflector", "policy")}
+    assert [len(rows["reflector"]), len(rows["policy"])] == [3, 3]
+    assert all(row.completion.strip() for row in rows["reflector"])
+    assert [row.policy for row in read_results(tmp_path / "eval.jsonl")] == ["remote"]
+    for calls in ("reflector", "policy"):
+        assert any(reply.text for reply in read_replies(tmp_path / "calls" / calls))
+
+
+def test_an_oracle_s_reflections_name_no_next_action(server: LlamaServer, tmp_path: Path) -> None:
+    few = ("data.samples=2", "data.endpoint.max_attempts=2", "data.endpoint.max_rejected=60")
+    play_stages(recipe(server.url, *few, "data.endpoint.temperature=0.7"), tmp_path, "gen-data")
+    reflected, chosen = (read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("reflector", "policy"))
+    assert len(reflected) == 2
+    for said, row in zip(reflected, chosen, strict=True):
+        action = row.prompt.menu.actions[row.prompt.menu.labels.index(row.completion)]
+        assert not named(said.completion, action, said.prompt.text)
+
+
+MENU = "0. go north\n1. go south\n2. pick up\nGo where you like. Answer with a label."
+
+
+def test_each_way_gives_a_label_and_a_chat_that_is_too_long_is_set_aside_and_a_dead_server_is_named(
+    server: LlamaServer,
+) -> None:
+    def ask(text: str, **fields: object) -> str:
+        there = Endpoint(base_url=server.url, max_tokens=24, max_attempts=2, backoff_s=0.01, **fields)  # type: ignore[arg-type]
+        question = LabelChat([{"role": "user", "content": text}], ("0", "1", "2"), ("go north", "go south", "pick up"))
+        return ChatClient(there).ask_many([question], [str])[0].value
+
+    for way in ("auto", "schema", "grammar", "logprobs"):
+        assert ask(MENU, answer_by=way) in ("0", "1", "2")
+    with pytest.raises(RejectedReply, match="context size"):
+        ask("word " * CONTEXT)
+    server.stop()
+    with pytest.raises(WorkFailed, match=f"{server.url}.*cannot be reached"):
+        ask(MENU)
