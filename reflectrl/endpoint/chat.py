@@ -82,7 +82,7 @@ class ChatClient:
         self._http: Any = open_http()  # fails before any work starts; used by the first `_open`
         self._api: openai.AsyncOpenAI | None = None
         self._silence = Silence(str(endpoint), endpoint.notice_s, tell)
-        self._ways = LabelWays(endpoint)
+        self.ways = LabelWays(endpoint)
         self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
         self._posting: set[asyncio.Task[Any]] = set()
         self._runner = asyncio.Runner()
@@ -267,7 +267,7 @@ class ChatClient:
     async def _attempt(self, asked: str, chat: Messages, attempt: int) -> Reply[str]:
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
-        way, max_cost, paid = self._ways.of(chat), self.endpoint.max_cost(chat), 0.0
+        way, max_cost, paid = self.ways.of(chat), self.endpoint.max_cost(chat), 0.0
         body = {**self.endpoint.body(chat), **fields(way, chat)}
         while self._account.must_wait(max_cost):
             await asyncio.sleep(0.02)
@@ -278,7 +278,7 @@ class ChatClient:
             completion = await self._send(lambda api: api.post("/chat/completions", cast_to=object, body=body))
             paid = read_tokens(completion).cost(self.endpoint.price)
         except (Refused, UnusableReply) as failure:
-            if self._ways.refused(way, failure, attempt):
+            if self.ways.refused(way, failure, attempt):
                 raise UnusableReply(str(failure), free=True) from None
             raise
         finally:
@@ -315,7 +315,7 @@ class ChatClient:
             prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost
         )
         try:
-            read = partial(self._ways.read, way, chat) if isinstance(chat, LabelChat) else read_text
+            read = partial(self.ways.read, way, chat) if isinstance(chat, LabelChat) else read_text
             reply = read(completion, self._safe)
         except UnusableReply:
             self.journal.add(PaidReply(asked, None, tokens, batch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Literal
+from typing import Any
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import is_private
@@ -42,10 +42,6 @@ class Endpoint:
     """Attempts a call, the first included."""
     max_rejected: CountOrZero = 20
     """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
-    answer_by: Literal["auto", "schema", "grammar", "logprobs", "text"] = "auto"
-    """How a label is asked for: held to by ``response_format`` or llama.cpp's ``grammar``, the likeliest by
-    ``logprobs``, or read from the text, leniently. ``auto``: the first of them that the server obeys; of OpenAI and
-    Azure, the text, which must be a label."""
     max_tokens: Count = 200
     """Longest reply; one that is cut off there is asked for again, shorter."""
     temperature: NonNegative = 0.0
@@ -91,8 +87,6 @@ class Endpoint:
         Settings that influence only the speed or the number of calls do not count; ``draw`` does above temperature 0.
         """
         asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.temperature else ""]
-        if self.answer_by != "auto":
-            asked.append(self.answer_by)
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
     def max_cost(self, chat: Messages) -> float:

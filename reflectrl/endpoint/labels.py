@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from reflectrl.core.chat import LabelChat, Messages
@@ -25,15 +25,19 @@ SIGNS = "`'\"*()[]. \t\r\n"
 
 
 class LabelWays:
-    """The way in which one server is asked for labels: the first of those left that it has not broken."""
+    """The way in which one server is asked for labels: the first of those left that it has not broken.
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        other = endpoint.base_url is not None and endpoint.azure_api_version is None
-        wanted = endpoint.answer_by if endpoint.answer_by != "auto" or other else "text"
-        self._left = list(WAYS if wanted == "auto" else (wanted,))
-        self._obeyed = False
-        self.lenient = other or endpoint.answer_by != "auto"
+    Args:
+        endpoint: the server.
+        ways: those that it may know; "text" alone for OpenAI and Azure.
+
+    """
+
+    def __init__(self, endpoint: Endpoint, ways: Sequence[str] = WAYS) -> None:
+        self.lenient = endpoint.base_url is not None and endpoint.azure_api_version is None
         """True if a reply that names an action in other words is read as its label."""
+        self._left = list(ways if self.lenient else ("text",))
+        self._obeyed = False
 
     def of(self, chat: Messages) -> str:
         """Return the way for ``chat``; "text" for one that asks for no label."""
@@ -66,8 +70,7 @@ class LabelWays:
             free = self._give_up(way)
             label = _of_text(completion, chat.labels)  # by the model's own will
             if label is None:
-                sentence = f"its reply is no label, although answer_by={way} asked for one."
-                raise UnusableReply(sentence, answered=True, free=free)
+                raise UnusableReply("its reply is no label, although it was held to them.", answered=True, free=free)
         return Text(label, cut=False)
 
     def _read_text(self, chat: LabelChat, reply: Text) -> Text:

@@ -13,7 +13,7 @@ from reflectrl.core.chat import BadReply, LabelChat
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, RejectedReply, read_replies
-from reflectrl.endpoint.labels import LabelWays, fields, read_leniently
+from reflectrl.endpoint.labels import WAYS, LabelWays, fields, read_leniently
 
 ACTIONS = ("go to drawer 1", "go to drawer 10", "pick up")
 WAY = {"response_format": "schema", "grammar": "grammar", "logprobs": "logprobs"}
@@ -91,16 +91,15 @@ def test_a_server_in_trouble_is_asked_on_in_the_way_that_it_obeyed(tmp_path: Pat
 
 
 def test_labels_whose_first_token_may_be_another_label_are_not_asked_for_by_logprobs() -> None:
-    ways = LabelWays(Endpoint(answer_by="logprobs"))
+    ways = LabelWays(Endpoint(base_url="http://localhost/v1"), WAYS[2:])
     assert [ways.of(question(labels=labels)) for labels in (("1", "10", "2"), ("0", "1", "2"))] == ["text", "logprobs"]
 
 
 @pytest.mark.parametrize("there", [{}, {"base_url": "https://a.example", "azure_api_version": "2024-06-01"}], ids=str)
-def test_openai_and_azure_are_asked_as_ever_unless_the_recipe_says_otherwise(there: dict[str, str]) -> None:
+def test_openai_and_azure_are_asked_as_ever(there: dict[str, str]) -> None:
     ways = LabelWays(Endpoint(**there))  # type: ignore[arg-type]
     assert (ways.of(question()), ways.lenient) == ("text", False)
     assert fields("text", question()) == fields("schema", [*question()]) == {}
-    assert LabelWays(Endpoint(answer_by="schema")).of(question()) == "schema"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_a_lenient_reading_finds_the_one_label_that_is_meant(reply: str, meant: 
 @pytest.mark.usefixtures("endpoint")
 def test_a_reply_that_means_no_label_is_asked_again_and_set_aside() -> None:
     with LabelServer("nothing", says="Hello") as server:
-        client = ChatClient(server.at(answer_by="text", max_attempts=2))
+        client = ChatClient(server.at(max_attempts=2))
         with pytest.raises(RejectedReply, match="Answer with a label"):
             client.ask_many([question()], [label])
         assert (client.usage.rejected, client.usage.lenient) == (1, 0)

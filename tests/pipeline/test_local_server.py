@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from reflectrl.data_gen import read_rows
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import RejectedReply, read_replies
+from reflectrl.endpoint.labels import WAYS, LabelWays
 from reflectrl.prompts.spoilers import named
 from reflectrl.rollout.results import read_results
 
@@ -31,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 
 def recipe(url: str, *more: str) -> Recipe:
     there = (f"{role}.endpoint.base_url={url}" for role in ("data", "players.reflector", "players.policy"))
-    return small_recipe("data.teacher=openai", "data.concurrency=2", "env.options.size=3", *there, *more)
+    return small_recipe("data.teacher=openai", "data.concurrency=2", "env.options.size=4", *there, *more)
 
 
 def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_stages(
@@ -73,13 +74,14 @@ MENU = "0. go north\n1. go south\n2. pick up\nGo where you like. Answer with a l
 def test_each_way_gives_a_label_and_a_chat_that_is_too_long_is_set_aside_and_a_dead_server_is_named(
     server: LlamaServer,
 ) -> None:
-    def ask(text: str, **fields: object) -> str:
-        there = Endpoint(base_url=server.url, max_tokens=24, max_attempts=2, backoff_s=0.01, **fields)  # type: ignore[arg-type]
-        question = LabelChat([{"role": "user", "content": text}], ("0", "1", "2"), ("go north", "go south", "pick up"))
-        return ChatClient(there).ask_many([question], [str])[0].value
+    def ask(text: str, ways: Sequence[str] = WAYS) -> str:
+        client = ChatClient(Endpoint(base_url=server.url, max_tokens=24, max_attempts=2, backoff_s=0.01))
+        client.ways = LabelWays(client.endpoint, ways)
+        menu = ("0", "1", "2"), ("go north", "go south", "pick up")
+        return client.ask_many([LabelChat([{"role": "user", "content": text}], *menu)], [str])[0].value
 
-    for way in ("auto", "schema", "grammar", "logprobs"):
-        assert ask(MENU, answer_by=way) in ("0", "1", "2")
+    for way in WAYS[:3]:
+        assert ask(MENU, [way]) in ("0", "1", "2")
     with pytest.raises(RejectedReply, match="context size"):
         ask("word " * CONTEXT)
     server.stop()

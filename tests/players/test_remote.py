@@ -13,6 +13,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import WorkFailed
 from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.labels import LabelWays
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import RandomPolicy, reflecting
 from reflectrl.players.remote import RemotePolicy, RemoteReflector
@@ -52,7 +53,8 @@ def test_a_greedy_reflector_asks_equal_prompts_once_and_a_sampling_one_each_time
 
 
 def test_a_policy_reads_a_label_or_asks_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
-    policy = RemotePolicy(endpoint.at(answer_by="text"))
+    policy = RemotePolicy(endpoint.at())
+    policy.client.ways = LabelWays(policy.client.endpoint, ["text"])
     endpoint.reply = lambda chat: "Who knows" if len(chat) == 2 else " **1**.\n"
     [decision] = policy.act(TO_ACT, [0.0])
     assert (decision.choice.index, decision.action, decision.choice.probabilities) == (1, "go west", ())
