@@ -59,7 +59,10 @@ def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_st
 
 
 def test_an_oracle_s_reflections_name_no_next_action(server: LlamaServer, tmp_path: Path) -> None:
-    few = ("data.samples=2", "data.endpoint.max_attempts=2", "data.endpoint.max_rejected=60")
+    few = (
+        "data.samples=2",
+        *(f"data.endpoint.{limit}" for limit in ("max_attempts=1", "max_rejected=60", "max_tokens=64")),
+    )
     play_stages(recipe(server.url, *few, "data.endpoint.temperature=0.7"), tmp_path, "gen-data")
     reflected, chosen = (read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("reflector", "policy"))
     assert len(reflected) == 2
