@@ -45,7 +45,7 @@ class Usage:
     cut: int = 0
     """Replies that ``max_tokens`` truncated, and that were requested again."""
     lenient: int = 0
-    """Replies that named an action in other words than its label, which was read from them."""
+    """Replies of which a label in other words, or the whole sentences before ``max_tokens``, were read."""
 
     def sentence(self, spent: float) -> str:
         """Return a summary for the terminal; ``spent`` is the total cost of the run folder so far, in USD."""

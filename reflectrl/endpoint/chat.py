@@ -317,6 +317,7 @@ class ChatClient:
         try:
             read = partial(self.ways.read, way, chat) if isinstance(chat, LabelChat) else read_text
             reply = read(completion, self._safe)
+            reply = reply.sentences if self.ways.lenient else reply
         except UnusableReply:
             self.journal.add(PaidReply(asked, None, tokens, batch))
             raise

@@ -37,7 +37,7 @@ class PaidReply:
     cut: bool = False
     """True if ``max_tokens`` truncated the reply, so that it cannot be used."""
     words: str = ""
-    """What the model said, where ``text`` is the label that was read from it leniently; else empty."""
+    """What the model said, where ``text`` was read from it leniently; else empty."""
 
 
 @dataclass(frozen=True)

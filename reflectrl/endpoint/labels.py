@@ -35,7 +35,7 @@ class LabelWays:
 
     def __init__(self, endpoint: Endpoint, ways: Sequence[str] = WAYS) -> None:
         self.lenient = endpoint.base_url is not None and endpoint.azure_api_version is None
-        """True if a reply that names an action in other words is read as its label."""
+        """True if labels are read from other words, and sentences from a reply that ``max_tokens`` cut off."""
         self._left = list(ways if self.lenient else ("text",))
         self._obeyed = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,7 +68,13 @@ class Text:
     cut: bool
     """True if ``max_tokens`` ended it."""
     words: str = ""
-    """What the model said, where ``text`` is the label that was read from it leniently; else empty."""
+    """What the model said, where ``text`` was read from it leniently; else empty."""
+
+    @property
+    def sentences(self) -> Text:
+        """The whole sentences of a reply that was truncated; itself where there are none."""
+        whole = re.match(r".*\w[.!?](?=\s|$)", self.text, re.DOTALL) if self.cut else None
+        return Text(whole[0], cut=False, words=self.text) if whole else self
 
 
 def read_text(completion: Any, safe: Callable[[str], str]) -> Text:

@@ -207,16 +207,18 @@ def _calls(run: Run) -> str:
             escaped(calls.role, 200),
             escaped(calls.model, 200),
             f"{calls.replies:,}",
+            f"{calls.lenient:,}",
             f"{calls.rejected:,}",
             f"{calls.prompt_tokens:,}",
             f"{calls.completion_tokens:,}",
-            "not known" if calls.dollars is None else f"{calls.dollars:,.4f}",
+            "not known" if calls.dollars is None else f"{calls.dollars:,.4f}" if calls.dollars else "none",
         )
         for calls in run.calls
     ]
-    head = ("role", "model", "replies", "set aside", "tokens sent", "answered", "dollars")
+    head = ("role", "model", "replies", "read leniently", "set aside", "tokens sent", "answered", "dollars")
     total = total_dollars(run.calls)
-    note = "The recipe has no price for some of them." if total is None else f"{total:,.4f} dollars in all."
+    spent = f"{total:,.4f} dollars in all." if total else "None of them costs anything."
+    note = "The recipe has no price for some of them." if total is None else spent
     return (
         f"<h4>Calls to chat models</h4>{table('Calls to chat models', head, rows, words=2)}<p class='note'>{note}</p>"
     )

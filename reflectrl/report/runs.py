@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
-from reflectrl.core.addresses import without_credentials
+from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import CALLS, METRICS, RESULTS, STAGES, THROUGHPUT
@@ -61,10 +61,12 @@ class Calls:
     replies: int
     rejected: int
     """Calls that were set aside without a usable reply."""
+    lenient: int
+    """Replies of which a label in other words, or whole sentences before the cut, were read."""
     prompt_tokens: int
     completion_tokens: int
     dollars: float | None
-    """``None`` without a price in the recipe."""
+    """``None`` without a price in the recipe; 0 then for a server on the user's machine or its network."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +200,15 @@ def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
     replies = read_replies(folder)
     paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others revoke a reply
     endpoint = _endpoint(recipe, folder.name)
-    price = _price(_part(endpoint, "price"))
+    own = isinstance(url := endpoint.get("base_url"), str) and is_private(url)
+    price = _price(_part(endpoint, "price")) or (Price(0.0, 0.0) if own else None)
     rejected = folder / REJECTED
     return Calls(
         role=folder.name,
         model=endpoint["model"] if isinstance(endpoint.get("model"), str) else "",
         replies=len(paid),
         rejected=sum(1 for _ in read_jsonl(rejected)) if rejected.is_file() else 0,
+        lenient=sum(bool(reply.words) for reply in paid),
         prompt_tokens=sum(reply.tokens.prompt for reply in paid),
         completion_tokens=sum(reply.tokens.completion for reply in paid),
         dollars=None if price is None else sum(reply.tokens.cost(price, batch=reply.batch) for reply in paid),

@@ -14,6 +14,7 @@ from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, RejectedReply, read_replies
 from reflectrl.endpoint.labels import WAYS, LabelWays, fields, read_leniently
+from reflectrl.endpoint.replies import Text
 
 ACTIONS = ("go to drawer 1", "go to drawer 10", "pick up")
 WAY = {"response_format": "schema", "grammar": "grammar", "logprobs": "logprobs"}
@@ -128,3 +129,9 @@ def test_a_reply_that_means_no_label_is_asked_again_and_set_aside() -> None:
             client.ask_many([question()], [label])
         assert (client.usage.rejected, client.usage.lenient) == (1, 0)
         assert server.requests[-1].chat[-1]["content"] == "Answer with a label."
+
+
+def test_of_a_reply_that_was_cut_off_the_whole_sentences_are_read() -> None:
+    assert Text("It is near. Go on 1.5 m! And th", cut=True).sentences.text == "It is near. Go on 1.5 m!"
+    for text, cut in (("It is near. And", False), ("It was 1.5 m", True), ("...", True)):
+        assert Text(text, cut).sentences == Text(text, cut)

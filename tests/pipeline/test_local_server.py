@@ -32,7 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 
 def recipe(url: str, *more: str) -> Recipe:
     there = (f"{role}.endpoint.base_url={url}" for role in ("data", "players.reflector", "players.policy"))
-    return small_recipe("data.teacher=openai", "data.concurrency=2", "env.options.size=4", *there, *more)
+    brief = (f"{role}.endpoint.max_tokens=24" for role in ("data", "players.reflector", "players.policy"))
+    return small_recipe("data.teacher=openai", "data.concurrency=2", "env.options.size=4", *there, *brief, *more)
 
 
 def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_stages(
@@ -41,11 +42,16 @@ def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_st
     asked = recipe(
         server.url,
         *("data.trajectory=teacher", "data.samples=3", "data.endpoint.temperature=0.7"),
-        *("players.reflector.player=remote", "players.reflector.endpoint.max_tokens=24", "sft.policy.steps=1"),
-        *("rlft.stages.0.iterations=1", "rlft.episodes=1", "eval.policies=[remote]", "eval.episodes=1"),
+        *("players.reflector.player=remote", "sft.policy.steps=1"),
+        *(
+            "rlft.stages.0.iterations=1",
+            "rlft.episodes=1",
+            "eval.policies=[remote]",
+            "eval.episodes=1",
+            "eval.max_tasks=1",
+        ),
     )
     shown = play_stages(asked, tmp_path)
-    assert "leniently" not in shown
     assert "dollars" not in shown
     assert "price" not in shown
     labels = [reply for reply in read_replies(tmp_path / "calls" / "teacher") if reply.text in ("0", "1")]
@@ -61,7 +67,7 @@ def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_st
 def test_an_oracle_s_reflections_name_no_next_action(server: LlamaServer, tmp_path: Path) -> None:
     few = (
         "data.samples=2",
-        *(f"data.endpoint.{limit}" for limit in ("max_attempts=1", "max_rejected=60", "max_tokens=64")),
+        *(f"data.endpoint.{limit}" for limit in ("max_attempts=1", "max_rejected=60")),
     )
     play_stages(recipe(server.url, *few, "data.endpoint.temperature=0.7"), tmp_path, "gen-data")
     reflected, chosen = (read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("reflector", "policy"))

@@ -172,6 +172,7 @@ PRICE = "endpoint: {model: gpt-4o, price: {prompt: 2.5, completion: 10}}"
     ("recipe", "model", "dollars", "note"),
     [
         (f"data: {{{PRICE}}}", "gpt-4o", "0.0035", "0.0035 dollars in all."),
+        ("data: {endpoint: {model: a, base_url: http://localhost:1/v1}}", "a", "none", "None of them costs anything."),
         ("data: {endpoint: {model: <b>}}", "&lt;b&gt;", "not known", "The recipe has no price for some of them."),
         ("data: [", "", "not known", "The recipe has no price for some of them."),
     ],
@@ -179,13 +180,16 @@ PRICE = "endpoint: {model: gpt-4o, price: {prompt: 2.5, completion: 10}}"
 def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, recipe, model, dollars, note):
     path = make_run(tmp_path / "nano")
     (path / "recipe.yaml").write_text(recipe, encoding="utf-8")
-    replies = [PaidReply("a", "Good.", Tokens(1000, 50), False), PaidReply("b", "Bad.", Tokens(400, 0), True)]
+    replies = [
+        PaidReply("a", "Good.", Tokens(1000, 50), False),
+        PaidReply("b", "1", Tokens(400, 0), True, words="Bad."),
+    ]
     replies.append(PaidReply("a", None, Tokens(), False))  # revokes the first, which was counted when it came
     write_jsonl(path / "calls" / "teacher" / "replies.jsonl", replies)
     write_jsonl(path / "calls" / "teacher" / "rejected.jsonl", [RejectedCall("c", "empty", ())])
     before = {file: file.read_bytes() for file in path.rglob("*.jsonl")}
     page = page_of(path)
-    assert cells(page) == ["teacher", model, "2", "1", "1,400", "50", dollars]
+    assert cells(page) == ["teacher", model, "2", "1", "1", "1,400", "50", dollars]
     assert note in page
     assert {file: file.read_bytes() for file in path.rglob("*.jsonl")} == before
 
