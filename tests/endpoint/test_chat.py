@@ -190,12 +190,10 @@ def test_a_server_that_is_silent_is_announced_until_a_reply_comes_and_again_late
     for line, seconds in zip(lines, ("(0.02 s)", "(0.04 s)"), strict=False):
         assert endpoint.url in line
         assert seconds in line
-    lines.clear()
-    client.ask_many([question("b")], [str])  # at once
-    assert lines == []
     two.clear()
-    client.ask_many([question("c")], [str])
-    assert len(lines) >= 2
+    lines.clear()
+    client.ask_many([question("b")], [str])
+    assert "(0.02 s)" in lines[0]
 
 
 def test_a_server_of_ones_own_that_loads_its_model_is_waited_for(endpoint: ScriptedEndpoint) -> None:

@@ -22,6 +22,9 @@ from reflectrl.rollout.results import read_results
 
 pytestmark = pytest.mark.slow
 
+ONCE = ("max_attempts=1", "max_rejected=60")
+"""A weak model that is asked again repeats itself; what cannot be used is left out."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
@@ -33,7 +36,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 def recipe(url: str, *more: str) -> Recipe:
     there = (f"{role}.endpoint.base_url={url}" for role in ("data", "players.reflector", "players.policy"))
     brief = (f"{role}.endpoint.max_tokens=24" for role in ("data", "players.reflector", "players.policy"))
-    return small_recipe("data.teacher=openai", "data.concurrency=2", "env.options.size=4", *there, *brief, *more)
+    once = (f"{role}.endpoint.{limit}" for role in ("data", "players.reflector") for limit in ONCE)
+    few = ("data.teacher=openai", "data.concurrency=2", "env.options.size=4")
+    return small_recipe(*few, *there, *brief, *once, *more)
 
 
 def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_stages(
@@ -56,6 +61,7 @@ def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_st
     assert "price" not in shown
     labels = [reply for reply in read_replies(tmp_path / "calls" / "teacher") if reply.text in ("0", "1")]
     assert len(labels) >= 3
+    assert not any(reply.words for reply in labels)
     rows = {name: read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("reflector", "policy")}
     assert [len(rows["reflector"]), len(rows["policy"])] == [3, 3]
     assert all(row.completion.strip() for row in rows["reflector"])
@@ -65,11 +71,7 @@ def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_st
 
 
 def test_an_oracle_s_reflections_name_no_next_action(server: LlamaServer, tmp_path: Path) -> None:
-    few = (
-        "data.samples=2",
-        *(f"data.endpoint.{limit}" for limit in ("max_attempts=1", "max_rejected=60")),
-    )
-    play_stages(recipe(server.url, *few, "data.endpoint.temperature=0.7"), tmp_path, "gen-data")
+    play_stages(recipe(server.url, "data.samples=2", "data.endpoint.temperature=0.7"), tmp_path, "gen-data")
     reflected, chosen = (read_rows(tmp_path / "sft" / f"{name}.jsonl") for name in ("reflector", "policy"))
     assert len(reflected) == 2
     for said, row in zip(reflected, chosen, strict=True):
