@@ -71,5 +71,6 @@ def test_money_is_counted_over_all_stages_and_its_limit_stops_each(endpoint: Scr
     assert f"{len(endpoint.requests) * 5e-3:.4f} in all" in said.getvalue()
     asked = [str(request.chat) for request in endpoint.requests]
     assert len(asked) == len(set(asked))
+    elsewhere = recipe(endpoint, "players.reflector.endpoint.base_url=https://chat.example/v1")
     with pytest.raises(InvalidInput, match="price of model 'gpt-4o' .* is not known"):
-        run_stages(recipe(endpoint), tmp_path / "other", ("gen-data", "sft", "rlft"), spending=Spending(max_cost=1.0))
+        run_stages(elsewhere, tmp_path / "other", ("gen-data", "sft", "rlft"), spending=Spending(max_cost=1.0))
