@@ -68,14 +68,13 @@ class LabelWays:
         self._obeyed = self._obeyed or label is not None
         if label is None:
             free = self._give_up(way)
-            label = _of_text(completion, chat.labels)  # by the model's own will
+            label = _plain(_text(completion), chat)  # by the model's own will
             if label is None:
                 raise UnusableReply("its reply is no label, although it was held to them.", answered=True, free=free)
         return Text(label, cut=False)
 
     def _read_text(self, chat: LabelChat, reply: Text) -> Text:
-        lines = (f"{label}. {action}".strip(SIGNS) for label, action in zip(chat.labels, chat.actions, strict=True))
-        if not self.lenient or reply.text.strip(SIGNS) in (*chat.labels, *lines):
+        if not self.lenient or _plain(reply.text, chat) is not None:
             return reply
         label = read_leniently(reply.text, chat)
         return reply if label is None else Text(label, cut=False, words=reply.text)
@@ -111,12 +110,25 @@ def _of_schema(completion: Any, labels: tuple[str, ...]) -> str | None:
     return label if label in labels else None
 
 
-def _of_text(completion: Any, labels: tuple[str, ...]) -> str | None:
+def _text(completion: Any) -> str:
     try:
-        label = str(completion["choices"][0]["message"]["content"]).strip(SIGNS)
+        return str(completion["choices"][0]["message"]["content"])
     except (IndexError, KeyError, TypeError):
-        return None
+        return ""
+
+
+def _of_text(completion: Any, labels: tuple[str, ...]) -> str | None:
+    label = _text(completion).strip(SIGNS)
     return label if label in labels else None
+
+
+def _plain(reply: str, chat: LabelChat) -> str | None:
+    """Return the label of a reply that is, apart from signs around it, a label or a whole line of the menu."""
+    bare = reply.strip(SIGNS)
+    for label, action in zip(chat.labels, chat.actions, strict=True):
+        if bare in (label.strip(SIGNS), f"{label}. {action}".strip(SIGNS)):
+            return label
+    return None
 
 
 def _of_logprobs(completion: Any, labels: tuple[str, ...]) -> str | None:

@@ -135,3 +135,10 @@ def test_of_a_reply_that_was_cut_off_the_whole_sentences_are_read() -> None:
     assert Text("It is near. Go on 1.5 m! And th", cut=True).sentences.text == "It is near. Go on 1.5 m!"
     for text, cut in (("It is near. And", False), ("It was 1.5 m", True), ("...", True)):
         assert Text(text, cut).sentences == Text(text, cut)
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_a_whole_line_of_the_menu_is_a_label_whatever_way_was_asked_for() -> None:
+    with LabelServer("nothing", says="**2. pick up**") as server:
+        assert ChatClient(server.at()).ask_many([question()], [label])[0].value == "2"
+        assert server.ways == ["schema"]
