@@ -80,7 +80,7 @@ def test_a_card_has_the_metadata_of_the_hub_every_section_and_the_intervals():
     _, body = shown(text)
     for fact in ("50% [35, 65]", "Played on 40 tasks of the split test", "2402.12621"):
         assert fact in body
-    assert "| main | unchanged | 20 | 7 |" in text.split("## Curriculum")[1]
+    assert "| main | unchanged | 30 | 7 |" in text.split("## Curriculum")[1]
 
 
 def test_a_card_says_what_is_not_known_or_not_done():
