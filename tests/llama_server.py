@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -72,7 +73,14 @@ class LlamaServer:
                 stderr=subprocess.STDOUT,
                 env={"PYTHONPATH": str(unpacked(SERVER))},
             )
+        while not self._listens():
+            assert self._process.poll() is None, self._log.read_text(errors="replace")
+            time.sleep(0.05)
         return self
+
+    def _listens(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self._port)) == 0
 
     def __exit__(self, *error: object) -> None:
         self.stop()

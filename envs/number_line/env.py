@@ -9,8 +9,20 @@ from typing import ClassVar
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 
 UP, DOWN = "add one", "subtract one"
-SHARES = {"train": slice(0, None, 2), "validation": slice(1, None, 4), "test": slice(3, None, 4)}
-"""Part of the shuffled tasks for each split: half, a quarter, a quarter."""
+
+
+def _splits(size: int) -> dict[str, list[Task]]:
+    """Return half of the pairs to train with, a quarter to validate and a quarter to test.
+
+    Only a comparison of 4 with 5 tells their order, so no held-out task begins beside its target; the order of all
+    others follows from those of neighbours.
+    """
+    pairs = [(start, target) for start in range(size) for target in range(size) if start != target]
+    random.Random(0).shuffle(pairs)
+    pairs.sort(key=lambda pair: abs(pair[0] - pair[1]) == 1)  # neighbours last; the others stay shuffled
+    tasks = [Task(f"{start}-to-{target}", {"start": start, "target": target}) for start, target in pairs]
+    quarter = len(tasks) // 4
+    return {"train": tasks[2 * quarter :], "validation": tasks[:quarter], "test": tasks[quarter : 2 * quarter]}
 
 
 class NumberLine(NatLangEnv):
@@ -30,13 +42,12 @@ class NumberLine(NatLangEnv):
             )
         super().__init__(horizon=size)
         self.size = size
-        pairs = [(start, target) for start in range(size) for target in range(size) if start != target]
-        random.Random(0).shuffle(pairs)
-        self._tasks = [Task(f"{start}-to-{target}", {"start": start, "target": target}) for start, target in pairs]
+        self._splits = _splits(size)
+        self._tasks = [task for tasks in self._splits.values() for task in tasks]
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """All pairs of different numbers, shared out once and for all."""
-        return self._tasks[SHARES[split]]
+        """All pairs of different numbers, shared out once and for all; those of neighbours are for training."""
+        return self._splits[split]
 
     def start(self, task: Task) -> None:
         """Stand on the task's start."""

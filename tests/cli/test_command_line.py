@@ -92,5 +92,5 @@ def test_recipes_are_listed_shown_and_copied() -> None:
 def test_an_environment_is_checked() -> None:
     done = reflectrl("check-env", "number_line", "size=6")
     assert done.code == 0, done.err
-    assert "15 train, 8 validation, 7 test tasks; horizon 6" in done.out
+    assert "16 train, 7 validation, 7 test tasks; horizon 6" in done.out
     assert "dangerous_taxi" in reflectrl("check-env", "--list").out.splitlines()

@@ -184,7 +184,7 @@ def test_nothing_that_an_environment_says_is_obeyed(player: str) -> None:
 
 def test_a_person_demonstrates_and_gen_data_learns_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    task = "4-to-6"
+    task = "5-to-7"
     assert task in {task.id for task in NumberLine(10).tasks("train")}
     arguments = ("number_line", "size=10", "--task", task, "--save", "demonstrations.jsonl")
     done = play(*arguments, typed="Two to go up.\nadd\n\n0\n")

@@ -197,7 +197,7 @@ def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     def moody(chat: Chat) -> str:
-        return "7" if "Now choose" in str(chat) and "Number 2, target 5" in str(chat) else clever(chat)
+        return "7" if "Now choose" in str(chat) and "Number 1, target 6" in str(chat) else clever(chat)
 
     endpoint.reply = moody
     asked = remote(endpoint, {"trajectory": "teacher", "samples": 30})
@@ -205,10 +205,10 @@ def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
     assert (summary.samples, summary.usage.rejected) == (30, 1)
     [line] = (tmp_path / "calls" / "teacher" / "rejected.jsonl").read_text().splitlines()
     assert "not a label of the menu" in json.loads(line)["reason"]
-    assert "Number 2, target 5" in json.loads(line)["chat"][1]["content"]
+    assert "Number 1, target 6" in json.loads(line)["chat"][1]["content"]
     _, episodes = read_trajectories(tmp_path / "data" / "teacher.jsonl")
     assert any(episode.truncated and not episode.success for episode in episodes)
-    assert not any("Number 2, target 5" in row.prompt.text for row in read_rows(tmp_path / "sft" / "policy.jsonl"))
+    assert not any("Number 1, target 6" in row.prompt.text for row in read_rows(tmp_path / "sft" / "policy.jsonl"))
     endpoint.requests.clear()
     before = contents(tmp_path)
     generate(asked, tmp_path)

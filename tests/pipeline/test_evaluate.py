@@ -50,7 +50,7 @@ def finished(trained_run: TrainedRuns) -> Path:
 @pytest.fixture(scope="module")
 def other(trained_run: TrainedRuns) -> Path:
     """A run with another reflector."""
-    return trained_run("seed=7", "sft.reflector.steps=9", stages=STAGES[:2])
+    return trained_run("seed=7", "sft.reflector.steps=30", stages=STAGES[:2])
 
 
 @pytest.fixture

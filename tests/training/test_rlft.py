@@ -228,7 +228,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
 @pytest.mark.slow
 def test_the_ratio_is_not_one_after_an_update(tmp_path):
     done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], num_iterations=2, epsilon=TINY_CLIP).train()
-    assert done.iterations[0].clipped > 0.4  # of two passes, the second
+    assert done.iterations[0].clipped > 0.3  # of two passes, much of the second
 
 
 @pytest.mark.slow
