@@ -26,7 +26,7 @@ def line(task: str = "3-to-5", **options: object) -> ToolEnv:
 
 def test_a_row_is_a_conversation_and_a_task_of_any_split():
     rows = task_rows("number_line", "validation", size=4)
-    assert [row["task"] for row in rows] == ["3-to-0", "0-to-3", "0-to-1"]
+    assert [row["task"] for row in rows] == ["0-to-2", "3-to-0", "1-to-3"]
     for row in rows:
         (message,) = row["prompt"]
         assert message["role"] == "user"
