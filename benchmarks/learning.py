@@ -234,7 +234,8 @@ def main() -> int:
     reporter.line(f"{len(done)} of {len(planned)} runs are done")
     if not done:
         return code
-    command = " ".join(["python benchmarks/learning.py", *sys.argv[1:]])
+    asked = [*(["--ablations"] if given.ablations else []), *(["--seeds", given.seeds] if given.seeds else [])]
+    command = " ".join(["python benchmarks/learning.py", given.env, *asked, *given.overrides])  # wherever its runs are
     text = (ablations_report if given.ablations else report)(given.env, read_runs(done), command)
     print(text)
     if left or quick:
