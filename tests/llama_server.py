@@ -22,7 +22,7 @@ from reflectrl.core.files import in_one_move
 from reflectrl.models.packages import download_wheel
 
 SERVER = Package("xllamacpp", "2026.10.11549", "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261")
-"""Its wheel for Linux on x86-64, with CPython from 3.10."""
+"""llama.cpp's server as a wheel for Linux on x86-64, CPython 3.10 or newer."""
 CACHE = Path.home() / ".cache" / "reflectrl" / "wheels"
 CONTEXT = 4096
 _SERVE = f"""

@@ -59,11 +59,11 @@ class Blackjack(Game):
         self._ended = False
 
     def common(self) -> tuple[str, ...]:
-        """Both."""
+        """Both actions."""
         return self.actions
 
     def legal(self) -> tuple[str, ...]:
-        """Both."""
+        """Both actions."""
         return self.actions
 
     def play(self, action: str, rng: Generator) -> Outcome:
@@ -76,7 +76,7 @@ class Blackjack(Game):
         return Outcome(float(reward), ended=self._ended)
 
     def best(self) -> str | None:
-        """Whatever is worth more; nobody knows the hidden card."""
+        """The action with the higher expected reward, computed without the hidden card."""
         if self._ended:
             return None
         stand, hit = worth(sum(self._engine.player), 1 in self._engine.player, self._engine.dealer[0])

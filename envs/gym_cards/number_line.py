@@ -37,7 +37,7 @@ class NumberLine(Game):
         self._target: int = task.options["target"]
 
     def common(self) -> tuple[str, ...]:
-        """Both."""
+        """Both actions."""
         return self.actions
 
     def legal(self) -> tuple[str, ...]:

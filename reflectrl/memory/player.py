@@ -21,9 +21,9 @@ class Counts:
 
     asked: int = 0
     hits: int = 0
-    """Those for which something was retrieved."""
+    """Questions for which something was retrieved."""
     key_misses: int = 0
-    """Those without a key, where the planner was to say one."""
+    """Questions without a key, although the planner was to give one."""
 
 
 class Memory:
