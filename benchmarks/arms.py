@@ -114,7 +114,10 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "where the file lies",
         "Each seed splits the files anew, and no file of a test question is asked about in training.",
         "auto_explore/nano_no_reflection",
-        ablations=(Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives"),),
+        ablations=(
+            Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives"),
+            _menu_first("auto_explore/nano"),
+        ),
     ),
     "alfworld": Environment(
         "ALFWorld, the tomato task",
