@@ -27,6 +27,7 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "gym_cards": "reflectrl.envs.gym_cards:GymCards",
     "gymnasium": "reflectrl.envs.gymnasium_game:GymnasiumGame",
     "number_line": "reflectrl.envs.number_line:NumberLine",
+    "shop": "reflectrl.envs.shop:Shop",
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",
 }
 

@@ -18,6 +18,7 @@ OPTIONS = {
     "dangerous_taxi": {"stage": "full"},
     "auto_explore": {"horizon": 4},
     "gym_cards:blackjack": {"observation": "both"},
+    "shop": {"horizon": 4},
     "gymnasium:FrozenLake-v1": {"success_reward": 1.0, "horizon": 4},
     "alfworld": {"count": 4, "horizon": 2},
 }

@@ -1,0 +1,73 @@
+"""``Shop``: buy what an instruction asks for, with WebShop's pages, search and graded reward (arXiv 2207.01206)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.envs.shop.catalogue import catalogue
+from reflectrl.envs.shop.expert import outlook
+from reflectrl.envs.shop.pages import State, after, menu, text
+from reflectrl.envs.shop.tasks import HORIZON, goals, splits
+
+
+class Shop(NatLangEnv):
+    """Search, open products, choose options, and buy: the purchase ends the episode and is rewarded from 0 to 1.
+
+    A success is a purchase with reward 1: the kind, every attribute and option, and the price are right.
+
+    Args:
+        horizon: steps of an episode, 15 as in RAP (arXiv 2402.03610).
+
+    """
+
+    name = "shop"
+    max_actions = 10
+    instructions = (
+        "You buy a product in a shop. Search for it, open results, and read on its page what it is like and what it "
+        "comes in. Choose the options that you were asked for before you buy. The features list all that a product "
+        "is. You can buy once only."
+    )
+
+    def __init__(self, horizon: int = HORIZON) -> None:
+        super().__init__(horizon)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The instructions of a split, shuffled once and for all."""
+        return splits()[split]
+
+    def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - the same for all splits
+        """The shop's own products, which are not WebShop's."""
+        return f"{len(catalogue()):,} self-generated products"
+
+    def start(self, task: Task) -> None:
+        """Open the search page."""
+        goal = goals().get(task.id)
+        if goal is None:
+            raise InvalidInput(f"task {task.id!r} is no instruction of {self.name!r}; use env.tasks(split).")
+        self._state = self._before = State(goal)
+
+    def observe(self) -> Observation:
+        """The open page below the instruction; its buttons and, on the search page, suggested queries."""
+        return Observation(text(self._state), menu(self._state), self._state.goal.instruction)
+
+    def act(self, action: str) -> Outcome:
+        """Press a button or search."""
+        self._before, self._state = self._state, after(self._state, action)
+        score = self._state.score
+        return Outcome(score, ended=self._state.bought, success=score == 1)
+
+    def expert(self) -> str | None:
+        """What a careful customer does, who knows what the pages have shown; ``None`` once something was bought."""
+        return next(iter(outlook(self._state).actions), None)
+
+    def reflection(self) -> str | None:
+        """Judge the last action and say where things stand, by what the pages have shown."""
+        standing = outlook(self._state).standing
+        if self.last_action is None:
+            return standing
+        return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
+
+    def mistaken(self) -> bool | None:
+        """True if a careful customer would have done something else."""
+        return None if self.last_action is None else self.last_action not in outlook(self._before).actions

@@ -1,0 +1,91 @@
+"""``outlook``: which actions are sensible for a careful customer, and where things stand.
+
+It knows what the pages have shown and nothing else, or a model that learns from it learns to invent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from reflectrl.envs.shop.catalogue import Product
+from reflectrl.envs.shop.goals import Goal
+from reflectrl.envs.shop.pages import BUY, CHOOSE, NEXT, OPEN, PREVIOUS, READ, SEARCH, TO_RESULTS, TO_SEARCH, State
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Assessment of a state by what the player can know."""
+
+    actions: tuple[str, ...]
+    """Actions that are equally good, the expert's first; none once something was bought."""
+    standing: str
+    """A fact that names no action."""
+
+
+def outlook(state: State) -> Outlook:
+    """Assess a state."""
+    if state.bought:
+        return Outlook((), "The order is placed.")
+    if state.product is not None:
+        return _on_product(state.product, state)
+    if not state.query:
+        return Outlook((SEARCH + state.goal.query,), f"Wanted: {state.goal.query}.")
+    return _on_results(state)
+
+
+def _on_results(state: State) -> Outlook:
+    if fitting := _fitting(state):
+        return Outlook(tuple(f"{OPEN}{number}" for number in fitting), f"Result {fitting[0]} may fit.")
+    if state.query != state.goal.query:
+        return Outlook((TO_SEARCH,), "This was not searched for all that is wanted.")
+    if any(_fitting(replace(state, page=page)) for page in range(state.page)):
+        return Outlook((PREVIOUS,), "A result of an earlier page may fit.")
+    more = state.page + 1 < state.pages
+    return Outlook((NEXT if more else TO_SEARCH,), "No result here fits.")
+
+
+def _fitting(state: State) -> list[int]:
+    """Return the numbers of the results that may fit; of a poor search only those whose titles show all attributes."""
+    whole = state.query == state.goal.query
+    return [
+        number
+        for number, product in enumerate(state.results, start=1)
+        if _fault(product, state) is None and (whole or not _unseen(product, (), state.goal))
+    ]
+
+
+def _on_product(product: Product, state: State) -> Outlook:
+    if (fault := _fault(product, state)) is not None:
+        return Outlook((TO_RESULTS,), f"It does not fit: {fault}.")
+    if unseen := _unseen(product, state.read, state.goal):
+        return Outlook((READ["features"],), f"It may fit; not read yet: {', '.join(unseen)}.")
+    unchosen = [value for name, value in state.goal.options.items() if state.chosen.get(name) != value]
+    if unchosen:
+        return Outlook(tuple(CHOOSE + value for value in unchosen), f"It fits; not chosen yet: {', '.join(unchosen)}.")
+    return Outlook((BUY,), "It fits, and all is chosen.")
+
+
+def _fault(product: Product, state: State) -> str | None:
+    """Return why a product cannot be what is wanted, as far as its pages have shown; ``None`` if it may be."""
+    goal, read = state.goal, state.opened.get(product.id)
+    if product.kind.name != goal.kind:
+        return f"it is a {product.kind.name}"
+    if product.price > goal.limit:
+        return "it costs too much"
+    for name, value in goal.options.items():
+        if read is not None and value not in product.options[name]:
+            return f"it does not come in {value}"
+    if read is not None and "features" in read and (lacking := _unseen(product, read, goal)):
+        return f"it is not {lacking[0]}"
+    return None
+
+
+def _unseen(product: Product, read: Collection[str], goal: Goal) -> list[str]:
+    """Return the wanted attributes that neither the title nor the parts that were read show."""
+    shown = {*product.attributes[:2]}
+    if "description" in read:
+        shown.add(product.attributes[2])
+    if "features" in read:
+        shown.update(product.attributes)
+    return [attribute for attribute in goal.attributes if attribute not in shown]

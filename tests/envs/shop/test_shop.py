@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from reflectrl.core import InvalidInput, Task, check_env, make_env
+from reflectrl.core.types import SPLITS
+from reflectrl.envs.shop.catalogue import catalogue, search
+from reflectrl.envs.shop.goals import score, type_match
+from reflectrl.envs.shop.kinds import KINDS
+from reflectrl.envs.shop.tasks import goals
+
+CHAIR = "adjustable_padded_office_chair"
+"""A test task, and below what its best search shows."""
+WANTED = "I am looking for an adjustable padded office chair with color white, and price at most 40 dollars."
+BEST = "search adjustable padded office chair"
+RESULTS = """\
+Results for adjustable padded office chair, page 1 of 10:
+1: Brindlow adjustable breathable office chair with armrest and wheel, $43
+2: Dunmere adjustable foldable office chair with armrest and wheel, $54
+3: Dunmere modern adjustable office chair with armrest and wheel, $57
+4: Fennick modern adjustable office chair with armrest and wheel, $59
+5: Elkhorn adjustable ergonomic office chair with armrest and wheel, $29"""
+PAGE = """\
+Elkhorn adjustable ergonomic office chair with armrest and wheel, $29.
+color: white, red, green.
+size: small, medium."""
+
+
+@pytest.fixture
+def env():
+    return make_env("shop")
+
+
+def played(env, task, choose):
+    """Play an episode and return its last reward."""
+    env.reset(seed=0, options={"task": task})
+    while True:
+        _, reward, terminated, truncated, info = env.step(choose(env))
+        if terminated or truncated:
+            assert info["success"] == (reward == 1)
+            return reward
+
+
+def seen(env, *actions):
+    """The page of ``CHAIR`` after some actions, without the instruction."""
+    env.reset(seed=0, options={"task": Task(CHAIR)})
+    for action in actions:
+        env.step(action)
+    return env.observation.text
+
+
+def test_it_keeps_the_promises_of_an_environment(env):
+    check_env(env)
+    with pytest.raises(InvalidInput, match="use env.tasks"):
+        env.reset(options={"task": Task("deep_pan")})
+
+
+def test_published_numbers_refer_to_these_products_and_tasks(env):
+    assert len(catalogue()) == 1152
+    assert catalogue()["p1151"].title == "Garrowby lightweight slim guitar case with latch and lining"
+    assert {split: (len(env.tasks(split)), env.tasks(split)[0].id) for split in SPLITS} == {
+        "train": (425, "lightweight_deep_frying_pan"),
+        "validation": (106, "ergonomic_baby_bottle"),
+        "test": (178, "expandable_lightweight_laptop_backpack"),
+    }
+
+
+def test_what_is_asked_for_is_in_one_split_and_every_kind_is_in_each(env):
+    asked = {split: [goals()[task.id] for task in env.tasks(split)] for split in SPLITS}
+    combined = [(goal.kind, frozenset(goal.attributes)) for goals in asked.values() for goal in goals]
+    assert len({*combined}) == len(combined)
+    assert all({goal.kind for goal in goals} == {kind.name for kind in KINDS} for goals in asked.values())
+
+
+def test_titles_tell_kinds_apart():
+    assert {len({*kind.attributes}) for kind in KINDS} == {8}
+    for one, other in combinations(KINDS, 2):
+        shared = one.nouns & other.nouns
+        assert len(shared) + bool({*one.brands} & {*other.brands}) <= 1
+
+
+def test_queries_are_words_of_the_instruction_and_the_best_finds_more_than_the_others(env):
+    found = {True: [], False: []}
+    for task in env.tasks("test"):
+        goal = goals()[task.id]
+        for query in goal.queries:
+            assert {*query.split()} <= {*goal.instruction.replace(",", "").replace(".", "").split()}
+            right = [score(it, bought_with(it, goal), goal) == 1 for it in search(query)[:5]]
+            found[query == goal.query].append(any(right))
+    assert [round(sum(found[best]) / len(found[best]), 2) for best in (True, False)] == [0.88, 0.45]
+
+
+def bought_with(product, goal):
+    """The wanted options, as far as the product comes in them."""
+    return {name: value for name, value in goal.options.items() if value in product.options.get(name, ())}
+
+
+def test_a_search_leads_to_results_and_on_to_pages_of_products(env):
+    assert seen(env) == "Search page."
+    assert env.observation.task == WANTED
+    assert env.observation.actions == (
+        "search adjustable office chair",
+        "search adjustable padded",
+        BEST,
+        "search chair",
+        "search office chair",
+        "search padded office chair",
+        "search white adjustable",
+        "search white office chair",
+    )
+    assert seen(env, BEST) == RESULTS
+    results = ("open 1", "open 2", "open 3", "open 4", "open 5")
+    assert env.observation.actions == (*results, "next page", "back to search")
+    assert seen(env, BEST, "next page").startswith("Results for adjustable padded office chair, page 2 of 10:\n1: ")
+    assert env.observation.actions == (*results, "next page", "previous page", "back to search")
+    assert seen(env, BEST, "next page", "previous page") == RESULTS
+    assert seen(env, BEST, "open 5", "back to results") == f"{RESULTS} (opened before)"
+    assert seen(env, BEST, "open 5", "back to search") == "Search page."
+
+
+def test_a_product_is_read_and_its_options_are_chosen_on_its_page(env):
+    read = ("read the features", "read the description")
+    leave = ("back to results", "back to search", "buy now")
+    assert seen(env, BEST, "open 5") == f"{PAGE}\nChosen: nothing."
+    assert env.observation.actions[-5:] == (*reversed(read), *leave)
+    chosen = (BEST, "open 5", *read, "choose red", "choose white", "choose small")
+    learned = f"{PAGE}\nElkhorn makes this breathable office chair with care.\n"
+    assert seen(env, *chosen) == f"{learned}Features: adjustable, breathable, ergonomic, sturdy.\nChosen: white, small."
+    assert env.observation.actions == ("choose red", "choose green", "choose medium", *leave)
+    again = seen(env, *chosen, "back to results", "open 5")
+    assert again == f"{learned}Features: adjustable, breathable, ergonomic, sturdy.\nChosen: nothing."
+
+
+@pytest.mark.parametrize(
+    ("pressed", "reward"),
+    [
+        (["next page", "open 4", "choose white"], 4 / 4),  # adjustable, padded, white, below the limit
+        (["next page", "open 4", "choose white", "choose large"], 4 / 4),  # what was not asked for is free
+        (["next page", "open 4"], 3 / 4),
+        (["next page", "open 4", "choose red"], 3 / 4),
+        (["open 5", "choose white"], 3 / 4),  # not padded
+        (["open 1"], 1 / 4),  # dear as well
+    ],
+)
+def test_a_purchase_ends_the_episode_with_the_share_of_what_was_asked_for(env, pressed, reward):
+    seen(env, BEST, *pressed)
+    text, given, terminated, truncated, info = env.step("buy now")
+    assert (given, terminated, truncated, info["success"]) == (reward, True, False, reward == 1)
+    assert text.endswith(f"Its score is {reward:.2f}.")
+
+
+def test_too_high_a_price_costs_a_share_and_another_kind_half_or_all():
+    goal = goals()[CHAIR]
+    wanted = catalogue()[goal.product]
+    options = bought_with(wanted, goal)
+    assert score(wanted, options, goal) == 1
+    assert score(replace(wanted, price=goal.limit), options, goal) == 1
+    assert score(replace(wanted, price=goal.limit + 1), options, goal) == 3 / 4
+    by_name = {kind.name: kind for kind in KINDS}
+    for kind, brand, match in (
+        ("office chair", "", 1.0),
+        ("camping chair", "", 0.5),  # one noun of five
+        ("desk lamp", wanted.brand, 0.5),
+        ("desk lamp", "", 0.0),
+    ):
+        assert score(replace(wanted, kind=by_name[kind], brand=brand), options, goal) == match
+    nouns = replace(wanted.kind, parts=tuple(map(str, range(8))))
+    many = replace(wanted, kind=nouns)
+    assert type_match(replace(wanted, kind=by_name["camping chair"], brand=""), many) == 0.1  # one noun of eleven
+    assert type_match(wanted, many) == 1.0  # three of eleven
+
+
+def test_time_runs_out_after_15_steps_without_an_end(env):
+    turning = ["search chair", *["next page", "previous page"] * 7]
+    env.reset(options={"task": Task(CHAIR)})
+    steps = [env.step(action) for action in turning]
+    assert [step[2:4] for step in steps] == [(False, False)] * 14 + [(False, True)]
+    assert not any(step[1] or step[4]["success"] for step in steps)
+
+
+def test_the_expert_buys_what_is_wanted(env):
+    assert {played(env, task, lambda env: env.expert()) for task in env.tasks("test")} == {1.0}
+
+
+def test_a_reflection_judges_and_says_what_the_pages_have_shown(env):
+    later = (BEST, "open 5", "read the features", "back to results", "next page", "open 4")
+    told = {
+        (): "Wanted: adjustable padded office chair.",
+        ("search chair",): "Mistake. This was not searched for all that is wanted.",
+        (BEST,): "Good. Result 5 may fit.",
+        (BEST, "next page"): "Mistake. Result 2 may fit.",
+        (BEST, "open 1"): "Mistake. It does not fit: it costs too much.",
+        (BEST, "open 5"): "Good. It may fit; not read yet: padded.",
+        (BEST, "open 5", "choose white"): "Mistake. It may fit; not read yet: padded.",
+        later[:3]: "Good. It does not fit: it is not padded.",
+        later[:4]: "Good. No result here fits.",
+        later: "Good. It may fit; not read yet: adjustable.",
+        (*later, "back to results"): "Mistake. Result 2 may fit.",
+        (*later, "read the features"): "Good. It fits; not chosen yet: white.",
+        (*later, "read the features", "choose white"): "Good. It fits, and all is chosen.",
+        (*later, "buy now"): "Mistake. The order is placed.",
+    }
+    for actions, reflection in told.items():
+        seen(env, *actions)
+        assert env.hints().reflection == reflection
+
+
+def test_the_expert_reads_what_no_title_shows_and_then_takes_or_leaves_it(env):
+    after = set()
+    for task in env.tasks("test"):
+        env.reset(options={"task": task})
+        while (action := env.expert()) is not None:
+            env.step(action)
+            if action == "read the features":
+                after.add(env.expert().split()[0])
+    assert after == {"choose", "back"}
+
+
+@pytest.mark.slow
+def test_chance_buys_something_but_seldom_the_right_thing(env):
+    """Over 20,000 episodes: 1.1 % succeed, and the mean score is 0.257."""
+    rng = random.Random(0)
+    tasks = env.tasks("test") * 10
+    rewards = [played(env, task, lambda env: rng.choice(env.observation.actions)) for task in tasks]
+    assert sum(reward == 1 for reward in rewards) / len(rewards) == pytest.approx(0.0106, abs=0.0073)
+    assert sum(rewards) / len(rewards) == pytest.approx(0.257, abs=0.02)
+
+
+def test_the_first_result_of_the_best_search_has_more_than_half_of_what_is_wanted(env):
+    def first(env):
+        return (f"search {goals()[env.task.id].query}", "open 1", "buy now")[env.steps]
+
+    rewards = [played(env, task, first) for task in env.tasks("test")]
+    assert (max(rewards) < 1, round(sum(rewards) / len(rewards), 3)) == (True, 0.577)
