@@ -54,6 +54,8 @@ MAY_BE_IMPORTED_BY = {
     "uvicorn": {"serving"},
     "matplotlib": {"report"},
     "PIL": {"envs"},
+    "metaworld": {"envs"},
+    "mujoco": {"envs"},
     "typer": {"cli"},
 }
 

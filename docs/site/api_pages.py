@@ -60,6 +60,8 @@ API = {
             "reflectrl.envs.dangerous_taxi",
             "reflectrl.envs.auto_explore",
             "reflectrl.envs.alfworld",
+            "reflectrl.envs.gym_cards",
+            "reflectrl.envs.robots",
             "reflectrl.envs.textworld_game",
             "reflectrl.envs.gymnasium_game",
         ],

@@ -28,6 +28,7 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "gymnasium": "reflectrl.envs.gymnasium_game:GymnasiumGame",
     "number_line": "reflectrl.envs.number_line:NumberLine",
     "shop": "reflectrl.envs.shop:Shop",
+    "robots": "reflectrl.envs.robots:Robots",
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",
 }
 

@@ -19,6 +19,7 @@ GAMES = [
     pytest.param("auto_explore", {"horizon": 5}, 0.0),
     pytest.param("gym_cards:points24", {}, 1.0),
     pytest.param("shop", {}, 0.0),
+    pytest.param("robots", {"horizon": 5}, 1.0, marks=pytest.mark.slow),
     pytest.param("gymnasium:FrozenLake-v1", {"success_reward": 1.0, "horizon": 5}, 1.0),
     pytest.param("gymnasium:Taxi-v4", {"success_reward": 1.0, "horizon": 5}, 1.0),
     pytest.param("alfworld", {"count": 4, "horizon": 8}, 0.8, marks=pytest.mark.slow),

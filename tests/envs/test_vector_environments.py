@@ -21,6 +21,7 @@ OPTIONS = {
     "shop": {"horizon": 4},
     "gymnasium:FrozenLake-v1": {"success_reward": 1.0, "horizon": 4},
     "alfworld": {"count": 4, "horizon": 2},
+    "robots": {"task": "button", "horizon": 3},
 }
 """TextWorld's games are files, which its own tests make."""
 

@@ -1,0 +1,236 @@
+"""The five tasks that RAP took from Meta-World: what lies on the table, in words, and the stages of doing it.
+
+Offsets of the hand are those of Meta-World's scripted policies. Directions are the robot's: x to its right, y away from
+it, z up. Everything that a player reads, and the expert too, is in whole centimetres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+OPEN, CLOSE, LIFT, PUSH, PULL = "open the gripper", "close the gripper", "lift the hand", "push forward", "pull back"
+ABOVE, LOWER, FRONT = "move above", "lower to", "move in front of"
+EMPTY = 0.35
+"""The gripper's opening, from 0 to 1, is less where it is closed on nothing."""
+NEAR_CM = 2
+"""Distance in a direction up to which nothing is said of it."""
+LYING_M = 0.05
+"""Height below which a thing lies on the table."""
+_SIDES = (("right of", "left of"), ("behind", "in front of"), ("above", "below"))
+
+
+class Offset(NamedTuple):
+    """Position of one thing as seen from another, in whole centimetres."""
+
+    x: int
+    y: int
+    z: int
+
+    @classmethod
+    def between(cls, thing: Any, other: Any) -> Offset:
+        """Return where ``thing`` is as seen from ``other``; both (3,), in metres."""
+        return cls(*(int(round(100 * part)) for part in np.subtract(thing, other)))
+
+    @property
+    def words(self) -> str:
+        """Distances and directions, such as ``12 cm left of and 5 cm above``; ``at`` for none."""
+        told = [
+            f"{abs(part)} cm {sides[part < 0]}" for part, sides in zip(self, _SIDES, strict=True) if abs(part) > NEAR_CM
+        ]
+        return " and ".join(filter(None, (", ".join(told[:-1]), *told[-1:]))) or "at"
+
+
+class Stage(NamedTuple):
+    """Point that has been reached on the way to success."""
+
+    left: int
+    """Rank of the point: 1 is the last one before success, and more is further from it."""
+    standing: str
+    """Description of the point, which names no skill."""
+    action: str
+    """The expert's next skill."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that the hand can move to."""
+
+    name: str
+    place: slice
+    """Where its position stands in Meta-World's observation."""
+    touch: tuple[float, float, float]
+    """Metres from its position to the hand that touches it, or that holds at it what belongs there."""
+    above: float = 0.12
+    """Metres from there up to the hand above it."""
+    walls: tuple[float, float] | None = None
+    """Least and greatest y of a hand that reaches for it where it lies, so that no wall stops the fingers."""
+
+    def position(self, seen: Any) -> Any:
+        """Return (3,) metres, from an observation of Meta-World."""
+        return seen[self.place]
+
+    def hand(self, seen: Any) -> Any:
+        """Return (3,) metres, the position of a hand that touches it."""
+        x, y, z = self.position(seen) + self.touch
+        if self.walls is not None and z - self.touch[2] < LYING_M:
+            y = min(max(y, self.walls[0]), self.walls[1])
+        return np.array([x, y, z])
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One of the five tasks."""
+
+    simulated: str
+    """Meta-World's name."""
+    goal: str
+    """The task in words."""
+    thing: Thing
+    """What the hand begins with."""
+    last: str
+    """The skill that leads to success."""
+    target: Thing | None = None
+    """Where the thing is to be carried; ``None`` where it stays in its place."""
+    carried: str = ""
+    """Name of the part of the thing that has to come to the target."""
+    part: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Metres from the thing's position to that part."""
+    progress: str = ""
+    """Sentence about what has moved so far, where nothing is carried; ``{moved}`` and ``{all}`` are centimetres."""
+    range_cm: int = 0
+    """Centimetres that it moves in all."""
+    clear_cm: int | None = None
+    """Height above the target at which the carried part passes whatever stands around it; ``None`` if nothing does."""
+
+    @property
+    def things(self) -> Sequence[Thing]:
+        """Everything that the hand can move to."""
+        return (self.thing,) if self.target is None else (self.thing, self.target)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """All skills, wise or not."""
+        moves = (f"{way} the {thing.name}" for thing in self.things for way in (ABOVE, LOWER, FRONT))
+        return (*moves, OPEN, CLOSE, LIFT, PUSH, PULL)
+
+    def text(self, seen: Any, closed: bool) -> str:
+        """Describe an observation of Meta-World in words; ``closed`` says whether the fingers press together."""
+        hand = f"The hand is {self._reach(seen).words} the {self.thing.name}."
+        if self.target is None:
+            left = round(100 * float(np.linalg.norm(seen[36:39] - self.thing.position(seen))))
+            rest = self.progress.format(moved=max(0, self.range_cm - left), all=self.range_cm)
+        else:
+            rest = f"The {self.carried} is {self._carriage(seen).words} the {self.target.name}."
+        holds = closed and self._held(seen)
+        gripper = f"holds the {self.thing.name}" if holds else "is closed" if closed else "is open"
+        return f"{hand} {rest} The gripper {gripper}."
+
+    def stage(self, seen: Any, closed: bool) -> Stage:
+        """Return how far things are, from what the text says."""
+        return self._moving(seen) if self.target is None else self._carrying(seen, closed, self.target)
+
+    def _moving(self, seen: Any) -> Stage:
+        name, hand = self.thing.name, self._reach(seen)
+        if self.last == PUSH:
+            if _ahead(hand):
+                return Stage(1, f"The hand is in front of the {name}", PUSH)
+            return Stage(2, f"The hand is not in front of the {name}", f"{FRONT} the {name}")
+        return self._approach(hand) or Stage(1, f"The hand is at the {name}", self.last)
+
+    def _carrying(self, seen: Any, closed: bool, target: Thing) -> Stage:
+        name = self.thing.name
+        if not (closed and self._held(seen)):
+            if closed:
+                return Stage(7, f"The gripper is closed and does not hold the {name}", OPEN)
+            at_it = Stage(4, f"The hand is at the {name}, which is not held", CLOSE)
+            return self._approach(self._reach(seen), 3) or at_it
+        load, what = self._carriage(seen), f"The {name} is held"
+        if self.last == PUSH:
+            ready, way, where = _ahead(load), FRONT, "in front of"
+        else:
+            ready, way, where = _level(load) and load.z > NEAR_CM, ABOVE, "above"
+        if ready:
+            return Stage(1, f"{what} {where} the {target.name}", self.last)
+        if self.clear_cm is not None and load.z < self.clear_cm:
+            return Stage(3, f"{what}, too low to be carried", LIFT)
+        return Stage(2, f"{what}, not {where} the {target.name}", f"{way} the {target.name}")
+
+    def _approach(self, hand: Offset, after: int = 0) -> Stage | None:
+        """Return the stage of a hand that is not at the thing yet; ``after`` skills follow the last one."""
+        name = self.thing.name
+        if not _level(hand):
+            return Stage(after + 3, f"The hand is not above the {name}", f"{ABOVE} the {name}")
+        if abs(hand.z) > NEAR_CM:
+            return Stage(after + 2, f"The hand is above the {name}", f"{LOWER} the {name}")
+        return None
+
+    def _reach(self, seen: Any) -> Offset:
+        return Offset.between(seen[:3], self.thing.hand(seen))
+
+    def _carriage(self, seen: Any) -> Offset:
+        assert self.target is not None
+        return Offset.between(self.thing.position(seen) + self.part, self.target.position(seen))
+
+    def _held(self, seen: Any) -> bool:
+        return self.target is not None and bool(seen[3] > EMPTY) and self._reach(seen).words == "at"
+
+
+def _level(offset: Offset) -> bool:
+    return abs(offset.x) <= NEAR_CM and abs(offset.y) <= NEAR_CM
+
+
+def _ahead(offset: Offset) -> bool:
+    return abs(offset.x) <= NEAR_CM and abs(offset.z) <= NEAR_CM and offset.y < -NEAR_CM
+
+
+_FIRST, _SECOND, _GOAL = slice(4, 7), slice(11, 14), slice(36, 39)
+SCENES = {
+    "assembly": Scene(
+        "assembly-v3",
+        "put the nut onto the peg",
+        Thing("nut", _FIRST, (-0.02, 0.0, 0.03)),
+        f"{LOWER} the peg",
+        Thing("peg", _GOAL, (0.12, 0.0, -0.06), above=0.2),
+        carried="hole of the nut",
+        part=(-0.13, 0.0, 0.0),
+    ),
+    "button": Scene(
+        "button-press-v3",
+        "press the button",
+        Thing("button", _FIRST, (0.0, -0.05, -0.07)),
+        PUSH,
+        progress="The button is pressed by {moved} of {all} cm.",
+        range_cm=9,
+    ),
+    "drawer": Scene(
+        "drawer-open-v3",
+        "open the drawer",
+        Thing("handle", _FIRST, (0.0, 0.0, -0.02)),
+        PULL,
+        progress="The drawer is open by {moved} of {all} cm.",
+        range_cm=20,
+    ),
+    "hammer": Scene(
+        "hammer-v3",
+        "drive the nail into the box with the hammer",
+        Thing("hammer", _FIRST, (-0.04, 0.0, 0.02)),
+        PUSH,
+        Thing("nail", _SECOND, (-0.19, -0.03, 0.05)),
+        carried="head of the hammer",
+        part=(0.16, 0.06, -0.03),
+    ),
+    "bin": Scene(
+        "bin-picking-v3",
+        "carry the puck from the left bin to the right bin",
+        Thing("puck", _FIRST, (0.0, 0.0, 0.04), walls=(0.675, 0.725)),
+        f"{LOWER} the right bin",
+        Thing("right bin", _GOAL, (0.0, 0.0, 0.02), above=0.14),
+        carried="puck",
+        clear_cm=10,
+    ),
+}
+"""Tasks by name, with the words of table 9 of the paper's appendix."""

@@ -1,0 +1,150 @@
+"""Meta-World's simulator, headless, moved by skills; a position depends on the task and the skills so far alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import mujoco
+import numpy as np
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
+
+from reflectrl.envs.robots.scenes import ABOVE, CLOSE, FRONT, LIFT, LOWER, OPEN, PULL, PUSH, SCENES, Scene
+
+MAX_STEPS, GRIP_STEPS = 60, 15
+"""Simulated steps of a movement, at most, and of the gripper's opening and closing; each takes 0.0125 s."""
+GAIN, ARRIVED_M = 10.0, 0.012
+"""Share of the way to go per step, before Meta-World clips it, and the distance at which a movement ends."""
+LIFTED_M, SHIFTED_M, IN_FRONT_M = 0.25, 0.25, 0.12
+"""Height to which the hand is lifted, how far it pushes and pulls, and how far in front of a thing it stops."""
+OPENING, CLOSING = -1.0, 0.8
+"""Effort of the fingers."""
+REMEMBERED = 20_000
+"""Positions kept, 2.5 kB each."""
+_PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
+"""Everything that the next step of the simulation depends on, to the last bit."""
+
+Aim = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """A state of the simulator."""
+
+    seen: Any
+    """(39,) Meta-World's observation."""
+    physics: Any
+    """State of MuJoCo."""
+    effort: float
+    """Effort of the fingers, which later movements keep."""
+    success: bool
+    """``info["success"]``, at which a skill stops."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the fingers press together."""
+        return self.effort > 0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a reset sets up besides the physics: where furniture stands, and where Meta-World wants things."""
+
+    attributes: Mapping[str, Any]
+    bodies: Any
+    sites: Any
+    beginning: Position
+
+
+@lru_cache(REMEMBERED)
+def position(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> Position:
+    """Return the position after ``skills``.
+
+    Args:
+        task: one of ``SCENES``.
+        place: share of its range for each coordinate that Meta-World varies, from 0 to 1.
+        skills: actions of the scene.
+
+    """
+    simulator = _simulator(task)
+    if not skills:
+        return simulator.setting(place).beginning
+    return simulator.after(simulator.setting(place), position(task, place, skills[:-1]), skills[-1])
+
+
+@cache
+def _simulator(task: str) -> Simulator:
+    return Simulator(SCENES[task])
+
+
+class Simulator:
+    """One of Meta-World's environments, 25 MB, shared by all episodes of a process."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._env: Any = ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{scene.simulated}-goal-observable"](seed=0)
+        self._aims = {**_hand_aims(), **_thing_aims(scene)}
+        space = self._env._random_reset_space
+        wide = space.high - space.low > 0.01  # what Meta-World varies by less stays in the middle
+        self._low, self._range, self._wide = space.low, space.high - space.low, wide
+        self.setting = lru_cache(maxsize=1000)(self._set_up)
+
+    @property
+    def coordinates(self) -> int:
+        """Number of coordinates that Meta-World varies."""
+        return int(self._wide.sum())
+
+    def _set_up(self, place: Sequence[float]) -> Setting:
+        share = np.full(len(self._low), 0.5)
+        share[self._wide] = place[: self.coordinates]
+        env = self._env
+        env._last_rand_vec = self._low + share * self._range
+        seen, _ = env.reset()
+        attributes = dict(vars(env))
+        model = env.model
+        return Setting(attributes, model.body_pos.copy(), model.site_pos.copy(), self._position(seen, OPENING, False))
+
+    def after(self, setting: Setting, before: Position, skill: str) -> Position:
+        """Carry out a skill."""
+        env = self._env
+        vars(env).update(setting.attributes)
+        env.model.body_pos[:], env.model.site_pos[:] = setting.bodies, setting.sites
+        mujoco.mj_setState(env.model, env.data, before.physics, _PHYSICS)
+        seen, success = before.seen, False
+        effort = {OPEN: OPENING, CLOSE: CLOSING}.get(skill, before.effort)
+        begin, aim = seen[:3], self._aims.get(skill)
+        for _ in range(MAX_STEPS if aim else GRIP_STEPS):
+            way = (aim(seen, begin) if aim else begin) - seen[:3]
+            if aim and np.linalg.norm(way) < ARRIVED_M:
+                break
+            seen, _, _, _, info = env.step(np.clip([*GAIN * way, effort], -1, 1))
+            if success := bool(info["success"]):
+                break
+        return self._position(seen, effort, success)
+
+    def _position(self, seen: Any, effort: float, success: bool) -> Position:
+        model, data = self._env.model, self._env.data
+        physics = np.empty(mujoco.mj_stateSize(model, _PHYSICS))
+        mujoco.mj_getState(model, data, physics, _PHYSICS)
+        return Position(seen, physics, effort, success)
+
+
+def _hand_aims() -> Mapping[str, Aim]:
+    return {
+        LIFT: lambda _, begin: np.array([*begin[:2], LIFTED_M]),
+        PUSH: lambda _, begin: begin + [0, SHIFTED_M, 0],
+        PULL: lambda _, begin: begin - [0, SHIFTED_M, 0],
+    }
+
+
+def _thing_aims(scene: Scene) -> Mapping[str, Aim]:
+    def aim(thing: Any, further: Any) -> Aim:
+        return lambda seen, _: thing.hand(seen) + further
+
+    aims: dict[str, Aim] = {}
+    for thing in scene.things:
+        aims[f"{LOWER} the {thing.name}"] = aim(thing, (0, 0, 0))
+        aims[f"{ABOVE} the {thing.name}"] = aim(thing, (0, 0, thing.above))
+        aims[f"{FRONT} the {thing.name}"] = aim(thing, (0, -IN_FRONT_M, 0))
+    return aims
