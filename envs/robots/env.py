@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
+from ctypes.util import find_library
 from functools import cache
+from types import ModuleType
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
 from reflectrl.core.types import SPLITS
@@ -18,6 +21,7 @@ TASKS = {"train": 25, "validation": 10, "test": 50}
 STRIPES = {"train": (0, 1, 3, 5, 6, 8, 9), "validation": (4,), "test": (2, 7)}
 """Tenths of the range of the first coordinate in which the things of a split lie."""
 ALL = "all"
+OBSERVATIONS = ("text", "image", "both")
 
 
 @cache
@@ -39,15 +43,38 @@ def _place(rng: random.Random, split: str) -> list[float]:
     return [round((rng.choice(STRIPES[split]) + rng.random()) / 10, 4), round(rng.random(), 4)]
 
 
+def _simulator(pictures: bool) -> ModuleType:
+    """Import the simulator, which is told before how to draw, once in a process.
+
+    Raises:
+        InvalidInput: it is not installed, or cannot draw.
+
+    """
+    draws = os.environ.setdefault("MUJOCO_GL", "osmesa" if find_library("OSMesa") else "disable")
+    if pictures and draws == "disable":
+        raise InvalidInput(
+            "pictures of robots need OSMesa, which draws without a display, when the simulator is first imported; run "
+            "apt-get install libosmesa6, or play with observation=text."
+        )
+    try:
+        from reflectrl.envs.robots import simulator
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"robots needs Meta-World, of which {error.name!r} is missing; run pip install 'reflectrl[robots]'."
+        ) from error
+    return simulator
+
+
 class Robots(NatLangEnv):
     """Robot arm that assembles, presses, opens, hammers and sorts. Rewards: -0.05 a skill, +1 for the success.
 
     Args:
         task: ``assembly``, ``button``, ``drawer``, ``hammer``, ``bin``, or ``all``.
+        observation: the state as ``text``, as an ``image`` from each of two cameras without any text, or ``both``.
         horizon: skills of an episode.
 
     Raises:
-        InvalidInput: another task, or Meta-World is not installed.
+        InvalidInput: another value, Meta-World is not installed, or nothing can draw its pictures.
 
     """
 
@@ -58,18 +85,13 @@ class Robots(NatLangEnv):
         "but opening and closing keeps the gripper as it is. Do what the task says, in as few skills as you can."
     )
 
-    def __init__(self, task: str = ALL, horizon: int = HORIZON) -> None:
-        if task not in (ALL, *SCENES):
-            raise InvalidInput(f"task={task!r} of {self.name!r} is unknown; {nearest(str(task), (ALL, *SCENES))}")
-        try:
-            from reflectrl.envs.robots import simulator
-        except ModuleNotFoundError as error:
-            raise InvalidInput(
-                f"{self.name!r} needs Meta-World, of which {error.name!r} is missing; run pip install "
-                "'reflectrl[robots]'."
-            ) from error
+    def __init__(self, task: str = ALL, observation: str = "text", horizon: int = HORIZON) -> None:
+        for option, value, known in (("task", task, (ALL, *SCENES)), ("observation", observation, OBSERVATIONS)):
+            if value not in known:
+                raise InvalidInput(f"{option}={value!r} of {self.name!r} is unknown; {nearest(str(value), known)}")
+        self._shows_text, self._shows_images = observation != "image", observation != "text"
+        self._simulator = _simulator(pictures=self._shows_images)
         super().__init__(horizon)
-        self._simulator = simulator
         self.max_actions = max(len(scene.actions) for scene in SCENES.values())
         self._tasks = {
             split: tuple(known for known in tasks if task in (ALL, known.group)) for split, tasks in _splits().items()
@@ -84,22 +106,22 @@ class Robots(NatLangEnv):
         if not any(task == known for tasks in self._tasks.values() for known in tasks):
             raise InvalidInput(f"task {task.id!r} is none of this {self.name!r}; use env.tasks(split).")
         self._scene = SCENES[task.group]
-        self._place = tuple(task.options["place"])
-        self._skills: tuple[str, ...] = ()
+        self._played: tuple[str, tuple[float, ...], tuple[str, ...]] = (task.group, tuple(task.options["place"]), ())
         self._look()
         self._before = self._stage
 
     def observe(self) -> Observation:
-        """Where hand and things are, in words; all skills, always."""
-        actions = self._scene.actions
-        return Observation(
-            self._scene.text(self._now.seen, self._now.closed), actions, f"Task: {self._scene.goal}.", common=actions
-        )
+        """Where hand and things are, in words, in pictures or both; all skills, always."""
+        scene, now = self._scene, self._now
+        text = scene.text(now.seen, now.closed) if self._shows_text else ""
+        images = self._simulator.pictures(*self._played) if self._shows_images else ()
+        return Observation(text, scene.actions, f"Task: {scene.goal}.", images, common=scene.actions)
 
     def act(self, action: str) -> Outcome:
         """Carry out the skill."""
         self._before = self._stage
-        self._skills += (action,)
+        name, place, skills = self._played
+        self._played = name, place, (*skills, action)
         self._look()
         success = self._now.success
         return Outcome(SUCCESS if success else STEP, ended=success, success=success)
@@ -123,5 +145,5 @@ class Robots(NatLangEnv):
         return self.last_action != self._before.action and not nearer
 
     def _look(self) -> None:
-        self._now = self._simulator.position(self.task.group, self._place, self._skills)
+        self._now = self._simulator.position(*self._played)
         self._stage = self._scene.stage(self._now.seen, self._now.closed)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import mujoco
 import numpy as np
+import PIL.Image
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
 
+from reflectrl.core import Image
 from reflectrl.envs.robots.scenes import ABOVE, CLOSE, FRONT, LIFT, LOWER, OPEN, PULL, PUSH, SCENES, Scene
 
 MAX_STEPS, GRIP_STEPS = 60, 15
@@ -21,8 +24,12 @@ LIFTED_M, SHIFTED_M, IN_FRONT_M = 0.25, 0.25, 0.12
 """Height to which the hand is lifted, how far it pushes and pulls, and how far in front of a thing it stops."""
 OPENING, CLOSING = -1.0, 0.8
 """Effort of the fingers."""
-REMEMBERED = 20_000
-"""Positions kept, 2.5 kB each."""
+REMEMBERED, PICTURED = 20_000, 1000
+"""Positions kept, 2.5 kB each, and those whose pictures are kept, 100 kB each."""
+CAMERAS = ("topview", "behindGripper")
+"""Cameras of Meta-World: from above, robot at the lower edge, and from behind the hand."""
+SIZE = 300
+"""Pixels of a picture in each direction."""
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 """Everything that the next step of the simulation depends on, to the last bit."""
 
@@ -74,6 +81,13 @@ def position(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> Po
     return simulator.after(simulator.setting(place), position(task, place, skills[:-1]), skills[-1])
 
 
+@lru_cache(PICTURED)
+def pictures(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> tuple[Image, ...]:
+    """Return one picture from each of ``CAMERAS``; the arguments are those of ``position``."""
+    simulator = _simulator(task)
+    return simulator.draw(simulator.setting(place), position(task, place, skills))
+
+
 @cache
 def _simulator(task: str) -> Simulator:
     return Simulator(SCENES[task])
@@ -105,12 +119,32 @@ class Simulator:
         model = env.model
         return Setting(attributes, model.body_pos.copy(), model.site_pos.copy(), self._position(seen, OPENING, False))
 
-    def after(self, setting: Setting, before: Position, skill: str) -> Position:
-        """Carry out a skill."""
+    def draw(self, setting: Setting, position: Position) -> tuple[Image, ...]:
+        """Draw a position."""
+        self._return_to(setting, position)
+        mujoco.mj_forward(self._env.model, self._env.data)
+        drawn = []
+        for camera in CAMERAS:
+            self._renderer.update_scene(self._env.data, camera)
+            file = io.BytesIO()
+            PIL.Image.fromarray(self._renderer.render()).save(file, "PNG")
+            drawn.append(Image(file.getvalue()))
+        return tuple(drawn)
+
+    @cached_property
+    def _renderer(self) -> Any:
+        return mujoco.Renderer(self._env.model, SIZE, SIZE)
+
+    def _return_to(self, setting: Setting, position: Position) -> None:
         env = self._env
         vars(env).update(setting.attributes)
         env.model.body_pos[:], env.model.site_pos[:] = setting.bodies, setting.sites
-        mujoco.mj_setState(env.model, env.data, before.physics, _PHYSICS)
+        mujoco.mj_setState(env.model, env.data, position.physics, _PHYSICS)
+
+    def after(self, setting: Setting, before: Position, skill: str) -> Position:
+        """Carry out a skill."""
+        self._return_to(setting, before)
+        env = self._env
         seen, success = before.seen, False
         effort = {OPEN: OPENING, CLOSE: CLOSING}.get(skill, before.effort)
         begin, aim = seen[:3], self._aims.get(skill)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import random
 import subprocess
 import sys
+from ctypes.util import find_library
 
 import pytest
 
@@ -22,6 +25,17 @@ try:
 except InvalidInput as error:
     print(error)
 """
+
+PICTURED = """
+from reflectrl.core import make_env
+env = make_env("robots:drawer", observation="image")
+for skill in ("", "pull back", ""):
+    env.reset(seed=0)
+    text = env.step(skill)[0] if skill else env.observation.full_text
+    assert text == "Task: open the drawer.\\n", text
+    print([image.sha256 for image in env.observation.images])
+"""
+"""Drawing is chosen once in a process, so pictures are drawn in one of their own."""
 
 
 def begun(scene, number=0, split="train"):
@@ -146,3 +160,21 @@ def test_what_it_does_not_know_and_what_it_needs_are_sentences():
         begun("hammer").reset(options={"task": make_env("robots", task="bin").tasks("test")[0]})
     done = subprocess.run([sys.executable, "-c", WITHOUT_METAWORLD], capture_output=True, text=True, check=True)
     assert "pip install 'reflectrl[robots]'" in done.stdout
+
+
+@pytest.mark.slow
+def test_pictures_show_where_things_are_from_two_cameras():
+    if find_library("OSMesa") is None:
+        pytest.skip("OSMesa is not installed: apt-get install libosmesa6")
+    done = subprocess.run([sys.executable, "-c", PICTURED], capture_output=True, text=True, check=True)
+    begin, moved, again = map(ast.literal_eval, done.stdout.splitlines())
+    assert begin == again
+    assert len({*begin, *moved}) == 4
+
+
+def test_pictures_without_a_library_that_draws_are_refused():
+    environment = {**os.environ, "MUJOCO_GL": "disable"}
+    done = subprocess.run(
+        [sys.executable, "-c", PICTURED], capture_output=True, text=True, check=False, env=environment
+    )
+    assert "apt-get install libosmesa6" in done.stderr.splitlines()[-1]
