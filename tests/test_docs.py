@@ -114,6 +114,15 @@ def test_the_memory_of_the_page_shows_what_the_first_trial_has_left(capsys: pyte
     assert re.search(r"^Memory: Done before: .*> (add|subtract) one", printed, re.MULTILINE)
 
 
+def test_the_rater_of_the_page_rates_what_was_played(capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = PYTHON.findall((ROOT / "docs" / "raters.md").read_text(encoding="utf-8"))
+    exec(compile(block, "raters.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert re.match(
+        r"\{'env': \S+, 'rater': [03]\.0\} Rating: [03] of 0 to 3, very (bad|good)\.\n\(\(\d+, \d+\), ", printed
+    )
+
+
 @pytest.mark.slow
 def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -19,7 +19,7 @@ FOLDERS = {
 
 BELOW_ROLLOUT = {"endpoint", "players", "workers", "prompts", "config", "core"}
 BELOW_TRAINING = {"models", "engine", "rollout", *BELOW_ROLLOUT}
-BELOW_PIPELINE = {"report", "training", "data_gen", "memory", *BELOW_TRAINING}
+BELOW_PIPELINE = {"report", "training", "data_gen", "memory", "raters", *BELOW_TRAINING}
 MAY_IMPORT = {
     "core": set(),
     "envs": {"core"},
@@ -33,9 +33,10 @@ MAY_IMPORT = {
     "rollout": {"players", "workers", "prompts", "core"},
     "models": {"engine", "config", "rollout", "players", "prompts", "core"},
     "memory": {"models", "rollout", "config", "prompts", "core"},
+    "raters": {"endpoint", "prompts", "core"},
     "data_gen": {"rollout", *BELOW_ROLLOUT},
     "training": BELOW_TRAINING,
-    "report": {"rollout", *BELOW_ROLLOUT},
+    "report": {"raters", "rollout", *BELOW_ROLLOUT},
     "pipeline": BELOW_PIPELINE,
     "serving": {"pipeline", *BELOW_PIPELINE},
     "sharing": {"pipeline", *BELOW_PIPELINE},

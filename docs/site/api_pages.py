@@ -23,6 +23,17 @@ API = {
             "reflectrl.memory.player",
         ],
     ),
+    "raters": (
+        "Raters",
+        [
+            "reflectrl.raters.scale",
+            "reflectrl.raters.questions",
+            "reflectrl.raters.rater",
+            "reflectrl.raters.remote",
+            "reflectrl.raters.rule",
+            "reflectrl.raters.agreement",
+        ],
+    ),
     "data": (
         "Recipes and data",
         ["reflectrl.config", "reflectrl.config.rlft", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"],

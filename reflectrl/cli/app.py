@@ -9,6 +9,7 @@ import typer.core
 
 import reflectrl
 from reflectrl.cli import (
+    audit,
     compare,
     doctor,
     envs,
@@ -64,6 +65,7 @@ app.command("report", rich_help_panel=RESULTS)(reports.report)
 app.command("compare", rich_help_panel=RESULTS)(compare.compare)
 app.command("runs", rich_help_panel=RESULTS)(compare.list_runs)
 app.command("plot", rich_help_panel=RESULTS)(plot.plot)
+app.command("audit-rater", rich_help_panel=RESULTS)(audit.audit_rater)
 app.command("play", rich_help_panel=AGENTS)(play.play)
 app.command("explore", rich_help_panel=AGENTS)(explore.explore)
 app.command("serve", rich_help_panel=AGENTS)(serve.serve)

@@ -34,6 +34,8 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
         "reflector": recipe.players.reflector.endpoint,
         "policy": recipe.players.policy.endpoint,
     }
+    if recipe.players.rater is not None:
+        sections["rater"] = recipe.players.rater.endpoint
     if recipe.dataset is not None:
         sections["writer"] = recipe.dataset.endpoint
     others = {eval_role(each): each.endpoint for each in recipe.eval.reflectors if each.endpoint is not None}

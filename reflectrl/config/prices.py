@@ -8,7 +8,13 @@ from typing import Any
 from reflectrl.core.addresses import is_loopback, without_credentials
 from reflectrl.endpoint.endpoint import Endpoint
 
-_ENDPOINTS = ("dataset.endpoint", "players.reflector.endpoint", "players.policy.endpoint", "data.endpoint")
+_ENDPOINTS = (
+    "dataset.endpoint",
+    "players.reflector.endpoint",
+    "players.policy.endpoint",
+    "players.rater.endpoint",
+    "data.endpoint",
+)
 _SERVER = ("model", "base_url", "azure_api_version")
 _DEFAULTS = Endpoint()
 _FREE = {"prompt": 0.0, "completion": 0.0}

@@ -199,6 +199,33 @@ class MemoryPlayerSection(Section):
     """Most characters that are shown; whole episodes and steps are left out."""
 
 
+class RaterPlayerSection(Section):
+    """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
+
+    player: Literal["remote", "rule"] = "remote"
+    """An endpoint, or a stand-in for a model, which knows how episodes ended and is told to be wrong at times."""
+    segment: Count = 10
+    """Steps that are summarised at once."""
+    include_actions: bool = True
+    """Show the actions beside the states."""
+    labels: list[str] = ["very bad", "bad", "good", "very good"]
+    """Levels of a rating, lowest first; the highest means that the task is completed."""
+    scale: Literal["raw", "unit", "max_only"] = "unit"
+    """Reward of the level c of n: c, c / (n - 1), or 1 for the highest alone."""
+    accuracy: Fraction = 0.9
+    """Probability that ``rule`` tells the truth; at 0.5 its ratings say nothing."""
+    max_failure_rate: Fraction = 0.2
+    """Fraction of an iteration's episodes that may be left without a rating; above it, training stops."""
+    endpoint: Endpoint = Endpoint()
+    """Chat endpoint of ``remote``."""
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> RaterPlayerSection:
+        if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
+            raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
+        return self
+
+
 class PlayersSection(Section):
     """Players of the turn, by role."""
 
@@ -208,6 +235,8 @@ class PlayersSection(Section):
     """Writes the reflection."""
     policy: PolicyPlayerSection = PolicyPlayerSection()
     """A chat model to compare the trained policies with."""
+    rater: RaterPlayerSection | None = None
+    """Rates the episodes of RLFT, see ``rlft.rewards``; absent: only the environment rewards."""
 
 
 class DataSection(Section):
@@ -315,10 +344,7 @@ class Recipe(Section):
             raise ValueError("eval.policies names rlft but the recipe has no rlft section; remove one of the two")
         if not self.sft.enabled and "sft" in self.eval.policies:
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
-        if self.rlft is not None and (unknown := set(self.rlft.rewards) - {"env"}):
-            raise ValueError(
-                f"rlft.rewards names {min(unknown)}, but no player of the recipe rates episodes; known: env"
-            )
+        self._check_rewards()
         if self.players.reflector.player == "none" and self.eval.controls:
             raise ValueError(
                 "eval.controls replace a reflector's words, but players.reflector.player is none; remove one"
@@ -328,3 +354,25 @@ class Recipe(Section):
                 "eval.reflectors advise the rlft policy; expected it in eval.policies, trained with a reflector"
             )
         return self
+
+    def _check_rewards(self) -> None:
+        if self.rlft is None:
+            return
+        sources = {"env"} if self.players.rater is None else {"env", "rater"}
+        if unknown := set(self.rlft.rewards) - sources:
+            raise ValueError(
+                f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "
+                f"{', '.join(sorted(sources))}"
+            )
+        if self.players.rater is None:
+            return
+        if "rater" not in self.rlft.rewards:
+            raise ValueError(
+                "players.rater rates episodes but rlft.rewards leaves it out; add rater: 1.0, or rater: 0.0 for an "
+                "audit alone"
+            )
+        if self.rlft.validation is not None:
+            raise ValueError(
+                "rlft.validation reads the environment's success, which players.rater stands in for, and its episodes "
+                "would be rated as well; remove one"
+            )

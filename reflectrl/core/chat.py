@@ -15,19 +15,25 @@ class LabelChat(Messages):
         messages: the chat.
         labels: (n,) label of each action of the menu.
         actions: (n,) the actions.
+        strict: no label is read from a reply that says more than one: a guess would be worse than no answer.
 
     """
 
-    def __init__(self, messages: Iterable[dict[str, str]], labels: Sequence[str], actions: Sequence[str]) -> None:
+    def __init__(
+        self, messages: Iterable[dict[str, str]], labels: Sequence[str], actions: Sequence[str], *, strict: bool = False
+    ) -> None:
         super().__init__(messages)
         self.labels = tuple(labels)
         self.actions = tuple(actions)
+        self.strict = strict
 
 
 def asked_again(chat: Messages, reply: str, complaint: str) -> Messages:
     """Return ``chat`` with a reply that cannot be used, and the complaint that asks for another one."""
     longer = [*chat, {"role": "assistant", "content": reply}, {"role": "user", "content": complaint}]
-    return LabelChat(longer, chat.labels, chat.actions) if isinstance(chat, LabelChat) else longer
+    if not isinstance(chat, LabelChat):
+        return longer
+    return LabelChat(longer, chat.labels, chat.actions, strict=chat.strict)
 
 
 class BadReply(Exception):

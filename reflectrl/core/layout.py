@@ -1,8 +1,8 @@
 """Layout of a run folder: its stages, and the names of everything in it relative to the folder.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
-              checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  eval.jsonl
-              report.html  compute.json
+              checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  ratings.jsonl
+              eval.jsonl  report.html  compute.json
 
 No other module spells these names.
 """
@@ -43,6 +43,8 @@ METRICS = "metrics.jsonl"
 """``Iteration`` lines."""
 THROUGHPUT = "throughput.jsonl"
 """``Throughput`` lines."""
+RATINGS = "ratings.jsonl"
+"""``Ratings`` lines of a run with a rater."""
 RESULTS = "eval.jsonl"
 """``EvalRow`` lines."""
 FAILURES = "failures"
@@ -63,6 +65,7 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
         f"{POLICY}/*",
         METRICS,
         THROUGHPUT,
+        RATINGS,
         f"{_TRAJECTORIES}/rlft-*.jsonl",
         f"{_TRAJECTORIES}/advantages-*.jsonl",
     ),

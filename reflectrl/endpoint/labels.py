@@ -74,7 +74,7 @@ class LabelWays:
         return Text(label, cut=False)
 
     def _read_text(self, chat: LabelChat, reply: Text) -> Text:
-        if not self.lenient or _plain(reply.text, chat) is not None:
+        if not self.lenient or chat.strict or _plain(reply.text, chat) is not None:
             return reply
         label = read_leniently(reply.text, chat)
         return reply if label is None else Text(label, cut=False, words=reply.text)

@@ -38,6 +38,7 @@ from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat, labels
+from reflectrl.raters import Questions, Rater, RuleRater, Scale
 from reflectrl.rollout.record import read_trajectories
 
 if TYPE_CHECKING:  # openai takes a second to import
@@ -149,6 +150,24 @@ class RunPlayers:
         embedder = EmbeddingCache(minilm() if section.embedder == "minilm" else HashingEmbedder())
         retriever = Retriever(successes(taught), embedder, action=window, observation=window)
         return (Seat("memory", Memory(retriever, max_chars=section.max_chars)),)
+
+    @cached_property
+    def rater(self) -> tuple[Seat, ...]:
+        """The seat of the recipe's rater, for RLFT; empty without one."""
+        section = self.recipe.players.rater
+        if section is None:
+            return ()
+        scale = Scale(tuple(section.labels), section.scale)
+        if section.player == "rule":
+            stages = [stage.env for stage in self.recipe.rlft.stages] if self.recipe.rlft else []
+            envs = [self.env(options) for number, options in enumerate(stages) if options not in stages[:number]]
+            return (Seat("rater", RuleRater(envs, scale, section.accuracy), when="episode_end"),)
+        from reflectrl.raters.remote import RemoteModel
+
+        model = RemoteModel(section.endpoint, scale, journal=self._journal("rater"), account=self._account)
+        self._clients.append(model.client)
+        questions = Questions(self.env({}).instructions, section.segment, section.include_actions, scale)
+        return (Seat("rater", Rater(model, questions), when="episode_end"),)
 
     def reflector(self, policy: LanguageModel | None) -> Player | None:
         """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model."""

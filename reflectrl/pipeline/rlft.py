@@ -23,6 +23,7 @@ from reflectrl.core.layout import (
     METRICS,
     POLICY,
     POLICY_SFT,
+    RATINGS,
     THROUGHPUT,
     advantages_file,
     checkpoints_folder,
@@ -38,6 +39,7 @@ from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import Player, reflecting
 from reflectrl.players.cache import CachedPlayer
+from reflectrl.raters.agreement import check_failures, ratings_of
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.training.checkpoints import last_checkpoint
@@ -83,6 +85,7 @@ class _Records:
         self._header = Header(env.name, dict(env.options), run_players.layout)
         self._keep = section.record_episodes
         self._total = sum(stage.iterations for stage in section.stages)
+        self._rater = run_players.recipe.players.rater
         self._run = run_players.run
         self._reflector = reflector
         self._envs = envs
@@ -95,7 +98,7 @@ class _Records:
 
     def rewind(self, iteration: int) -> None:
         """Discard the records after the checkpoint from which training continues."""
-        for name in (METRICS, THROUGHPUT):
+        for name in (METRICS, THROUGHPUT, RATINGS):
             path = self._run / name
             if path.is_file():
                 drop_unfinished_line(path)
@@ -125,6 +128,10 @@ class _Records:
         )
         self._failures, self._recycled = self._envs.failures, self._envs.recycled
         append_jsonl(self._run / THROUGHPUT, [throughput])
+        if self._rater is not None:
+            ratings = ratings_of(done.iteration, len(self._rater.labels) - 1, episodes)
+            append_jsonl(self._run / RATINGS, [ratings])
+            check_failures(ratings, self._rater.max_failure_rate)
         if self._keep:
             write_trajectories(self._run / training_episodes_file(done.iteration), self._header, episodes[: self._keep])
             write_jsonl(self._run / advantages_file(done.iteration), advantages[: self._keep])
@@ -176,7 +183,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
-            seats=(*run_players.memory, *reflecting(reflector)),
+            seats=(*run_players.memory, *reflecting(reflector), *run_players.rater),
             layout=run_players.layout,
             labels=run_players.labels,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),

@@ -11,6 +11,7 @@ from string import Template
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output, write_text
+from reflectrl.report import audit
 from reflectrl.report.compare import HEADS, compare, group_cells
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, shortened, table
@@ -151,7 +152,9 @@ def _index(runs: Sequence[Run], sources: Sources) -> str:
 def _run(number: int, run: Run) -> str:
     seed = "" if run.seed is None else f"Seed {run.seed}. "
     made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
-    effort = "".join(f"<div>{part}</div>" for part in (_curriculum(run), _seconds(run) + _calls(run)) if part)
+    effort = "".join(
+        f"<div>{part}</div>" for part in (_curriculum(run), _ratings(run), _seconds(run) + _calls(run)) if part
+    )
     return (
         f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
         f'{made}<div class="effort">{effort}</div>'
@@ -185,6 +188,15 @@ def _training(run: Run) -> str:
         hits = run.paces[-1].reflection_hit_rate  # since the start
         summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
     return f'<p class="note">Success: running mean at the end of the stage. Training: {summary}.</p>'
+
+
+def _ratings(run: Run) -> str:
+    """Return the audit of the run's rater; empty without one."""
+    if not run.ratings:
+        return ""
+    parts = table("Agreement of ratings with success", audit.HEADS, audit.agreement_rows(run), words=1)
+    levels = table("Ratings by level", audit.LEVELS, audit.level_rows(run), words=1)
+    return f'<h4>Ratings</h4>{parts}{levels}<p class="note">{escaped(audit.NOTE)}</p>'
 
 
 def _seconds(run: Run) -> str:

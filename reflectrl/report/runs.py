@@ -15,12 +15,13 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import CALLS, METRICS, RESULTS, STAGES, THROUGHPUT
+from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT
 from reflectrl.core.nested import dotted
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.core.version import version_errors
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
+from reflectrl.raters.agreement import Ratings
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
@@ -36,6 +37,7 @@ _SECTIONS = {
     "teacher": ("data",),
     "reflector": ("players", "reflector"),
     "policy": ("players", "policy"),
+    "rater": ("players", "rater"),
 }
 """Sections of the recipe with the endpoint of each role."""
 
@@ -97,6 +99,8 @@ class Run:
     """``None`` where nothing is recorded."""
     times: tuple[StageTime, ...] = ()
     calls: tuple[Calls, ...] = ()
+    ratings: tuple[Ratings, ...] = ()
+    """The lines of ``ratings.jsonl``; empty without a rater."""
 
     @property
     def own_rows(self) -> list[EvalRow]:
@@ -132,8 +136,8 @@ def _read_run(path: Path, name: str) -> Run:
             f"{path} is no run folder: its recipe.yaml cannot be read ({error.strerror}); "
             "expected a folder that `reflectrl run` made."
         ) from error
-    results, metrics, throughput = (
-        artefacts.verify(file) if (path / file).is_file() else None for file in (RESULTS, METRICS, THROUGHPUT)
+    results, metrics, throughput, ratings = (
+        artefacts.verify(file) if (path / file).is_file() else None for file in (RESULTS, METRICS, THROUGHPUT, RATINGS)
     )
     values = _values(recipe)
     rlft = _part(values, "rlft")
@@ -152,6 +156,7 @@ def _read_run(path: Path, name: str) -> Run:
         origin=read_origin(path),
         times=_stage_times(ledger),
         calls=tuple(_calls(each.parent, values) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
+        ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
     )
 
 

@@ -1,0 +1,72 @@
+"""``RuleRater``: a stand-in for a model that rates: it knows how episodes ended, and is wrong at a stated rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from reflectrl.core import NatLangEnv, Observation, Task, Utterance
+from reflectrl.prompts.views import View
+from reflectrl.raters.scale import Scale
+
+
+class RuleRater:
+    """Says the highest level for an episode that succeeded and the lowest for any other, each the wrong way at times.
+
+    Its view has neither reward nor success. It plays the actions again, in environments of its own, in each training
+    task that begins in the state in which the episode began, until one shows the same states and ends where the episode
+    did, and reads that one's success. An episode that no task repeats, as in an environment with chance in its states,
+    gets no rating. No model could do so: it measures what RLFT makes of ratings of a known accuracy.
+
+    Mistakes are independent of the episode, where those of a model at temperature 0 are the same for the same episode.
+
+    Args:
+        envs: environments of the options that are played, one each.
+        scale: the levels.
+        accuracy: probability that the truth is told; which episodes are told wrong is drawn from their seeds.
+
+    """
+
+    def __init__(self, envs: Sequence[NatLangEnv], scale: Scale, accuracy: float) -> None:
+        self._envs = envs
+        self._scale = scale
+        self._accuracy = accuracy
+
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return one rating a view of a finished episode."""
+        return [self._rating(view, draw) for view, draw in zip(views, draws, strict=True)]
+
+    def _rating(self, view: View, draw: float) -> Utterance:
+        succeeded = self._truth(view)
+        level = None
+        if succeeded is not None:
+            level = self._scale.highest if succeeded == (draw < self._accuracy) else 0
+        return self._scale.rated(level, len(view.past), "")
+
+    def _truth(self, view: View) -> bool | None:
+        for env, task in self._beginnings.get(view.visited[0], ()):
+            if (succeeded := _played_again(env, task, view)) is not None:
+                return succeeded
+        return None
+
+    @cached_property
+    def _beginnings(self) -> dict[Observation, list[tuple[NatLangEnv, Task]]]:
+        """Training tasks by the state in which they begin."""
+        found: dict[Observation, list[tuple[NatLangEnv, Task]]] = {}
+        for env in self._envs:
+            for task in env.split_tasks("train"):
+                env.reset(seed=0, options={"task": task})
+                found.setdefault(env.observation, []).append((env, task))
+        return found
+
+
+def _played_again(env: NatLangEnv, task: Task, view: View) -> bool | None:
+    """Return whether the actions of a view succeed in a task; ``None`` where other states follow, or another end."""
+    _, info = env.reset(seed=0, options={"task": task})
+    ended = False
+    for seen, action in zip(view.visited, view.past, strict=True):
+        if ended or env.observation != seen:
+            return None
+        _, _, terminated, truncated, info = env.step(action)
+        ended = terminated or truncated
+    return bool(info["success"]) if ended else None

@@ -1,0 +1,143 @@
+"""Recipes with a rater: RLFT on ratings alone, what is recorded and resumed, and the audit of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import reflectrl, refused
+from scripted_endpoint import Chat, ScriptedEndpoint
+from trained_runs import TrainedRuns, play_stages, small_recipe
+
+from reflectrl.config import Recipe
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.pipeline.agent import load_agent
+from reflectrl.report import write_report
+from reflectrl.report.runs import read_runs
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import read_results
+
+pytestmark = pytest.mark.slow
+STEP = re.compile(r"Number (\d+), target (\d+)\.(?: \| (add|subtract) one)?")
+
+
+def judge(chat: Chat) -> str:
+    """Summarise by the last step that is shown, and rate highest where it led to the target."""
+    asked = chat[1]["content"]
+    if "Rate how well" in asked:
+        return "3" if "on the target" in asked else "1"
+    number, target, action = STEP.findall(asked)[-1]
+    end = int(number) + {"add": 1, "subtract": -1}.get(action, 0)
+    return f"The agent ended {'on' if end == int(target) else 'off'} the target."
+
+
+def rated_by(endpoint: ScriptedEndpoint, name: str, *more: str) -> Recipe:
+    at = f"players.rater.endpoint.base_url={endpoint.url}"
+    return small_recipe(at, "rlft.episodes=8", "eval.policies=[rlft]", "eval.greedy=false", *more, name=name)
+
+
+def numbers(run: Path) -> dict[str, object]:
+    done = reflectrl("audit-rater", run, "--format", "json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)["all"]
+
+
+def test_the_reward_is_the_rating_and_success_stays_in_the_metrics(trained_run: TrainedRuns) -> None:
+    run = trained_run(name="vtifa/nano")
+    [read] = read_runs([run])
+    assert [len(line.levels) for line in read.ratings] == [6] * 4
+    assert [point.success for point in read.points] == [sum(line.success) / 6 for line in read.ratings]
+    _, played = read_trajectories(run / "trajectories" / "rlft-00003.jsonl")
+    for episode, level in zip(played, read.ratings[3].levels, strict=False):
+        assert [turn.rewards.get("rater") for turn in episode.turns] == [None] * (len(episode.turns) - 1) + [level / 3]
+        assert all("reflector" in turn.said for turn in episode.turns)  # which speaks beside the rater
+    assert read_results(run / "eval.jsonl")
+    _, judged = read_trajectories(run / "trajectories" / "eval-rlft-local-sampled.jsonl")
+    assert not any("rater" in turn.said for episode in judged for turn in episode.turns)
+    assert [seat.role for seat in load_agent(run).seats] == ["reflector"]
+
+
+def test_the_audit_finds_a_rater_that_is_wrong_on_purpose(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    wrong = trained_run("players.rater.accuracy=0.0", name="vtifa/nano")
+    found = numbers(wrong)
+    assert (found["accuracy"], found["precision"], found["recall"]) == (0.0, 0.0, 0.0)
+    assert found["success_correlation"] == pytest.approx(-1)
+    done = reflectrl("audit-rater", wrong)
+    assert re.search(r"^all +24 of 24 +0\.0% +0\.0% +0\.0% +-1\.00 ", done.out, re.M)
+    assert re.search(r"^last quarter +6 of 6 ", done.out, re.M)
+    page = write_report([wrong], tmp_path / "report.html").read_text()
+    assert "<h4>Ratings</h4>" in page
+    assert page.count("-1.00") >= 1
+    plain = trained_run()
+    assert "has no ratings to audit" in refused("audit-rater", plain)
+    assert "<h4>Ratings</h4>" not in write_report([plain], tmp_path / "plain.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["nano_true_reward", "nano_uninformative"])
+def test_the_recipes_to_compare_with_are_audited_too(trained_run: TrainedRuns, name: str) -> None:
+    assert numbers(trained_run(name=f"vtifa/{name}"))["episodes"] == 24
+
+
+def test_a_chat_model_that_sees_actions_knows_the_end_and_one_that_does_not_cannot(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = judge
+    for name, accurate, rewards in (("endpoint", 1.0, {1.0, 3.0}), ("max_only", 1.0, {0.0, 1.0})):
+        play_stages(rated_by(endpoint, f"vtifa/nano_{name}"), tmp_path / name)
+        found = numbers(tmp_path / name)
+        assert (found["accuracy"], found["unrated"]) == (accurate, 0)
+        _, played = read_trajectories(tmp_path / name / "trajectories" / "rlft-00000.jsonl")
+        assert {each.turns[-1].rewards["rater"] for each in played} <= rewards
+    play_stages(rated_by(endpoint, "vtifa/nano_no_actions"), tmp_path / "blind")
+    found = numbers(tmp_path / "blind")
+    assert (found["precision"], found["recall"]) == (None, 0.0)  # the last state shown is never the target
+    [run] = read_runs([tmp_path / "blind"])
+    assert [(calls.role, calls.model) for calls in run.calls] == [("rater", "local")]
+
+
+def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it_never_had(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = judge
+    recipe = rated_by(endpoint, "vtifa/nano_endpoint", "eval.episodes=4")
+    run, straight = tmp_path / "run", tmp_path / "straight"
+    play_stages(recipe, run, "gen-data", "sft")
+    shutil.copytree(run, straight)
+    play_stages(recipe, straight, "rlft")
+    left = 20  # calls until the model breaks
+
+    def breaking(chat: Chat) -> str:
+        nonlocal left
+        left -= 1
+        return judge(chat) if left > 0 or "Rate how well" not in chat[1]["content"] else "bananas"
+
+    endpoint.reply = breaking
+    with pytest.raises(WorkFailed, match="rater gave no rating|no episode of iteration"):
+        play_stages(recipe, run, "rlft")
+    endpoint.reply = judge
+    (run / "calls" / "rater" / "rejected.jsonl").unlink()
+    play_stages(recipe, run, "rlft")
+    for file in ("ratings.jsonl", "metrics.jsonl"):
+        assert (run / file).read_bytes() == (straight / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("players.rater=null",), "rlft.rewards names rater"),
+        (("rlft.rewards.rater=null", "players.rater.accuracy=1.0"), "rater"),
+        (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
+        (("players.rater.labels=[good, Good]",), "at least two, all different"),
+    ],
+)
+def test_recipes_whose_ratings_would_reward_nothing_are_refused(overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        small_recipe(*overrides, name="vtifa/nano")
+
+
+def test_a_rater_that_rewards_nothing_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="rlft.rewards leaves it out"):
+        small_recipe("players.rater={player: rule}")
