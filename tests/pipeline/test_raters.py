@@ -128,7 +128,6 @@ def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it
     ("overrides", "sentence"),
     [
         (("players.rater=null",), "rlft.rewards names rater"),
-        (("rlft.rewards.rater=null", "players.rater.accuracy=1.0"), "rater"),
         (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
         (("players.rater.labels=[good, Good]",), "at least two, all different"),
     ],
