@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "rollout": {"players", "workers", "prompts", "core"},
     "models": {"engine", "config", "rollout", "players", "prompts", "core"},
     "memory": {"models", "rollout", "config", "prompts", "core"},
-    "raters": {"endpoint", "prompts", "core"},
+    "raters": {"models", "engine", "endpoint", "prompts", "core"},
     "data_gen": {"rollout", *BELOW_ROLLOUT},
     "training": BELOW_TRAINING,
     "report": {"raters", "rollout", *BELOW_ROLLOUT},

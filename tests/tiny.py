@@ -54,7 +54,6 @@ def gpt2(seed: int = 0, *, layers: int = 1, width: int = 32, spread: float = 0.0
     """A GPT-2; ``spread`` is the standard deviation of its weights: large ones make far from uniform distributions."""
     config = GPT2Config(
         vocab_size=len(tokenizer()),
-        n_positions=MAX_LENGTH,
         n_embd=width,
         n_layer=layers,
         n_head=2,
@@ -62,7 +61,7 @@ def gpt2(seed: int = 0, *, layers: int = 1, width: int = 32, spread: float = 0.0
         bos_token_id=tokenizer().eos_token_id,
         eos_token_id=tokenizer().eos_token_id,
         pad_token_id=tokenizer().pad_token_id,
-        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **options},
+        **{"n_positions": MAX_LENGTH, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **options},
     )
     with seeded(seed):
         return AutoModelForCausalLM.from_config(config)

@@ -30,6 +30,7 @@ API = {
             "reflectrl.raters.questions",
             "reflectrl.raters.rater",
             "reflectrl.raters.remote",
+            "reflectrl.raters.local",
             "reflectrl.raters.rule",
             "reflectrl.raters.agreement",
         ],

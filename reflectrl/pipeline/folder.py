@@ -78,9 +78,11 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     """Return the SHA-256 of each file or folder outside of the run that ``stage`` reads."""
     lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
     models = (recipe.model, recipe.reflector_model or recipe.model)
+    rating = [recipe.players.rater.model] if recipe.players.rater is not None else []
     files = {
         "gen-data": recipe.data.demonstrations or [],
         "sft": [model.name for model in models if model.name.endswith(".gguf")],
+        "rlft": [model.name for model in rating if model.name.endswith(".gguf")],
         "eval": [str(Path(run) / REFLECTOR) for run in lenders],
     }
     return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}

@@ -13,7 +13,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, eval_role
 from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.schema import ModelSection, RaterPlayerSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
@@ -31,6 +31,7 @@ from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy
+from reflectrl.models.precision import given_precision
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.compute import decided
@@ -38,7 +39,8 @@ from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat, labels
-from reflectrl.raters import Questions, Rater, RuleRater, Scale
+from reflectrl.raters import Questions, Rater, RaterModel, RuleRater, Scale
+from reflectrl.raters.local import LocalModel
 from reflectrl.rollout.record import read_trajectories
 
 if TYPE_CHECKING:  # openai takes a second to import
@@ -162,12 +164,22 @@ class RunPlayers:
             stages = [stage.env for stage in self.recipe.rlft.stages] if self.recipe.rlft else []
             envs = [self.env(options) for number, options in enumerate(stages) if options not in stages[:number]]
             return (Seat("rater", RuleRater(envs, scale, section.accuracy), when="episode_end"),)
-        from reflectrl.raters.remote import RemoteModel
-
-        model = RemoteModel(section.endpoint, scale, journal=self._journal("rater"), account=self._account)
-        self._clients.append(model.client)
+        model = self._rating_model(section, scale)
         questions = Questions(self.env({}).instructions, section.segment, section.include_actions, scale)
         return (Seat("rater", Rater(model, questions), when="episode_end"),)
+
+    def _rating_model(self, section: RaterPlayerSection, scale: Scale) -> RaterModel:
+        if section.player == "local":
+            # no trial of precisions, whose outcome would have to be recorded
+            shape = section.model.model_copy(update={"compute": given_precision(section.model) or "float32"})
+            lm = new_model(shape, labels=(), seed=derive_seed(self.recipe.seed, "new", "rater"))
+            lm.model.requires_grad_(False)
+            return LocalModel(lm, scale, max_length=shape.max_length)
+        from reflectrl.raters.remote import RemoteModel
+
+        remote = RemoteModel(section.endpoint, scale, journal=self._journal("rater"), account=self._account)
+        self._clients.append(remote.client)
+        return remote
 
     def reflector(self, policy: LanguageModel | None) -> Player | None:
         """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model."""

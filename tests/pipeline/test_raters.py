@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from command_line import reflectrl, refused
 from scripted_endpoint import Chat, ScriptedEndpoint
+from tiny import gpt2, tokenizer
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.report import write_report
 from reflectrl.report.runs import read_runs
@@ -98,6 +100,15 @@ def test_a_chat_model_that_sees_actions_knows_the_end_and_one_that_does_not_cann
     assert [(calls.role, calls.model) for calls in run.calls] == [("rater", "local")]
 
 
+def test_a_local_model_rates_every_episode(tmp_path: Path) -> None:
+    lm = LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer())
+    save_model(lm, tmp_path / "rater")
+    model = (f"players.rater.model.name={tmp_path / 'rater'}", "players.rater.model.max_length=512")
+    recipe = small_recipe(*model, "rlft.stages.0.iterations=1", "eval.policies=[sft]", name="vtifa/nano_local")
+    play_stages(recipe, tmp_path / "run")
+    assert numbers(tmp_path / "run")["unrated"] == 0
+
+
 def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it_never_had(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
@@ -130,6 +141,7 @@ def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it
         (("players.rater=null",), "rlft.rewards names rater"),
         (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
         (("players.rater.labels=[good, Good]",), "at least two, all different"),
+        (("players.rater.model.name=builtin/nano",), "model is not trained"),
     ],
 )
 def test_recipes_whose_ratings_would_reward_nothing_are_refused(overrides: tuple[str, ...], sentence: str) -> None:

@@ -1,0 +1,73 @@
+"""``LocalModel``: a language model of this process that summarises and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reflectrl.core import Observation
+from reflectrl.core.chat import LabelChat, Messages
+from reflectrl.engine.head import add_choice_head
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.load import LanguageModel
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.prompts import Menu, Prompt
+from reflectrl.prompts.views import MenuView
+from reflectrl.raters.scale import Scale
+
+SUMMARY_TOKENS = 80
+"""Longest summary."""
+SUMMARY_CUE = "Summary:"
+RATING_CUE = "Rating:\n"
+"""The newline makes the level a token of its own."""
+_BATCH = 32
+
+
+class LocalModel:
+    """A frozen causal language model: it writes summaries greedily, and its rating is the most probable level.
+
+    It reads plain text, as the local players do, and no chat template. A rating is never missing, but what a small
+    model answers may mean nothing: audit it. The middle of a question that is too long is cut out.
+    """
+
+    def __init__(self, lm: LanguageModel, scale: Scale, *, max_length: int) -> None:
+        """Ask ``lm``, whose prompts and summaries have at most ``max_length`` tokens.
+
+        Raises:
+            InvalidInput: a level of ``scale`` is not one token of its tokenizer.
+
+        """
+        levels = label_ids(lm.tokenizer, scale.levels)
+        add_choice_head(lm.base)
+        self._writer = LMReflector(
+            lm.model,
+            lm.tokenizer,
+            max_length=max_length,
+            max_new_tokens=SUMMARY_TOKENS,
+            cache_size=0,
+            batch_size=_BATCH,
+        )
+        encoder = PromptEncoder(lm.tokenizer, levels, max_length, cache_size=0)
+        self._chooser = LMPolicy(lm.model, encoder, greedy=True, batch_size=_BATCH)
+
+    def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
+        """Return one summary a chat."""
+        return [said.text for said in self._writer.write([_prompt(chat, SUMMARY_CUE) for chat in chats], draws)]
+
+    def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
+        """Return one level a chat."""
+        here = Observation("", ())
+        menus = [Menu(chat.labels, chat.actions) for chat in chats]
+        views = [
+            MenuView(_prompt(chat, RATING_CUE, menu), here, (), {}, menu=menu)
+            for chat, menu in zip(chats, menus, strict=True)
+        ]
+        return [decision.choice.index for decision in self._chooser.act(views, draws)] if views else []
+
+
+def _prompt(chat: Messages, cue: str, menu: Menu | None = None) -> Prompt:
+    """Return a chat as plain text; what stands between its role and its last paragraph may be cut."""
+    role, asked = (message["content"] for message in chat)
+    material, _, question = asked.rpartition("\n\n")
+    return Prompt(f"{role}\n\n", (), f"{question}\n{cue}", menu, state=f"{material}\n\n")
