@@ -55,6 +55,7 @@ MAY_BE_IMPORTED_BY = {
     "uvicorn": {"serving"},
     "matplotlib": {"report"},
     "PIL": {"envs"},
+    "gymnasium_robotics": {"envs"},
     "metaworld": {"envs"},
     "mujoco": {"envs"},
     "typer": {"cli"},

@@ -1,4 +1,4 @@
-"""``Robots``: five tasks of Meta-World for a robot arm, described in words and played by skills."""
+"""``Robots``: tasks of Meta-World and Franka Kitchen for a robot arm, described in words and played by skills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from types import ModuleType
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.robots.scenes import SCENES
+from reflectrl.envs.robots.kitchen import KITCHEN
+from reflectrl.envs.robots.scenes import SCENES, Scene
 
 HORIZON = 10
 STEP, SUCCESS = -0.05, 1.0
@@ -20,18 +21,20 @@ TASKS = {"train": 25, "validation": 10, "test": 50}
 """Tasks of each scene: as many as the paper has demonstrations and trials."""
 STRIPES = {"train": (0, 1, 3, 5, 6, 8, 9), "validation": (4,), "test": (2, 7)}
 """Tenths of the range of the first coordinate in which the things of a split lie."""
-ALL = "all"
+SETS: Mapping[str, Mapping[str, Scene]] = {"metaworld": SCENES, "kitchen": KITCHEN}
+"""Scenes that one name stands for, by simulator."""
+KNOWN: Mapping[str, Scene] = {**SCENES, **KITCHEN}
 OBSERVATIONS = ("text", "image", "both")
 
 
 @cache
-def _splits() -> Mapping[str, tuple[Task, ...]]:
+def _splits(scenes: str) -> Mapping[str, tuple[Task, ...]]:
     splits = {}
     for split in SPLITS:
         rng = random.Random(f"robots {split}")
         tasks = [
             Task(f"{name}-{split}-{number}", {"group": name, "place": _place(rng, split)})
-            for name in SCENES
+            for name in SETS[scenes]
             for number in range(TASKS[split])
         ]
         rng.shuffle(tasks)
@@ -66,11 +69,13 @@ def _simulator(pictures: bool) -> ModuleType:
 
 
 class Robots(NatLangEnv):
-    """Robot arm that assembles, presses, opens, hammers and sorts. Rewards: -0.05 a skill, +1 for the success.
+    """Robot arm that does seven tasks of Meta-World and Franka Kitchen. Rewards: -0.05 a skill, +1 for the success.
 
     Args:
-        task: ``assembly``, ``button``, ``drawer``, ``hammer``, ``bin``, or ``all``.
-        observation: the state as ``text``, as an ``image`` from each of two cameras without any text, or ``both``.
+        task: ``assembly``, ``button``, ``drawer``, ``hammer``, ``bin``, or ``metaworld``, all five; ``microwave``,
+            ``light``, or ``kitchen``, both.
+        observation: the state as ``text``, as an ``image`` from each of two cameras without any text, or ``both``; the
+            kitchen has no pictures.
         horizon: skills of an episode.
 
     Raises:
@@ -85,16 +90,23 @@ class Robots(NatLangEnv):
         "but opening and closing keeps the gripper as it is. Do what the task says, in as few skills as you can."
     )
 
-    def __init__(self, task: str = ALL, observation: str = "text", horizon: int = HORIZON) -> None:
-        for option, value, known in (("task", task, (ALL, *SCENES)), ("observation", observation, OBSERVATIONS)):
+    def __init__(self, task: str = "metaworld", observation: str = "text", horizon: int = HORIZON) -> None:
+        for option, value, known in (("task", task, (*SETS, *KNOWN)), ("observation", observation, OBSERVATIONS)):
             if value not in known:
                 raise InvalidInput(f"{option}={value!r} of {self.name!r} is unknown; {nearest(str(value), known)}")
+        if task in (*KITCHEN, "kitchen") and observation != "text":
+            raise InvalidInput(
+                f"observation={observation!r} of {self.name!r} was given with task={task!r}, of which there are no "
+                "pictures; play with observation=text."
+            )
         self._shows_text, self._shows_images = observation != "image", observation != "text"
         self._simulator = _simulator(pictures=self._shows_images)
         super().__init__(horizon)
-        self.max_actions = max(len(scene.actions) for scene in SCENES.values())
+        scenes = next(name for name, scenes in SETS.items() if task == name or task in scenes)
+        self.max_actions = max(len(scene.actions) for scene in SETS[scenes].values())
         self._tasks = {
-            split: tuple(known for known in tasks if task in (ALL, known.group)) for split, tasks in _splits().items()
+            split: tuple(known for known in tasks if task in (scenes, known.group))
+            for split, tasks in _splits(scenes).items()
         }
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -105,7 +117,7 @@ class Robots(NatLangEnv):
         """Lay out the things."""
         if not any(task == known for tasks in self._tasks.values() for known in tasks):
             raise InvalidInput(f"task {task.id!r} is none of this {self.name!r}; use env.tasks(split).")
-        self._scene = SCENES[task.group]
+        self._scene = KNOWN[task.group]
         self._played: tuple[str, tuple[float, ...], tuple[str, ...]] = (task.group, tuple(task.options["place"]), ())
         self._look()
         self._before = self._stage

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -100,9 +100,15 @@ class Scene:
     part: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Metres from the thing's position to that part."""
     progress: str = ""
-    """Sentence about what has moved so far, where nothing is carried; ``{moved}`` and ``{all}`` are centimetres."""
-    range_cm: int = 0
-    """Centimetres that it moves in all."""
+    """Sentence about what has moved so far, where nothing is carried, with ``{moved}`` and ``{all}``."""
+    range: int = 0
+    """How far it moves in all, in centimetres."""
+    ways: ClassVar[tuple[str, ...]] = (ABOVE, LOWER, FRONT)
+    """Skills that take a thing."""
+    moves: ClassVar[tuple[str, ...]] = (OPEN, CLOSE, LIFT, PUSH, PULL)
+    """Skills that take none."""
+    stroke: ClassVar[float] = 0.25
+    """Metres by which the hand pushes and pulls."""
     clear_cm: int | None = None
     """Height above the target at which the carried part passes whatever stands around it; ``None`` if nothing does."""
 
@@ -114,43 +120,50 @@ class Scene:
     @property
     def actions(self) -> tuple[str, ...]:
         """All skills, wise or not."""
-        moves = (f"{way} the {thing.name}" for thing in self.things for way in (ABOVE, LOWER, FRONT))
-        return (*moves, OPEN, CLOSE, LIFT, PUSH, PULL)
+        return (*(f"{way} the {thing.name}" for thing in self.things for way in self.ways), *self.moves)
+
+    @property
+    def grasped(self) -> bool:
+        """Whether the gripper has to hold the thing."""
+        return self.target is not None
 
     def text(self, seen: Any, closed: bool) -> str:
         """Describe an observation of Meta-World in words; ``closed`` says whether the fingers press together."""
-        hand = f"The hand is {self._reach(seen).words} the {self.thing.name}."
+        hand = f"The hand is {self.reach(seen).words} the {self.thing.name}."
         if self.target is None:
-            left = round(100 * float(np.linalg.norm(seen[36:39] - self.thing.position(seen))))
-            rest = self.progress.format(moved=max(0, self.range_cm - left), all=self.range_cm)
+            rest = self.progress.format(moved=max(0, self.moved(seen)), all=self.range)
         else:
             rest = f"The {self.carried} is {self._carriage(seen).words} the {self.target.name}."
-        holds = closed and self._held(seen)
+        holds = closed and self.held(seen)
         gripper = f"holds the {self.thing.name}" if holds else "is closed" if closed else "is open"
         return f"{hand} {rest} The gripper {gripper}."
+
+    def moved(self, seen: Any) -> int:
+        """Return how far the thing has been moved, where nothing is carried."""
+        return self.range - round(100 * float(np.linalg.norm(seen[36:39] - self.thing.position(seen))))
 
     def stage(self, seen: Any, closed: bool) -> Stage:
         """Return how far things are, from what the text says."""
         return self._moving(seen) if self.target is None else self._carrying(seen, closed, self.target)
 
     def _moving(self, seen: Any) -> Stage:
-        name, hand = self.thing.name, self._reach(seen)
+        name, hand = self.thing.name, self.reach(seen)
         if self.last == PUSH:
-            if _ahead(hand):
+            if is_ahead(hand):
                 return Stage(1, f"The hand is in front of the {name}", PUSH)
             return Stage(2, f"The hand is not in front of the {name}", f"{FRONT} the {name}")
         return self._approach(hand) or Stage(1, f"The hand is at the {name}", self.last)
 
     def _carrying(self, seen: Any, closed: bool, target: Thing) -> Stage:
         name = self.thing.name
-        if not (closed and self._held(seen)):
+        if not (closed and self.held(seen)):
             if closed:
                 return Stage(7, f"The gripper is closed and does not hold the {name}", OPEN)
             at_it = Stage(4, f"The hand is at the {name}, which is not held", CLOSE)
-            return self._approach(self._reach(seen), 3) or at_it
+            return self._approach(self.reach(seen), 3) or at_it
         load, what = self._carriage(seen), f"The {name} is held"
         if self.last == PUSH:
-            ready, way, where = _ahead(load), FRONT, "in front of"
+            ready, way, where = is_ahead(load), FRONT, "in front of"
         else:
             ready, way, where = _level(load) and load.z > NEAR_CM, ABOVE, "above"
         if ready:
@@ -168,22 +181,25 @@ class Scene:
             return Stage(after + 2, f"The hand is above the {name}", f"{LOWER} the {name}")
         return None
 
-    def _reach(self, seen: Any) -> Offset:
+    def reach(self, seen: Any) -> Offset:
+        """Return where the hand is as seen from where it touches the thing."""
         return Offset.between(seen[:3], self.thing.hand(seen))
 
     def _carriage(self, seen: Any) -> Offset:
         assert self.target is not None
         return Offset.between(self.thing.position(seen) + self.part, self.target.position(seen))
 
-    def _held(self, seen: Any) -> bool:
-        return self.target is not None and bool(seen[3] > EMPTY) and self._reach(seen).words == "at"
+    def held(self, seen: Any) -> bool:
+        """Return whether a gripper that is closed holds the thing."""
+        return self.grasped and bool(seen[3] > EMPTY) and self.reach(seen).words == "at"
 
 
 def _level(offset: Offset) -> bool:
     return abs(offset.x) <= NEAR_CM and abs(offset.y) <= NEAR_CM
 
 
-def _ahead(offset: Offset) -> bool:
+def is_ahead(offset: Offset) -> bool:
+    """Return whether it is straight in front of the other thing."""
     return abs(offset.x) <= NEAR_CM and abs(offset.z) <= NEAR_CM and offset.y < -NEAR_CM
 
 
@@ -204,7 +220,7 @@ SCENES = {
         Thing("button", _FIRST, (0.0, -0.05, -0.07)),
         PUSH,
         progress="The button is pressed by {moved} of {all} cm.",
-        range_cm=9,
+        range=9,
     ),
     "drawer": Scene(
         "drawer-open-v3",
@@ -212,7 +228,7 @@ SCENES = {
         Thing("handle", _FIRST, (0.0, 0.0, -0.02)),
         PULL,
         progress="The drawer is open by {moved} of {all} cm.",
-        range_cm=20,
+        range=20,
     ),
     "hammer": Scene(
         "hammer-v3",

@@ -1,4 +1,4 @@
-"""Meta-World's simulator, headless, moved by skills; a position depends on the task and the skills so far alone."""
+"""The simulators, headless, moved by skills; a position depends on the task and the skills so far alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import PIL.Image
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
 
 from reflectrl.core import Image
+from reflectrl.envs.robots.kitchen import KITCHEN, LEFT, PUSH_LEFT, PUSH_RIGHT, RIGHT, TO, Kitchen, KitchenScene
 from reflectrl.envs.robots.scenes import ABOVE, CLOSE, FRONT, LIFT, LOWER, OPEN, PULL, PUSH, SCENES, Scene
 
 MAX_STEPS, GRIP_STEPS = 60, 15
 """Simulated steps of a movement, at most, and of the gripper's opening and closing; each takes 0.0125 s."""
 GAIN, ARRIVED_M = 10.0, 0.012
 """Share of the way to go per step, before Meta-World clips it, and the distance at which a movement ends."""
-LIFTED_M, SHIFTED_M, IN_FRONT_M = 0.25, 0.25, 0.12
-"""Height to which the hand is lifted, how far it pushes and pulls, and how far in front of a thing it stops."""
+LIFTED_M, BESIDE_M = 0.25, 0.12
+"""Height to which the hand is lifted, and how far beside a thing it stops."""
 OPENING, CLOSING = -1.0, 0.8
 """Effort of the fingers."""
 REMEMBERED, PICTURED = 20_000, 1000
@@ -70,8 +71,8 @@ def position(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> Po
     """Return the position after ``skills``.
 
     Args:
-        task: one of ``SCENES``.
-        place: share of its range for each coordinate that Meta-World varies, from 0 to 1.
+        task: one of ``SCENES`` or ``KITCHEN``.
+        place: share of its range for each coordinate that varies, from 0 to 1.
         skills: actions of the scene.
 
     """
@@ -90,23 +91,28 @@ def pictures(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> tu
 
 @cache
 def _simulator(task: str) -> Simulator:
-    return Simulator(SCENES[task])
+    return Simulator(KITCHEN.get(task) or SCENES[task])
 
 
 class Simulator:
-    """One of Meta-World's environments, 25 MB, shared by all episodes of a process."""
+    """A simulated environment, 25 MB, shared by all episodes of a process."""
 
     def __init__(self, scene: Scene) -> None:
-        self._env: Any = ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{scene.simulated}-goal-observable"](seed=0)
-        self._aims = {**_hand_aims(), **_thing_aims(scene)}
+        name = scene.simulated
+        self._env: Any
+        if isinstance(scene, KitchenScene):
+            self._env = Kitchen(name)
+        else:
+            self._env = ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"](seed=0)
+        self._aims = {**_hand_aims(scene.stroke), **_thing_aims(scene)}
         space = self._env._random_reset_space
-        wide = space.high - space.low > 0.01  # what Meta-World varies by less stays in the middle
+        wide = space.high - space.low > 0.01  # what varies by less stays in the middle
         self._low, self._range, self._wide = space.low, space.high - space.low, wide
         self.setting = lru_cache(maxsize=1000)(self._set_up)
 
     @property
     def coordinates(self) -> int:
-        """Number of coordinates that Meta-World varies."""
+        """Number of coordinates that vary."""
         return int(self._wide.sum())
 
     def _set_up(self, place: Sequence[float]) -> Setting:
@@ -164,11 +170,13 @@ class Simulator:
         return Position(seen, physics, effort, success)
 
 
-def _hand_aims() -> Mapping[str, Aim]:
+def _hand_aims(stroke: float) -> Mapping[str, Aim]:
     return {
         LIFT: lambda _, begin: np.array([*begin[:2], LIFTED_M]),
-        PUSH: lambda _, begin: begin + [0, SHIFTED_M, 0],
-        PULL: lambda _, begin: begin - [0, SHIFTED_M, 0],
+        PUSH: lambda _, begin: begin + [0, stroke, 0],
+        PULL: lambda _, begin: begin - [0, stroke, 0],
+        PUSH_LEFT: lambda _, begin: begin - [stroke, 0, 0],
+        PUSH_RIGHT: lambda _, begin: begin + [stroke, 0, 0],
     }
 
 
@@ -176,9 +184,15 @@ def _thing_aims(scene: Scene) -> Mapping[str, Aim]:
     def aim(thing: Any, further: Any) -> Aim:
         return lambda seen, _: thing.hand(seen) + further
 
-    aims: dict[str, Aim] = {}
-    for thing in scene.things:
-        aims[f"{LOWER} the {thing.name}"] = aim(thing, (0, 0, 0))
-        aims[f"{ABOVE} the {thing.name}"] = aim(thing, (0, 0, thing.above))
-        aims[f"{FRONT} the {thing.name}"] = aim(thing, (0, -IN_FRONT_M, 0))
-    return aims
+    sides = {
+        TO: (0, 0, 0),
+        LOWER: (0, 0, 0),
+        FRONT: (0, -BESIDE_M, 0),
+        RIGHT: (BESIDE_M, 0, 0),
+        LEFT: (-BESIDE_M, 0, 0),
+    }
+    return {
+        f"{way} the {thing.name}": aim(thing, side)
+        for thing in scene.things
+        for way, side in {**sides, ABOVE: (0, 0, thing.above)}.items()
+    }

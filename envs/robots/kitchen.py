@@ -1,0 +1,145 @@
+"""Two tasks of RAP in Franka Kitchen, in words, and its simulator behind the interface of Meta-World's.
+
+The hand is moved along straight lines, by the pseudo-inverse of the arm's Jacobian, and keeps its direction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from reflectrl.envs.robots.scenes import CLOSE, FRONT, OPEN, PULL, PUSH, Scene, Stage, Thing, is_ahead
+
+TO, RIGHT, LEFT = "move to", "move right of", "move left of"
+PUSH_LEFT, PUSH_RIGHT = "push left", "push right"
+SITES = {"microwave": "microhandle_site", "light switch": "light_site"}
+"""Points of MuJoCo's model that the hand reaches for, by the simulator's name of the task."""
+START_M = 0.3
+"""Range of the hand's place at the start, to its sides and in height: Franka Kitchen itself has one start."""
+STEP_M, SETTLE_STEPS = 0.05, 30
+"""Longest way of the hand in a step, and steps in which it comes to its start."""
+WIDEST_M = 0.08
+"""Distance of the fingers of an open gripper."""
+
+
+@dataclass(frozen=True)
+class KitchenScene(Scene):
+    """A door that is pulled, or a switch that is pushed to the left; ``range`` is in degrees."""
+
+    ways: ClassVar[tuple[str, ...]] = (TO, FRONT, RIGHT, LEFT)
+    moves: ClassVar[tuple[str, ...]] = (OPEN, CLOSE, PUSH, PULL, PUSH_LEFT, PUSH_RIGHT)
+    stroke: ClassVar[float] = 0.35
+
+    @property
+    def grasped(self) -> bool:
+        """Whether the gripper has to hold the thing."""
+        return self.last == PULL
+
+    def moved(self, seen: Any) -> int:
+        """Return degrees."""
+        return round(float(seen[36]))
+
+    def stage(self, seen: Any, closed: bool) -> Stage:
+        """Return how far things are, from what the text says."""
+        name, hand = self.thing.name, self.reach(seen)
+        if not self.grasped:
+            if hand.x > 0 and hand._replace(x=0).words == "at":
+                return Stage(1, f"The hand is right of the {name}", self.last)
+            return Stage(2, f"The hand is not right of the {name}", f"{RIGHT} the {name}")
+        if closed and self.held(seen):
+            return Stage(1, f"The {name} is held", self.last)
+        if closed:
+            return Stage(5, f"The gripper is closed and does not hold the {name}", OPEN)
+        if hand.words == "at":
+            return Stage(2, f"The hand is at the {name}, which is not held", CLOSE)
+        if is_ahead(hand):
+            return Stage(3, f"The hand is in front of the {name}", f"{TO} the {name}")
+        return Stage(4, f"The hand is not in front of the {name}", f"{FRONT} the {name}")
+
+
+_THING = slice(4, 7)
+KITCHEN: Mapping[str, KitchenScene] = {
+    "microwave": KitchenScene(
+        "microwave",
+        "open the microwave",
+        Thing("handle", _THING, (-0.01, 0.0, 0.035)),
+        PULL,
+        progress="The microwave is open by {moved} of {all} degrees.",
+        range=43,
+    ),
+    "light": KitchenScene(
+        "light switch",
+        "turn on the light",
+        Thing("switch", _THING, (0.0, 0.0, 0.0)),
+        PUSH_LEFT,
+        progress="The switch is turned by {moved} of {all} degrees.",
+        range=40,
+    ),
+}
+"""Tasks by name, with the words of table 8 of the paper's appendix."""
+
+
+class Kitchen:
+    """Franka Kitchen without its noise, as the simulator of skills takes Meta-World's environments."""
+
+    def __init__(self, task: str) -> None:
+        from gymnasium.spaces import Box
+
+        with contextlib.redirect_stderr(io.StringIO()):  # its import tells of environments that are not made here
+            from gymnasium_robotics.envs.franka_kitchen.kitchen_env import KitchenEnv
+        self._env: Any = KitchenEnv(
+            tasks_to_complete=[task],
+            terminate_on_tasks_completed=False,
+            remove_task_when_completed=False,
+            object_noise_ratio=0.0,
+            robot_noise_ratio=0.0,
+        )
+        self.model, self.data = self._env.model, self._env.data
+        self._hand = self.data.site("end_effector")
+        self._thing = self.data.site(SITES[task])
+        self._turn = self.model.joint(task.replace(" ", "_")).qposadr[0]
+        self._stiffness = self.model.actuator_gainprm[:7, 0].copy()
+        self._env.reset(seed=0)
+        self._home, self._direction = self._hand.xpos.copy(), self._hand.xmat.reshape(3, 3).copy()
+        around = np.array([START_M / 2, START_M / 2])
+        self._random_reset_space = Box(-around, around, dtype=np.float64)
+        self._last_rand_vec = np.zeros(2)
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:
+        """Begin with the hand beside or above its usual place, as ``_last_rand_vec`` says."""
+        self._env.reset(seed=0)
+        aside, up = self._last_rand_vec
+        start = self._home + [aside, 0, up]
+        for _ in range(SETTLE_STEPS):
+            self.step(np.clip([*10 * (start - self._hand.xpos), -1], -1, 1))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move the hand by ``action[:3]``, each within [-1, 1], and press or open the fingers."""
+        import mujoco
+
+        robot, model = self._env.robot_env, self.model
+        jacobian = np.zeros((6, model.nv))
+        mujoco.mj_jacSite(model, self.data, jacobian[:3], jacobian[3:], self._hand.id)
+        jacobian = jacobian[:, :7]
+        turn = 0.5 * np.cross(self._hand.xmat.reshape(3, 3).T, self._direction.T).sum(axis=0)
+        wanted = np.append(STEP_M * np.asarray(action[:3]), turn)
+        joints = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-3 * np.eye(6), wanted)
+        joints += self.data.qfrc_bias[:7] / self._stiffness  # what holds the arm against gravity
+        speeds = joints / robot.dt / 2
+        robot._get_obs()  # from which it takes the joints' positions
+        command = np.append(speeds / max(1.0, np.abs(speeds).max()), [-action[3]] * 2)
+        *_, info = self._env.step(command)
+        return self._seen(), 0.0, False, False, {"success": bool(info["step_task_completions"])}
+
+    def _seen(self) -> Any:
+        """Return (39,) as Meta-World has it: hand, gripper and thing in their places, and degrees at 36."""
+        seen = np.zeros(39)
+        seen[:3], seen[3], seen[_THING] = self._hand.xpos, self.data.qpos[7:9].sum() / WIDEST_M, self._thing.xpos
+        seen[36] = abs(np.degrees(self.data.qpos[self._turn]))
+        return seen
