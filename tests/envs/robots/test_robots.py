@@ -15,7 +15,8 @@ import pytest
 from reflectrl.core import InvalidInput, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.robots.env import KNOWN
-from reflectrl.envs.robots.scenes import Offset
+from reflectrl.envs.robots.kitchen import KITCHEN
+from reflectrl.envs.robots.scenes import SCENES, Offset
 
 for package in ("gymnasium_robotics", "metaworld"):
     if find_spec(package) is None:
@@ -107,6 +108,7 @@ def test_the_same_skill_helps_or_not_depending_on_where_the_hand_is():
     assert (env.expert(), env.reflection()) == (None, "Good. Done.")
 
 
+@pytest.mark.slow
 def test_a_switch_is_pushed_from_its_side_and_a_door_is_pulled_by_its_handle():
     assert "turned by 0 of 40 degrees" in told(begun("light"), "push left")[0]
     light = begun("light")
@@ -152,7 +154,7 @@ def test_no_split_has_things_where_another_has_them():
         assert len(make_env("robots", task=name).tasks("test")) == 50
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", [*SCENES, *(pytest.param(name, marks=pytest.mark.slow) for name in KITCHEN)])
 def test_the_expert_succeeds_and_calls_none_of_its_skills_a_mistake(name):
     def choose(env):
         assert env.mistaken() is not True
