@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
 from reflectrl.envs.shop.catalogue import catalogue
 from reflectrl.envs.shop.expert import outlook
+from reflectrl.envs.shop.kinds import KINDS
 from reflectrl.envs.shop.pages import State, after, menu, text
 from reflectrl.envs.shop.tasks import HORIZON, goals, splits
 
@@ -17,7 +18,12 @@ class Shop(NatLangEnv):
     A success is a purchase with reward 1: the kind, every attribute and option, and the price are right.
 
     Args:
+        department: play the instructions for one department's products only, such as ``home``; all if absent. The
+            search finds those of all departments.
         horizon: steps of an episode, 15 as in RAP (arXiv 2402.03610).
+
+    Raises:
+        InvalidInput: a department that the shop does not have.
 
     """
 
@@ -29,12 +35,21 @@ class Shop(NatLangEnv):
         "is. You can buy once only."
     )
 
-    def __init__(self, horizon: int = HORIZON) -> None:
+    def __init__(self, department: str | None = None, horizon: int = HORIZON) -> None:
+        departments = dict.fromkeys(kind.department for kind in KINDS)
+        if department is not None and department not in departments:
+            raise InvalidInput(
+                f"department={department!r} of {self.name!r} is unknown; {nearest(str(department), departments)}"
+            )
         super().__init__(horizon)
+        self._splits = {
+            split: tuple(task for task in tasks if department in (None, task.group))
+            for split, tasks in splits().items()
+        }
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The instructions of a split, shuffled once and for all."""
-        return splits()[split]
+        return self._splits[split]
 
     def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - the same for all splits
         """The shop's own products, which are not WebShop's."""

@@ -76,6 +76,14 @@ def test_what_is_asked_for_is_in_one_split_and_every_kind_is_in_each(env):
     assert all({goal.kind for goal in goals} == {kind.name for kind in KINDS} for goals in asked.values())
 
 
+def test_one_department_has_the_same_tasks_in_the_same_splits(env):
+    home = make_env("shop:home")
+    for split in SPLITS:
+        assert home.tasks(split) == tuple(task for task in env.tasks(split) if task.group == "home") != ()
+    with pytest.raises(InvalidInput, match="did you mean 'home'"):
+        make_env("shop:hom")
+
+
 def test_titles_tell_kinds_apart():
     assert {len({*kind.attributes}) for kind in KINDS} == {8}
     for one, other in combinations(KINDS, 2):
