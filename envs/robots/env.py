@@ -85,9 +85,9 @@ class Robots(NatLangEnv):
 
     name = "robots"
     instructions = (
-        "You move a robot's hand by skills; each takes up to a second. The robot sits in front of the table: left, "
-        "right, behind and in front of are meant as it sees them. Distances of up to 2 cm are not told. Everything "
-        "but opening and closing keeps the gripper as it is. Do what the task says, in as few skills as you can."
+        "You move a robot's hand by skills. The robot sits in front of the table: left, right, behind and in front of "
+        "are meant as it sees them. Distances of up to 2 cm are not told. Everything but opening and closing keeps the "
+        "gripper as it is. Do what the task says, in as few skills as you can."
     )
 
     def __init__(self, task: str = "metaworld", observation: str = "text", horizon: int = HORIZON) -> None:

@@ -1,6 +1,6 @@
 """The five tasks that RAP took from Meta-World: what lies on the table, in words, and the stages of doing it.
 
-Offsets of the hand are those of Meta-World's scripted policies. Directions are the robot's: x to its right, y away from
+Offsets of the hand follow Meta-World's scripted policies. Directions are the robot's: x to its right, y away from
 it, z up. Everything that a player reads, and the expert too, is in whole centimetres.
 """
 

@@ -18,7 +18,8 @@ from reflectrl.envs.robots.kitchen import KITCHEN, LEFT, PUSH_LEFT, PUSH_RIGHT, 
 from reflectrl.envs.robots.scenes import ABOVE, CLOSE, FRONT, LIFT, LOWER, OPEN, PULL, PUSH, SCENES, Scene
 
 MAX_STEPS, GRIP_STEPS = 60, 15
-"""Simulated steps of a movement, at most, and of the gripper's opening and closing; each takes 0.0125 s."""
+"""Simulated steps of a movement, at most, and of the gripper's opening and closing; each takes 0.0125 s, 0.08 s
+in the kitchen."""
 GAIN, ARRIVED_M = 10.0, 0.012
 """Share of the way to go per step, before Meta-World clips it, and the distance at which a movement ends."""
 LIFTED_M, BESIDE_M = 0.25, 0.12
