@@ -25,7 +25,8 @@ from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.precision import Precision
-from reflectrl.models.reflector import LMReflector, SamplerProcessor
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.writer import SamplerProcessor
 from reflectrl.pipeline.costs import Repeater
 from reflectrl.players import Player, Policy
 from reflectrl.training.batch import StepSample

@@ -25,7 +25,7 @@ from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.policy import Scores
-from reflectrl.models.reflector import SamplerProcessor
+from reflectrl.models.writer import SamplerProcessor
 from reflectrl.prompts import Menu
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample

@@ -16,6 +16,8 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.answers import json_answer
+from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
 from reflectrl.prompts.views import State, menu_view, view
 
 
@@ -28,13 +30,24 @@ class Row:
     prompt: Prompt
     """Prompt in the parts that decide what is cut; a policy's has a menu."""
     completion: str
-    """Text that follows the prompt: a reflection, or a label of the menu."""
+    """What the player answers: a reflection, or a label of the menu."""
     task: str
     """Id of the task."""
     step: int
     """Number of actions played before."""
     negative: bool
     """True if the sample shows a mistake and its correction."""
+    thought: str = ""
+    """What a policy writes before it answers; empty where it answers at once."""
+
+    def written(self, mode: ActionMode) -> str:
+        """Return the text after the prompt of a player that acts as ``mode`` says."""
+        menu = self.prompt.menu
+        if menu is None or mode == "enumerated":
+            return self.completion
+        if mode == "thought_choice":
+            return self.thought + AFTER_THOUGHT + self.completion
+        return f" {json_answer(self.thought, menu.actions[menu.labels.index(self.completion)])}"
 
 
 def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
@@ -45,12 +58,16 @@ def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
 
 
 def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row:
-    """Return the policy's row of ``sample``: state, reflection (unless ablated) and menu, completed by one label."""
+    """Return the policy's row of ``sample``: state, reflection (unless ablated) and menu, completed by one label.
+
+    A policy that writes before it acts is taught to think what the reflector would say.
+    """
     menu = layout.relabelled(sample.menu, sample.observation, sample.seed)
     said = {"reflector": sample.reflection} if reflection else {}
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]
-    return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative)
+    thought = "" if layout.action_mode == "enumerated" else layout.completion(sample.reflection)
+    return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative, thought)
 
 
 def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:

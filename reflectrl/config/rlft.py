@@ -205,6 +205,9 @@ class RLFTSettings:
     """KL divergence of a minibatch, in nats a step, after which an iteration makes no more updates; absent: any."""
     terms: Terms = field(default_factory=Terms)
     """Objective; REINFORCE alone by default."""
+    thought_lambda: Fraction = 0.5
+    """Weight of the log-probability of what a policy writes before it acts (lambda of RL4VLM, equation 4.3), for
+    ``prompt.action_mode`` thought_choice and json: 0 trains the action alone, 1 every token alike."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
     """Weight of each source of rewards: ``env``, or the role of a player that rates episodes."""
     gamma: Fraction = 1.0

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.packages import pinned
-from reflectrl.config.rlft import RLFTSection
+from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import PromptFormat
@@ -180,8 +180,12 @@ class ReflectorPlayerSection(Section):
 
 
 class PolicyPlayerSection(Section):
-    """The policy ``remote`` of the evaluation; the trained policies need no settings."""
+    """The trained policy where it writes before it acts, and the policy ``remote`` of the evaluation."""
 
+    max_new_tokens: Count = 64
+    """Longest thought, or answer in JSON, in tokens."""
+    temperature: Positive = 1.0
+    """Temperature at which thoughts and answers in JSON are sampled and scored."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint whose model answers with a label."""
 
@@ -238,7 +242,7 @@ class PlayersSection(Section):
     reflector: ReflectorPlayerSection = ReflectorPlayerSection()
     """Writes the reflection."""
     policy: PolicyPlayerSection = PolicyPlayerSection()
-    """A chat model to compare the trained policies with."""
+    """The policy's own text, and a chat model to compare it with."""
     rater: RaterPlayerSection | None = None
     """Rates the episodes of RLFT, see ``rlft.rewards``; absent: only the environment rewards."""
 
@@ -349,6 +353,7 @@ class Recipe(Section):
         if not self.sft.enabled and "sft" in self.eval.policies:
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
         self._check_rewards()
+        self._check_thoughts()
         if self.players.reflector.player == "none" and self.eval.controls:
             raise ValueError(
                 "eval.controls replace a reflector's words, but players.reflector.player is none; remove one"
@@ -358,6 +363,25 @@ class Recipe(Section):
                 "eval.reflectors advise the rlft policy; expected it in eval.policies, trained with a reflector"
             )
         return self
+
+    def _check_thoughts(self) -> None:
+        """Refuse settings of thoughts that a policy does not have."""
+        writes, policy = self.prompt.action_mode != "enumerated", self.players.policy
+        if not writes and (policy.max_new_tokens, policy.temperature) != (64, 1.0):
+            raise ValueError(
+                "players.policy has settings of what a policy writes, but with prompt.action_mode=enumerated it writes "
+                "nothing; remove max_new_tokens and temperature, or set prompt.action_mode to thought_choice or json"
+            )
+        if self.rlft is not None and not writes and self.rlft.thought_lambda != RLFTSettings.thought_lambda:
+            raise ValueError(
+                f"rlft.thought_lambda={self.rlft.thought_lambda:g} was given, but with prompt.action_mode=enumerated "
+                "there are no thoughts; remove it, or set prompt.action_mode to thought_choice or json"
+            )
+        if self.rlft is not None and self.rlft.terms.kl is not None and self.prompt.action_mode == "json":
+            raise ValueError(
+                "rlft.terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set "
+                "prompt.action_mode to enumerated or thought_choice"
+            )
 
     def _check_rewards(self) -> None:
         if self.rlft is None:

@@ -12,10 +12,10 @@ from reflectrl.core.types import (
     Observation,
     Outcome,
     Task,
-    Tokens,
     Trajectory,
     Turn,
     Utterance,
+    Written,
 )
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "Outcome",
     "ReflectRLError",
     "Task",
-    "Tokens",
     "Trajectory",
     "Turn",
     "Utterance",
+    "Written",
     "WorkFailed",
     "check_env",
     "env_names",

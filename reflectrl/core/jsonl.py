@@ -5,9 +5,7 @@ needs no pickle, brings no other package, and is loaded in milliseconds, which `
 here are the sentences of its errors, that every field must be there and no other, and a limit on nesting. Lines are
 written by ``json``, which refuses NaN where ``msgspec`` would write null.
 
-Records are plain frozen dataclasses. The members of a union of records need a tag in their JSON, which only a
-``msgspec.Struct`` has: ``class Choice(msgspec.Struct, frozen=True, tag="choice")`` is written with ``"type": "choice"``
-among its fields, and ``output: Choice | Tokens`` is read by it.
+Records are plain frozen dataclasses, and no field is a union of them.
 """
 
 from __future__ import annotations

@@ -7,10 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from reflectrl.core.errors import InvalidInput
-
 SPLITS = ("train", "validation", "test")
 OUTCOMES = ("success", "failure", "out of time")
 """Names of the ways in which an episode may end."""
@@ -105,24 +101,36 @@ class Utterance:
     """(T,) a rater's score of each step so far, ``None`` where it gives none; empty for every other player."""
 
 
-class Choice(msgspec.Struct, frozen=True, tag="choice"):
-    """Action chosen from the menu by one token, the paper's policy."""
+@dataclass(frozen=True)
+class Written:
+    """Text that a policy wrote to reach its action: a thought, or a thought and the action in JSON."""
+
+    text: str
+    ids: tuple[int, ...]
+    """(L,) generated token ids, with the one that ended the text, if any did."""
+    logprobs: tuple[float, ...]
+    """(L,) natural log of the probability with which each token was sampled."""
+    action_start: int
+    """Position in ``ids`` of the first token of the action; L where the action is none of them."""
+    legal: bool = True
+    """False where the text names no legal action, so that a random one was played."""
+
+    @property
+    def thought_logprob(self) -> float:
+        """Natural log of the probability of the tokens before the action."""
+        return sum(self.logprobs[: self.action_start])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Action chosen from the menu: by one token, or by what the policy wrote."""
 
     index: int
     """Position of the action in the menu as it was shown."""
     probabilities: tuple[float, ...] = ()
-    """(n,) over the menu as shown; empty when the policy has none (a chat endpoint)."""
-
-
-class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
-    """Action written as free text, for policies that think before they act."""
-
-    ids: tuple[int, ...]
-    """(L,) generated token ids."""
-    spans: tuple[tuple[int, int], ...]
-    """First and past-the-last positions in ``ids`` of the parts of the text: thought first, action last."""
-    logprobs: tuple[float, ...]
-    """(L,) natural log of the probability of each token."""
+    """(n,) over the menu as shown; empty when the policy has none (a chat endpoint, an action in JSON)."""
+    written: Written | None = None
+    """Text that came before the choice, or held it; ``None`` for a policy that answers at once."""
 
 
 @dataclass(frozen=True)
@@ -131,28 +139,18 @@ class Decision:
 
     action: str
     logprob: float
-    """Natural log of the probability with which the action was sampled."""
+    """Natural log of the probability with which the action was sampled, after the thought, if there is one."""
     entropy: float
-    """Entropy of the distribution over the menu, in nats."""
-    output: Choice | Tokens
-    """The form in which the policy produced the action."""
+    """Nats, of the distribution over the menu; for an action in JSON ``-logprob``, whose mean is the entropy."""
+    choice: Choice
+    """Place of the action in the menu, and what led to it."""
     value: float = 0.0
     """The value head's estimate of the return from here, when the action was sampled; 0 without a value head."""
 
-    @property
-    def choice(self) -> Choice:
-        """The output of a policy that chooses from the menu.
-
-        Raises:
-            InvalidInput: the action was written as free text.
-
-        """
-        if not isinstance(self.output, Choice):
-            raise InvalidInput(
-                f"action {self.action!r} was written as free text; expected a choice from the menu: read the "
-                "trajectory with the policy that made it."
-            )
-        return self.output
+    def joint_logprob(self, thought_lambda: float) -> float:
+        """Return ``lambda log p(thought) + log p(action | thought)`` (RL4VLM, equation 4.3)."""
+        thought = 0.0 if self.choice.written is None else self.choice.written.thought_logprob
+        return thought_lambda * thought + self.logprob
 
 
 @dataclass(frozen=True)

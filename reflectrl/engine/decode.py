@@ -29,6 +29,7 @@ class Sampler:
     def __init__(self, draws: Sequence[float], temperature: float) -> None:
         self._rngs = [random.Random(draw) for draw in draws]
         self._drawn: list[list[float]] = [[] for _ in draws]
+        self._logprobs: list[dict[int, float]] = [{} for _ in draws]
         self._temperature = temperature
 
     def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
@@ -38,13 +39,23 @@ class Sampler:
         the number of the token in its text.
         """
         if self._temperature == 0:
-            chosen = logits.argmax(-1)
-        else:
-            # in double precision a draw below 1 stays below the total, so the last token is never stepped past
-            cumulative = (logits.float() / self._temperature).softmax(-1).double().cumsum(-1)
-            draws = torch.tensor([self._draw(*place) for place in places], dtype=torch.double, device=logits.device)
-            chosen = torch.searchsorted(cumulative, draws[:, None] * cumulative[:, -1:], right=True)[:, 0]
-        return [int(token) for token in chosen.tolist()]
+            return [int(token) for token in logits.argmax(-1).tolist()]
+        logprobs = (logits.float() / self._temperature).log_softmax(-1)
+        # in double precision a draw below 1 stays below the total, so the last token is never stepped past
+        cumulative = logprobs.exp().double().cumsum(-1)
+        draws = torch.tensor([self._draw(*place) for place in places], dtype=torch.double, device=logits.device)
+        chosen = torch.searchsorted(cumulative, draws[:, None] * cumulative[:, -1:], right=True)
+        found = torch.cat([chosen.double(), logprobs.gather(1, chosen).double()], 1).tolist()
+        for (sequence, number), (_, logprob) in zip(places, found, strict=True):
+            self._logprobs[sequence][number] = logprob
+        return [int(token) for token, _ in found]
+
+    def logprobs(self, sequence: int, count: int) -> tuple[float, ...]:
+        """Return the natural logs of the probabilities with which a text's first ``count`` tokens were sampled.
+
+        Empty at temperature 0, where none was.
+        """
+        return tuple(self._logprobs[sequence][number] for number in range(count)) if self._temperature else ()
 
     def _draw(self, sequence: int, number: int) -> float:
         """Return a sequence's draw for a token of its text, however often it is asked for."""

@@ -67,7 +67,7 @@ def _read(
             logits = forward(*args, **kwargs).logits.flatten(0, -2)
         (state,) = states
         return logits, state
-    output = forward(*args, **kwargs, output_hidden_states=choice_ids is not None)
+    output = forward(*args, **kwargs, output_hidden_states=choice_ids is not None or hasattr(model, "value_head"))
     logits, hidden = output.logits.flatten(0, 1)[last], output.hidden_states
     if choice_ids is not None:
         logits = logits[:, choice_ids].float()
@@ -223,7 +223,9 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
     rows ``choice_ids`` of the lm_head at the positions ``last``, counted through all rows, and (N,) values in units of
-    return (zeros without a value head). Without ``choice_ids`` the forward is the original one.
+    return (zeros without a value head). With ``written=(M,)`` and ``firsts=(N,)`` the result has (M, V) logits at the
+    positions ``written`` besides, and the values are those of its elements ``firsts``. Without ``choice_ids`` the
+    forward is the original one.
 
     Args:
         model: any causal language model of transformers.
@@ -251,13 +253,31 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     @functools.wraps(type(model).forward)  # generate() reads the signature
     def forward(
-        self: Any, *args: Any, choice_ids: Tensor | None = None, last: Tensor | None = None, **kwargs: Any
+        self: Any,
+        *args: Any,
+        choice_ids: Tensor | None = None,
+        last: Tensor | None = None,
+        written: Tensor | None = None,
+        firsts: Tensor | None = None,
+        **kwargs: Any,
     ) -> Any:
         if choice_ids is None or last is None:
             return original(self, *args, **kwargs)
-        logits, states = _read(self, functools.partial(original, self), last, choice_ids, *args, **kwargs)
-        if states is None or not hasattr(self, "value_head"):
-            return logits, logits.new_zeros(logits.size(0))
-        return logits, self.value_head(states.float()).squeeze(-1)
+        whole = functools.partial(original, self)
+        if written is None:
+            logits, states = _read(self, whole, last, choice_ids, *args, **kwargs)
+            return logits, _values(self, logits, states)
+        # one pass, and all of the vocabulary at every place, since what follows the output matrix may depend on it
+        logits, states = _read(self, whole, torch.cat([last, written]), None, *args, **kwargs)
+        labels, words = logits[: len(last), choice_ids].float(), logits[len(last) :]
+        return labels, _values(self, labels, None if states is None else states[len(last) :][firsts]), words
 
     model.forward = types.MethodType(forward, model)
+
+
+def _values(model: Any, logits: Tensor, states: Tensor | None) -> Tensor:
+    """(N,) estimates of the return from (N, D) states; zeros without a value head."""
+    if states is None or not hasattr(model, "value_head"):
+        return logits.new_zeros(logits.size(0))
+    values: Tensor = model.value_head(states.float()).squeeze(-1)
+    return values

@@ -75,11 +75,15 @@ class PromptEncoder:
         """
         return self.with_menus(prompts, padded(self.rows(prompts), device))
 
-    def rows(self, prompts: Sequence[Prompt]) -> list[Tokens]:
+    def rows(self, prompts: Sequence[Prompt], reserve: int = 0) -> list[Tokens]:
         """Return the token ids of prompts, once all their menus are known to be valid; raises as ``batch`` does."""
         for prompt in prompts:
             self._menu(prompt)
-        return self.all_tokens(prompts)
+        return self.all_tokens(prompts, reserve)
+
+    def continuation(self, text: str) -> Tokens:
+        """Return the token ids of a text that follows a prompt or what was written after it."""
+        return tuple(self._plain.completion(text))
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
         """Return ``inputs``, which end in ``prompts``, with the menus of these; raises as ``batch`` does."""
@@ -117,7 +121,12 @@ def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Te
     """
     inputs = batch.inputs
     logits, values = model(input_ids=inputs.input_ids, choice_ids=batch.choice_ids, last=inputs.last, **inputs.extra)
+    return over_menus(logits, batch), values
+
+
+def over_menus(logits: Tensor, batch: PromptBatch) -> Categorical:
+    """Return the distributions over (N, M) legal actions that (N, A) logits of the labels give."""
     logits = logits.gather(1, batch.positions)
     beyond = torch.arange(logits.size(1), device=logits.device) >= batch.menu_size[:, None]
     logits = logits.masked_fill(beyond, torch.finfo(logits.dtype).min)
-    return Categorical(logits=logits, validate_args=False), values
+    return Categorical(logits=logits, validate_args=False)

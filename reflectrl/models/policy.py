@@ -32,7 +32,10 @@ class Scores:
     values: Tensor
     """(N,) estimates of the return; zeros without a value head."""
     menu_logprobs: Tensor
-    """(N, A) natural log of the probability of each action as it was shown; very low beyond the end of a menu."""
+    """(N, A) natural log of the probability of each action as it was shown; very low beyond the end of a menu. A = 0
+    for actions in JSON."""
+    thought_logprobs: Tensor
+    """(N,) natural log of the probability of what was written before each action; zeros where nothing was."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +128,20 @@ class LMPolicy:
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         """Sample by inverting the cumulative distribution at ``draws`` (or take the most probable label)."""
-        decisions: dict[int, Decision] = {}
         with in_eval_mode(self._model):
-            for indices, inputs in self._passes(self._encoder.rows([view.prompt for view in views])):
-                if not indices:  # a beginning that the next ones share
-                    token = inputs.input_ids[0, :1]
-                    self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
-                    continue
-                part = [views[index] for index in indices]
-                batch = self._encoder.with_menus([view.prompt for view in part], inputs)
-                decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
+            return self._choose(views, self._encoder.rows([view.prompt for view in views]), draws)
+
+    def _choose(self, views: Sequence[MenuView], rows: Sequence[Tokens], draws: Sequence[float]) -> list[Decision]:
+        """Choose a label after each of ``rows``, which end in the cue of the action."""
+        decisions: dict[int, Decision] = {}
+        for indices, inputs in self._passes(rows):
+            if not indices:  # a beginning that the next ones share
+                token = inputs.input_ids[0, :1]
+                self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
+                continue
+            part = [views[index] for index in indices]
+            batch = self._encoder.with_menus([view.prompt for view in part], inputs)
+            decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
         return [decisions[index] for index in range(len(views))]
 
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
@@ -170,7 +177,8 @@ class LMPolicy:
         with nullcontext() if frozen is None else frozen.skipped(part.rows, inputs):
             distribution, values = action_distribution(self._model if model is None else model, batch)
         chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)
-        return Scores(distribution.log_prob(chosen), distribution.entropy(), values, distribution.logits)
+        nothing = torch.zeros_like(values)
+        return Scores(distribution.log_prob(chosen), distribution.entropy(), values, distribution.logits, nothing)
 
     def _passes(self, rows: Sequence[Tokens]) -> Iterator[tuple[Sequence[int], Inputs]]:
         """Yield forward passes, and the indices of the prompts that end in each."""

@@ -33,6 +33,7 @@ from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.precision import given_precision
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.compute import decided
 from reflectrl.pipeline.folder import RunFolder, process_rank
@@ -93,7 +94,7 @@ class RunPlayers:
         return make_base(
             self.section(role),
             self.run / self._base_folder(role),
-            corpus=[row.prompt.text + row.completion for row in rows],
+            corpus=[row.prompt.text + row.written(self.layout.action_mode) for row in rows],
             labels=self.labels,
             seed=derive_seed(self.recipe.seed, "base"),
         )
@@ -124,7 +125,18 @@ class RunPlayers:
         add_choice_head(lm.base)
         encoder = self.encoder(lm)
         prefix_cache = self._prefix_cache(lm, self.recipe.model, "policy")
-        return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy, prefix_cache=prefix_cache)
+        mode, section = self.layout.action_mode, self.recipe.players.policy
+        if mode == "enumerated":
+            return lm, lambda greedy: LMPolicy(lm.model, encoder, greedy=greedy, prefix_cache=prefix_cache)
+        return lm, lambda greedy: writing_policy(
+            mode,
+            lm,
+            encoder,
+            max_new_tokens=section.max_new_tokens,
+            temperature=section.temperature,
+            greedy=greedy,
+            prefix_cache=prefix_cache,
+        )
 
     def plain_policy(self, name: str) -> Policy:
         """Return a policy without a local model: ``random``, ``expert`` or ``remote``."""

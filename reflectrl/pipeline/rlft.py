@@ -56,6 +56,8 @@ def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> R
         **{each.name: getattr(section, each.name) for each in fields(RLFTSettings)},
         output_dir=output_dir,
         max_length=recipe.model.max_length,
+        max_completion_length=recipe.players.policy.max_new_tokens,
+        temperature=recipe.players.policy.temperature,
         prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
         use_cpu=not cuda,

@@ -26,6 +26,11 @@ CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE}
 """First words of the line on which a prompt shows what a role said."""
 ACTION_CUE = "Action:\n"
 """Cue of the policy; the newline makes the label a token of its own, as it is at the start of its line in the menu."""
+AFTER_THOUGHT = f"\n{ACTION_CUE}"
+"""Text between a thought and the label of ``action_mode="thought_choice"``."""
+ActionMode = Literal["enumerated", "thought_choice", "json"]
+POLICY_CUES: Mapping[ActionMode, str] = {"enumerated": ACTION_CUE, "thought_choice": "Thought:", "json": "Answer:"}
+"""Cue of the policy by the form of its answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,9 @@ class PromptLayout:
     """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
     shuffle: bool = False
     """Show the menu in a new order at each step; what ``menu`` lists first, in a new order in each episode."""
+    action_mode: ActionMode = "enumerated"
+    """Form of the policy's answer: a label of the menu; a thought of its own, then a label; or a thought and an action
+    as one object in JSON, where any text may come out (RL4VLM, section 4.1)."""
     menu: Literal["first", "last"] = "last"
     """Place of the actions that the environment declares as common: before the history, with labels that they keep in
     the episode, or among all legal ones after the state."""
@@ -101,7 +109,8 @@ def _prompt(
     menu: Menu | None,
 ) -> Prompt:
     """Write a prompt; an update asks for those of play again, and states recur."""
-    listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + ACTION_CUE)
+    cue = POLICY_CUES[layout.action_mode]
+    listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + cue)
     lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
     head = "".join(f"{part}\n" for part in (layout.instructions, observation.task) if part)
     history = tuple(f"Past: {action}\n" for action in shown or ("none",)) if layout.history else ()

@@ -18,7 +18,7 @@ from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, enc
 from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-trajectories"
-VERSION = 4
+VERSION = 5
 
 T = TypeVar("T")
 

@@ -17,8 +17,10 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, load_model, new_model
 from reflectrl.models.policy import LMPolicy, TrainablePolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.players import Player
+from reflectrl.prompts.format import ActionMode
 from reflectrl.training.config import ReflectRLConfig
 
 if TYPE_CHECKING:  # peft takes a second to import
@@ -56,7 +58,9 @@ def language_model(
     return LanguageModel(loaded.model, tokenizer or loaded.tokenizer)
 
 
-def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig) -> TrainablePolicy:
+def trainable_policy(
+    lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig, action_mode: ActionMode
+) -> TrainablePolicy:
     """Return a policy that acts and scores with ``lm``; the model gets a choice head, and perhaps a value head.
 
     Raises:
@@ -67,14 +71,18 @@ def trainable_policy(lm: LanguageModel, labels: Sequence[str], args: ReflectRLCo
         lm.model.to(args.device)  # Trainer would do so too late for the states that are kept
     add_choice_head(lm.base, value_head=args.baseline == "value")
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, labels), args.max_length)
-    if not args.prefix_reuse:
-        return LMPolicy(lm.model, encoder)
-    return LMPolicy(
-        lm.model,
-        encoder,
-        prefix_cache=prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens),
-        frozen_layers=frozen_layers(lm.base) if args.num_iterations > 1 else None,
-    )
+    cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens) if args.prefix_reuse else None
+    if action_mode != "enumerated":
+        return writing_policy(
+            action_mode,
+            lm,
+            encoder,
+            max_new_tokens=args.max_completion_length,
+            temperature=args.temperature,
+            prefix_cache=cache,
+        )
+    reused = args.prefix_reuse and args.num_iterations > 1
+    return LMPolicy(lm.model, encoder, prefix_cache=cache, frozen_layers=frozen_layers(lm.base) if reused else None)
 
 
 def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:

@@ -101,12 +101,14 @@ def advantages_by_episode(
     ]
 
 
-def gaps(samples: Sequence[StepSample], logprobs: Sequence[float], fresh: Sequence[StepSample]) -> list[float]:
-    """Return the distances of ``logprobs`` from those at play, of the ``samples`` that are among the ``fresh`` ones."""
+def gaps(
+    samples: Sequence[StepSample], played: Sequence[float], logprobs: Sequence[float], fresh: Sequence[StepSample]
+) -> list[float]:
+    """Return the distances of ``logprobs`` from those ``played``, of the ``samples`` that are ``fresh``."""
     numbers = set(map(id, fresh))
     return [
-        abs(logprob - sample.decision.logprob)
-        for sample, logprob in zip(samples, logprobs, strict=True)
+        abs(now - before)
+        for sample, before, now in zip(samples, played, logprobs, strict=True)
         if id(sample) in numbers
     ]
 

@@ -23,6 +23,10 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
     bf16: bool | None = False
     max_length: int = 1024
     """Longest prompt of the policy, in tokens; longer ones are cut."""
+    max_completion_length: int = 64
+    """Longest text of a policy that writes before it acts, in tokens."""
+    temperature: float = 1.0
+    """Temperature at which that text is sampled and scored."""
     prefix_reuse: bool = True
     """Compute what prompts share once, where the model can: by a prefix cache at play, in prefix trees at updates."""
 

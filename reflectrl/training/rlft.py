@@ -120,7 +120,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         lm = language_model(
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
-        self.policy = trainable_policy(lm, labels, args)
+        self.policy = trainable_policy(lm, labels, args, layout.action_mode)
         self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
@@ -334,9 +334,15 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
     def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
         """Return the loss of ``samples``, which the policy gives ``scores`` now."""
+        weight = self.args.thought_lambda
+        logprobs = scores.logprobs + weight * scores.thought_logprobs
+        played = [each.decision.joint_logprob(weight) for each in samples]
         if not self._losses:
-            self._gaps += gaps(samples, scores.logprobs.tolist(), self._fresh)
-        rows = [(each.decision.logprob, each.advantage, each.decision.value, each.target) for each in samples]
+            self._gaps += gaps(samples, played, logprobs.tolist(), self._fresh)
+        rows = [
+            (before, each.advantage, each.decision.value, each.target)
+            for before, each in zip(played, samples, strict=True)
+        ]
         old_logprobs, advantages, old_values, targets = torch.tensor(rows, device=self.args.device).unbind(-1)
         longest = max(len(sample.reference) for sample in samples)
         padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]
@@ -345,7 +351,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         return step_losses(
             terms if self.entropy_coef is None else terms.with_entropy_coef(self.entropy_coef),
             self.state.global_step / self.args.max_steps,
-            logprobs=scores.logprobs,
+            logprobs=logprobs,
             old_logprobs=old_logprobs,
             advantages=advantages,
             entropies=scores.entropies,

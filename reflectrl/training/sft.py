@@ -30,21 +30,23 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.stop import Stop
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.seeding import seeded
+from reflectrl.engine.sequences import padded
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.prompts.format import ActionMode
 from reflectrl.training.checkpoints import Checkpoints, last_checkpoint
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.sft_examples import (
     ActionExample,
     Example,
     Player,
-    ReflectionExample,
     SFTRow,
+    TextExample,
     encode_rows,
     labels_of,
 )
-from reflectrl.training.sft_loss import action_losses, reflection_losses
+from reflectrl.training.sft_loss import action_losses, text_losses
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def train_sft(
     drop_long_rows: bool,
     output_dir: Path,
     seed: int,
+    action_mode: ActionMode = "enumerated",
     on_step: Callable[[int, int, float], None] | None = None,
     save_every: int = 100,
     stop: Stop | None = None,
@@ -88,10 +91,11 @@ def train_sft(
         section: settings of the training.
         labels: all menu labels.
         max_length: length of a prompt and its completion at most, in tokens; longer prompts are cut as at play.
-        max_new_tokens: length of a reflection at play, in tokens, for which a reflector's prompt leaves room.
+        max_new_tokens: length in tokens of what the player writes at play, for which a prompt leaves room.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
         output_dir: where the checkpoints are; it may be removed once the model is saved elsewhere.
         seed: seed of the order of rows, and of dropout.
+        action_mode: form of the policy's answers.
         on_step: called with (step, steps, loss) now and then.
         save_every: steps between checkpoints.
         stop: training ends with a checkpoint after the step in which it is requested; the next call continues.
@@ -104,15 +108,17 @@ def train_sft(
     """
     # a reflector answers in words: its tokenizer need not know the labels
     encoder = PromptEncoder(lm.tokenizer, () if player == "reflector" else label_ids(lm.tokenizer, labels), max_length)
-    examples = encode_rows(
+    encoded = encode_rows(
         lm.tokenizer,
         encoder,
         rows,
         player=player,
         labels=labels,
+        action_mode=action_mode,
         max_new_tokens=max_new_tokens,
         drop_long_rows=drop_long_rows,
     )
+    examples = [example for row in encoded for example in row]
     # checkpoints of other rows, settings or shapes are never continued
     folder = output_dir / _fingerprint(lm, examples, section, max_length, seed)
     args = _config(section, folder, seed, save_every)
@@ -124,7 +130,7 @@ def train_sft(
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     lm.model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return SFTSummary(len(examples), len(rows) - len(examples), section.steps, losses[0], losses[-1])
+    return SFTSummary(len(encoded), len(rows) - len(encoded), section.steps, losses[0], losses[-1])
 
 
 class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
@@ -147,8 +153,8 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         self._examples = examples
         self._encoder = encoder
         self._label_smoothing = label_smoothing
-        lengths = [len(example.completion) for example in examples if isinstance(example, ReflectionExample)]
-        self._reflection_tokens = fmean(lengths) if lengths else 1.0
+        lengths = [len(example.completion) for example in examples if isinstance(example, TextExample)]
+        self._text_tokens = fmean(lengths) if lengths else 1.0
         self._failures = failures
         self._batch: list[tuple[Example, Tensor]] = []
         draws = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -174,16 +180,17 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         chosen = [self._examples[number] for number in inputs["example"].tolist()]
         device = inputs["example"].device
         losses: list[Tensor] = []
-        reflections = [example for example in chosen if isinstance(example, ReflectionExample)]
+        texts = [example for example in chosen if isinstance(example, TextExample)]
         actions = [example for example in chosen if isinstance(example, ActionExample)]
-        if reflections:
-            losses.append(reflection_losses(model, reflections, device) / self._reflection_tokens)
+        if texts:
+            losses.append(text_losses(model, texts, device) / self._text_tokens)
         if actions:
-            batch = self._encoder.batch([example.prompt for example in actions], device)
+            rows = padded([example.row for example in actions], device)
+            batch = self._encoder.with_menus([example.prompt for example in actions], rows)
             targets = torch.tensor([example.target for example in actions], device=device)
             losses.append(action_losses(model, batch, targets, self._label_smoothing))
         rowwise = torch.cat(losses)
-        self._batch += zip([*reflections, *actions], rowwise.detach(), strict=True)
+        self._batch += zip([*texts, *actions], rowwise.detach(), strict=True)
         return rowwise.mean()
 
     def step_loss(self) -> Tensor:

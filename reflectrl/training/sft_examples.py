@@ -9,9 +9,10 @@ from typing import Literal, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from reflectrl.core import InvalidInput
+from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.plain_text import PlainText
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
 
 Player = Literal["reflector", "policy", "both"]
 
@@ -31,28 +32,37 @@ class SFTRow(Protocol):
     def completion(self) -> str:
         """Text that the player should answer; in a policy's row, a label of the menu."""
 
+    @property
+    def thought(self) -> str:
+        """Text that a policy should write before it answers."""
+
+    def written(self, mode: ActionMode) -> str:
+        """Return the text after the prompt of a player that acts as ``mode`` says."""
+
 
 @dataclass(frozen=True)
-class ReflectionExample:
-    """A reflector's row."""
+class TextExample:
+    """A text to write: a reflector's, or what a policy writes before it acts."""
 
-    prompt: tuple[int, ...]
-    """Token ids of the prompt, cut to leave room for a reflection."""
-    completion: tuple[int, ...]
-    """The reflection and the end-of-text token, without which it would never stop; the only part with a loss."""
+    prompt: Tokens
+    """Token ids of the prompt, cut to leave room for the text."""
+    completion: Tokens
+    """The text and the end-of-text token, without which it would never stop; the only part with a loss."""
 
 
 @dataclass(frozen=True)
 class ActionExample:
-    """A policy's row: exactly one position has a loss, and no end-of-text token follows."""
+    """A label to choose: exactly one position has a loss, and no end-of-text token follows."""
 
     prompt: Prompt
-    """Prompt, which the encoder cuts to the model's length as it does at play."""
+    """Prompt with the menu."""
     target: int
-    """Position of the completion among the legal actions."""
+    """Position of the label among the legal actions."""
+    row: Tokens
+    """Token ids of the prompt, cut to the model's length as at play, and of a thought and the cue after it, if any."""
 
 
-Example = ReflectionExample | ActionExample
+Example = TextExample | ActionExample
 
 
 def encode_rows(
@@ -62,9 +72,10 @@ def encode_rows(
     *,
     player: Player,
     labels: Sequence[str],
+    action_mode: ActionMode,
     max_new_tokens: int,
     drop_long_rows: bool,
-) -> list[Example]:
+) -> list[list[Example]]:
     """Encode rows; prompts that are too long lose the parts that they would lose at play.
 
     Args:
@@ -73,26 +84,23 @@ def encode_rows(
         rows: rows to encode.
         player: player that is trained, or "both".
         labels: all menu labels of the recipe.
-        max_new_tokens: length of a reflection at play, in tokens, for which a reflector's prompt leaves room.
+        action_mode: form of the policy's answers.
+        max_new_tokens: length in tokens of what the player writes at play, for which a prompt leaves room.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
+
+    Returns:
+        The examples of each row that is left: one, or two for a thought and the label after it.
 
     Raises:
         InvalidInput: rows of another player, of other labels, or that do not fit; or no rows at all.
 
     """
-    examples: list[Example] = []
+    encoded: list[list[Example]] = []
     too_long: list[InvalidInput] = []
-    plain = PlainText(tokenizer)
     for number, row in enumerate(rows):
         _check(number, row, player, labels)
         try:
-            if row.player == "policy":
-                encoder.tokens(row.prompt)
-                examples.append(ActionExample(row.prompt, labels_of(row.prompt).index(row.completion)))
-            else:
-                completion = (*plain.completion(row.completion), tokenizer.eos_token_id)
-                prompt = encoder.tokens(row.prompt, reserve=max(max_new_tokens, len(completion)))
-                examples.append(ReflectionExample(prompt, completion))
+            encoded.append(_encode(row, tokenizer, encoder, action_mode, max_new_tokens))
         except InvalidInput as error:
             too_long.append(error)
     if too_long and not drop_long_rows:
@@ -100,12 +108,39 @@ def encode_rows(
             f"{len(too_long)} of {len(rows)} {player} rows do not fit model.max_length={encoder.max_length}, the first "
             f"of them because {too_long[0]} Raise model.max_length, or leave them out with sft.drop_long_rows=true."
         )
-    if not examples:
+    if not encoded:
         raise InvalidInput(
             f"no rows are left to train the {player} on ({len(rows)} given, {len(too_long)} too long); run gen-data "
             "with more data.samples or raise model.max_length."
         )
-    return examples
+    return encoded
+
+
+def _encode(
+    row: SFTRow, tokenizer: PreTrainedTokenizerBase, encoder: PromptEncoder, mode: ActionMode, max_new_tokens: int
+) -> list[Example]:
+    """Return the examples of a row; raises ``InvalidInput`` where its prompt does not fit."""
+    if row.player == "reflector" or mode == "json":
+        return [_text(row.prompt, row.written(mode), tokenizer, encoder, max_new_tokens)]
+    target = labels_of(row.prompt).index(row.completion)
+    if mode == "enumerated":
+        return [ActionExample(row.prompt, target, encoder.tokens(row.prompt))]
+    cue = encoder.continuation(AFTER_THOUGHT)
+    thought = _text(row.prompt, row.thought, tokenizer, encoder, max_new_tokens, len(cue))
+    return [thought, ActionExample(row.prompt, target, (*thought.prompt, *thought.completion[:-1], *cue))]
+
+
+def _text(
+    prompt: Prompt,
+    text: str,
+    tokenizer: PreTrainedTokenizerBase,
+    encoder: PromptEncoder,
+    max_new_tokens: int,
+    after: int = 0,
+) -> TextExample:
+    """Return a text after its prompt, which leaves room for it and ``after`` more tokens."""
+    completion = (*encoder.continuation(text), tokenizer.eos_token_id)
+    return TextExample(encoder.tokens(prompt, max(max_new_tokens, len(completion)) + after), completion)
 
 
 def labels_of(prompt: Prompt) -> tuple[str, ...]:

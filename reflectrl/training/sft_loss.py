@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reflectrl.models.encode import PromptBatch, action_distribution
-from reflectrl.training.sft_examples import ReflectionExample
+from reflectrl.training.sft_examples import TextExample
 
 IGNORED = -100
 """The label of positions without a loss."""
 
 
-def reflection_losses(model: Any, examples: Sequence[ReflectionExample], device: torch.device) -> Tensor:
+def text_losses(model: Any, examples: Sequence[TextExample], device: torch.device) -> Tensor:
     """(N,) negative log-likelihood of each completion, summed over its tokens as L_reflect of the paper, in nats."""
     width = max(len(example.prompt) + len(example.completion) for example in examples)
     ids = torch.empty(len(examples), width, dtype=torch.long)

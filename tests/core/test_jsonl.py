@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reflectrl.core import Choice, InvalidInput, Tokens, WorkFailed
+from reflectrl.core import Choice, InvalidInput, WorkFailed, Written
 from reflectrl.core.jsonl import MAX_LINE_BYTES, MAX_NESTING, append_jsonl, decode, read_jsonl, write_jsonl
 
 
@@ -24,7 +24,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Nested:
-    output: Choice | Tokens
+    choice: Choice
     inner: tuple[Record, ...] = ()
     name: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,8 @@ def read(path: Path, line: str | bytes, kind: type = Record) -> list[Any]:
     return [decode(kind, value, where) for where, value in read_jsonl(path)]
 
 
-TOKENS = {"type": "tokens", "ids": [1], "spans": [], "logprobs": []}
+WRITTEN = {"text": "", "ids": [1], "logprobs": [], "action_start": 0, "legal": True}
+CHOICE = {"index": 0, "probabilities": [], "written": WRITTEN}
 DEEP = "[" * MAX_NESTING + "]" * MAX_NESTING
 
 
@@ -69,19 +70,20 @@ def test_a_line_that_no_record_is_written_as_is_refused_with_one_short_sentence(
 @pytest.mark.parametrize(
     ("change", "facts"),
     [
-        ({"output": {"type": "choice", "index": "1", "probabilities": []}}, r"output\.index is '1'.*int"),
-        ({"output": {"type": "words"}}, "output.*'words'|words"),
-        ({"output": {**TOKENS, "ids": [1, 2.5]}}, r"output\.ids\[1\] is 2\.5.*int"),
-        ({"output": {"type": "tokens", "ids": []}}, "output .*'spans'"),
-        ({"output": {**TOKENS, "ids": [], "text": ""}}, "output .*'text'"),
-        ({"output": {"type": "choice", "index": 0}}, "output .*'probabilities'"),
+        ({"choice": {**CHOICE, "index": "1"}}, r"choice\.index is '1'.*int"),
+        ({"choice": {**CHOICE, "written": {**WRITTEN, "ids": [1, 2.5]}}}, r"choice\.written\.ids\[1\] is 2\.5.*int"),
+        ({"choice": {**CHOICE, "written": {"ids": []}}}, r"choice\.written .*'text'"),
+        ({"choice": {**CHOICE, "text": ""}}, "choice .*'text'"),
+        ({"choice": {"index": 0}}, "choice .*'probabilities'"),
         ({"inner": [{"value": 1.0, "options": {}}, {"value": 1.0}]}, r"inner\[1\] .*'options'"),
         ({"inner": [{"value": 1.0, "options": {}, "x": 0}]}, r"inner\[0\] .*'x'.*value, options"),
     ],
 )
 def test_the_sentence_names_the_field_what_it_holds_and_what_was_expected(tmp_path, change, facts):
-    good = {"output": TOKENS, "inner": [], "name": None, "extra": {}}
-    assert read(tmp_path / "records.jsonl", json.dumps(good), Nested) == [Nested(Tokens((1,), (), ()))]
+    good = {"choice": CHOICE, "inner": [], "name": None, "extra": {}}
+    assert read(tmp_path / "records.jsonl", json.dumps(good), Nested) == [
+        Nested(Choice(0, (), Written("", (1,), (), 0)))
+    ]
     with pytest.raises(InvalidInput, match=f"line 1.*{facts}"):
         read(tmp_path / "records.jsonl", json.dumps(good | change), Nested)
 
@@ -90,7 +92,7 @@ def test_what_was_written_comes_back_equal(tmp_path):
     path = tmp_path / "records.jsonl"
     records = [
         Nested(Choice(1, (0.1 + 0.2, -0.0)), (Record(5e-324, {"ä\u2028": [None, True, {}]}),), "a"),
-        Nested(Tokens((10**30,), ((0, 1),), (-0.5,)), extra=MappingProxyType({"n": 1})),
+        Nested(Choice(0, (), Written("a", (10**30,), (-0.5,), 0)), extra=MappingProxyType({"n": 1})),
     ]
     write_jsonl(path, records[:1])
     append_jsonl(path, records[1:])

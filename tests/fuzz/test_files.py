@@ -23,10 +23,10 @@ from reflectrl.core import (
     InvalidInput,
     Observation,
     Task,
-    Tokens,
     Trajectory,
     Turn,
     Utterance,
+    Written,
 )
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
@@ -49,10 +49,9 @@ TASKS = st.builds(Task, TEXT, st.dictionaries(TEXT, JSON, max_size=3))
 OBSERVATIONS = st.builds(Observation, TEXT, TEXTS, TEXT)
 NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
-OUTPUTS = st.builds(Choice, INTEGERS, NUMBERS) | st.builds(
-    Tokens, st.lists(INTEGERS, max_size=3).map(tuple), st.lists(st.tuples(INTEGERS, INTEGERS)).map(tuple), NUMBERS
-)
-DECISIONS = st.builds(Decision, TEXT, NUMBER, NUMBER, OUTPUTS, NUMBER)
+WRITTEN = st.builds(Written, TEXT, st.lists(INTEGERS, max_size=3).map(tuple), NUMBERS, INTEGERS, st.booleans())
+CHOICES = st.builds(Choice, INTEGERS, NUMBERS, st.none() | WRITTEN)
+DECISIONS = st.builds(Decision, TEXT, NUMBER, NUMBER, CHOICES, NUMBER)
 SAID = st.dictionaries(
     TEXT, st.builds(Utterance, TEXT, INTEGERS, st.lists(st.none() | NUMBER, max_size=3).map(tuple)), max_size=2
 )

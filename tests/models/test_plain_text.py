@@ -127,7 +127,7 @@ PLACES = {
 
 def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tuning(tokenizer):
     encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096)
-    options = {"labels": ADDED, "max_new_tokens": 8, "drop_long_rows": False}
+    options = {"labels": ADDED, "action_mode": "enumerated", "max_new_tokens": 8, "drop_long_rows": False}
     for place, hostile in PLACES.items():
         ids = PlainText(tokenizer).prompt(hostile)
         illegal = [label for label in hostile.menu.common_labels if label not in hostile.menu.labels]
@@ -138,7 +138,7 @@ def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tunin
             Row("policy", hostile, hostile.menu.labels[-1], "t", 0, False),
             Row("reflector", replace(hostile, menu=None), f" {EVERYWHERE}", "t", 0, False),
         ]
-        policy, reflector = encode_rows(tokenizer, encoder, rows, player="both", **options)
+        [policy], [reflector] = encode_rows(tokenizer, encoder, rows, player="both", **options)
         assert list(encoder.tokens(policy.prompt)) == ids, place
         assert special(tokenizer, reflector.prompt) == begin(tokenizer), place
         assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place

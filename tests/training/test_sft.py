@@ -20,8 +20,8 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Menu
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.sft_examples import ReflectionExample
-from reflectrl.training.sft_loss import action_losses, reflection_losses
+from reflectrl.training.sft_examples import TextExample
+from reflectrl.training.sft_loss import action_losses, text_losses
 
 REFLECTOR = [reflector_row(f"|T{' ' * i}P|", f" Mistake. Taxi at row {i}.") for i in range(4)]
 POLICY = [policy_row(f"|T{' ' * i}P|", LABELS[i]) for i in range(4)]
@@ -52,12 +52,12 @@ def tokens(lm: LanguageModel, text: str) -> list[int]:
 SHORT, LONG = REFLECTOR[0], replace(REFLECTOR[3], completion=" Good. Taxi at row 3, then at row 4, then at row 5.")
 
 
-def scored(lm: LanguageModel, row: Row) -> tuple[ReflectionExample, torch.Tensor]:
+def scored(lm: LanguageModel, row: Row) -> tuple[TextExample, torch.Tensor]:
     """Return a reflector's row, and the negative log-likelihood of each token of its completion, one by one."""
     prompt, completion = tokens(lm, row.prompt.text), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
     logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
     losses = [-logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
-    return ReflectionExample(tuple(prompt), tuple(completion)), torch.stack(losses)
+    return TextExample(tuple(prompt), tuple(completion)), torch.stack(losses)
 
 
 def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_only(section):
@@ -65,7 +65,7 @@ def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_
     (short, few), (long, many) = scored(lm, SHORT), scored(lm, LONG)
     assert len(few) < len(many)
     expected = torch.stack([few.sum(), many.sum()])
-    assert torch.allclose(reflection_losses(lm.model, [short, long], CPU), expected, atol=1e-4)
+    assert torch.allclose(text_losses(lm.model, [short, long], CPU), expected, atol=1e-4)
 
 
 @pytest.mark.slow

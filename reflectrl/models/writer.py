@@ -1,0 +1,105 @@
+"""``Writer``: text after prompts, token by token, by the engine or by ``transformers`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from reflectrl.engine.decode import Sampler, write
+from reflectrl.engine.drafts import Drafts, pass_tokens
+from reflectrl.engine.head import in_eval_mode
+from reflectrl.engine.prefix_cache import PrefixCache
+from reflectrl.engine.sequences import Tokens
+
+
+class SamplerProcessor(LogitsProcessor):
+    """Leaves ``generate`` no choice but the sampler's."""
+
+    def __init__(self, sampler: Sampler, first: int = 0) -> None:
+        self._sampler = sampler
+        self._first = first  # the sequence of the first row
+        self._written = 0  # tokens of each text
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
+        """(N, V) scores: 0 for the token that was chosen, minus infinity for all others."""
+        places = [(self._first + row, self._written) for row in range(len(scores))]
+        chosen = self._sampler.choose(scores, places)
+        self._written += 1
+        return torch.full_like(scores, -torch.inf).scatter_(1, torch.tensor(chosen, device=scores.device)[:, None], 0.0)
+
+
+class Writer:
+    """Writes with a language model until a token ends the text.
+
+    With ``prefix_cache`` of this model, beginnings that prompts share with those of the last call are not read again;
+    without, ``transformers``' ``generate`` does everything, at most ``batch_size`` prompts side by side. A text ends
+    with the tokenizer's end-of-text token, or with one of ``ends``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_new_tokens: int,
+        batch_size: int = 256,
+        prefix_cache: PrefixCache | None = None,
+        ends: Sequence[int] = (),
+    ) -> None:
+        self.max_new_tokens = max_new_tokens
+        self.end = tokenizer.eos_token_id
+        """Token that ends a text."""
+        self._model = model
+        self._pad = tokenizer.pad_token_id
+        self._batch_size = batch_size
+        self._prefix_cache = prefix_cache
+        self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._drafts = Drafts(pass_tokens(self._base))
+        self._ends = frozenset({self.end, *ends})
+
+    def forget(self) -> None:
+        """Drop key-value states and drafts, which decide the last bits of logits: as a new process would begin."""
+        self._drafts.clear()
+        if self._prefix_cache is not None:
+            self._prefix_cache.clear()
+
+    def write(self, rows: Sequence[Tokens], sampler: Sampler) -> list[list[int]]:
+        """Return the ids of the text after each row, at most ``max_new_tokens``, without the token that ends it."""
+        with in_eval_mode(self._model):
+            if self._prefix_cache is None:
+                firsts = range(0, len(rows), self._batch_size)
+                return [ids for first in firsts for ids in self._generate(rows, first, sampler)]
+            return write(
+                self._base,
+                self._prefix_cache,
+                rows,
+                sampler,
+                drafts=self._drafts,
+                ends=self._ends,
+                limit=self.max_new_tokens,
+            )
+
+    @torch.no_grad()
+    def _generate(self, rows: Sequence[Tokens], first: int, sampler: Sampler) -> list[list[int]]:
+        """Do as ``write`` with the rows of a batch, by transformers alone."""
+        batch = rows[first : first + self._batch_size]
+        width = max(len(row) for row in batch)
+        device = self._model.device
+        written = self._model.generate(
+            input_ids=torch.tensor([[self._pad] * (width - len(row)) + [*row] for row in batch], device=device),
+            attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device),
+            logits_processor=LogitsProcessorList([SamplerProcessor(sampler, first)]),
+            max_new_tokens=self.max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            # not the model's own default, which would count the padding and so see the rest of the batch
+            repetition_penalty=1.0,
+            eos_token_id=sorted(self._ends),
+            pad_token_id=self._pad,
+        )[:, width:].tolist()
+        stops = [next((at for at, token in enumerate(ids) if token in self._ends), len(ids)) for ids in written]
+        return [ids[:stop] for ids, stop in zip(written, stops, strict=True)]

@@ -1,0 +1,64 @@
+"""A policy's thought and action as one object in JSON (RL4VLM, sections 4.1 and 4.2): written, and read back."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from reflectrl.prompts.menu import Menu
+
+_ACTION = re.compile(r'"action"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_THOUGHTS = re.compile(r'"thoughts"\s*:\s*"((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Reading of a text in which a policy answered."""
+
+    thought: str
+    """Value of ``thoughts``; the whole text where there is none."""
+    action_start: int
+    """Place of the character with which the last ``"action"`` begins; the length of the text without one."""
+    index: int | None
+    """Position in the menu of the legal action that it names; ``None`` where it names none, or several."""
+
+
+def json_answer(thought: str, action: str) -> str:
+    """Return the text that ``read_answer`` reads."""
+    return json.dumps({"thoughts": " ".join(thought.split()), "action": action}, ensure_ascii=False)
+
+
+def read_answer(text: str, menu: Menu) -> Answer:
+    """Read an answer, be it whole JSON or not: the last ``"action"`` with a text for its value counts.
+
+    The value is compared with the actions of ``menu`` as a whole, without regard to case and runs of spaces; failing
+    that, it may hold exactly one of them as whole words, where ``go to shelf 10`` does not hold ``go to shelf 1``.
+    """
+    thoughts, actions = [*_THOUGHTS.finditer(text)], [*_ACTION.finditer(text)]
+    thought = _unescaped(thoughts[-1][1]) if thoughts else text
+    if not actions:
+        return Answer(thought, len(text), None)
+    return Answer(thought, actions[-1].start(), _named(_unescaped(actions[-1][1]), menu))
+
+
+def _unescaped(value: str) -> str:
+    try:
+        return str(json.loads(f'"{value}"', strict=False))
+    except ValueError:  # such as \q
+        return value
+
+
+def _named(value: str, menu: Menu) -> int | None:
+    names = [_plain(action) for action in menu.actions]
+    value = _plain(value)
+    found = [index for index, name in enumerate(names) if name == value]
+    if not found:
+        found = [index for index, name in enumerate(names) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", value)]
+        # of "take cup" and "take cup from shelf" the longer one is meant
+        found = [at for at in found if not any(at != other and names[at] in names[other] for other in found)]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
