@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Literal
@@ -228,18 +228,11 @@ class JSONPolicy(WritingPolicy):
     def _decided(self, view: MenuView, text: Written, draw: float) -> Decision:
         """Return the action that a text names, or a random one, which is given the probability of the text."""
         answer = read_answer(text.text, view.menu)
-        start = next(
-            (at for at, length in enumerate(self._lengths(text.ids)) if length > answer.action_start), len(text.ids)
-        )
+        start = token_at(self._tokenizer, text.ids, answer.action_start)
         index = int(draw * len(view.menu.actions)) if answer.index is None else answer.index
         written = replace(text, action_start=start, legal=answer.index is not None)
         logprob = sum(text.logprobs[start:])
         return Decision(view.menu.actions[index], logprob, -logprob, Choice(index, (), written))
-
-    def _lengths(self, ids: Tokens) -> Iterator[int]:
-        """Yield the number of characters that the tokens up to each one are read as, which never falls."""
-        decoded = (self._tokenizer.decode(ids[: at + 1], skip_special_tokens=True) for at in range(len(ids)))
-        return accumulate(map(len, decoded), max)
 
     def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:  # noqa: ARG002
         entropies = -(tokens.vocabulary.exp() * tokens.vocabulary).sum(-1)
@@ -273,6 +266,13 @@ def writing_policy(
         greedy=greedy,
         prefix_cache=prefix_cache,
     )
+
+
+def token_at(tokenizer: Any, ids: Tokens, character: int) -> int:
+    """Return the position in ``ids`` of the token that holds a character of their text; their number if none does."""
+    decoded = (tokenizer.decode(ids[: at + 1], skip_special_tokens=True) for at in range(len(ids)))
+    lengths = accumulate(map(len, decoded), max)  # half a letter may be read as more than the whole one
+    return next((at for at, length in enumerate(lengths) if length > character), len(ids))
 
 
 def _text_of(decision: Decision) -> Written:

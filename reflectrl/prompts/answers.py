@@ -52,12 +52,12 @@ def _unescaped(value: str) -> str:
 def _named(value: str, menu: Menu) -> int | None:
     names = [_plain(action) for action in menu.actions]
     value = _plain(value)
-    found = [index for index, name in enumerate(names) if name == value]
-    if not found:
-        found = [index for index, name in enumerate(names) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", value)]
-        # of "take cup" and "take cup from shelf" the longer one is meant
-        found = [at for at in found if not any(at != other and names[at] in names[other] for other in found)]
-    return found[0] if len(found) == 1 else None
+    if value in names:
+        return names.index(value)
+    # of "take cup" and "take cup from shelf" the longer one is meant
+    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    found = set(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", value))
+    return names.index(found.pop()) if len(found) == 1 else None
 
 
 def _plain(text: str) -> str:

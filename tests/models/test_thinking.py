@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from records import shown
+from tiny import draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
+
+from reflectrl.core import Written
+from reflectrl.engine.head import add_choice_head
+from reflectrl.models.load import LanguageModel
+from reflectrl.models.thinking import JSONPolicy, token_at, writing_policy
+from reflectrl.prompts import Menu
+from reflectrl.prompts.answers import json_answer, read_answer
+from reflectrl.prompts.format import AFTER_THOUGHT
+
+MODES = ("thought_choice", "json")
+PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
+
+
+def policy_of(mode, model, *, temperature=0.7, max_new_tokens=9, **options):
+    lm = LanguageModel(model, tokenizer())
+    return writing_policy(mode, lm, encoder(), max_new_tokens=max_new_tokens, temperature=temperature, **options)
+
+
+def model_of(architecture="gpt2"):
+    model = language_model(architecture)
+    add_choice_head(model, value_head=True)
+    return shaken(model, "value_head.weight", spread=0.1)
+
+
+def scored(policy, prompts, decisions):
+    """Scores in the order of the decisions: (N, 3) of action, thought and value."""
+    found = torch.zeros(len(prompts), 3)
+    for part in policy.divide(shown(prompts), decisions, max_tokens=200):
+        scores = policy.score(part)
+        found[list(part.indices)] = torch.stack([scores.logprobs, scores.thought_logprobs, scores.values], 1)
+    return found.detach()
+
+
+def played(decisions):
+    return torch.tensor([(each.logprob, each.choice.written.thought_logprob, each.value) for each in decisions])
+
+
+# ---- the same probability at play and in an update -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("architecture", "held"), [("gpt2", True), ("gpt2", False), ("gemma2", True), ("cohere", True)]
+)
+def test_what_was_sampled_is_scored_with_its_probability_after_its_own_prompt_only(mode, architecture, held):
+    policy = policy_of(mode, model_of(architecture), prefix_cache=prefix_cache() if held else None)
+    decisions = policy.act(shown(PROMPTS), draws(6))
+    assert torch.allclose(scored(policy, PROMPTS, decisions), played(decisions), atol=1e-4)
+    others = [policy_prompt(number + 1, actions=2 + number % 3) for number in range(6)]
+    assert not torch.allclose(scored(policy, others, decisions)[:, 1], played(decisions)[:, 1], atol=1e-2)
+    hotter = policy_of(mode, policy._model, temperature=1.0)
+    assert not torch.allclose(scored(hotter, PROMPTS, decisions)[:, 1], played(decisions)[:, 1], atol=1e-2)
+
+
+def test_lambda_weighs_the_thought_and_at_one_every_token_counts_alike():
+    model = model_of()
+    policy = policy_of("json", model, temperature=1.0)
+    menu = PROMPTS[0].menu
+    text = f" {json_answer('a b', menu.actions[1])}"
+    ids = (*encoder().continuation(text), tokenizer().eos_token_id)
+    start = token_at(tokenizer(), ids, text.index('"action"'))
+    prompt = encoder().tokens(PROMPTS[0])
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0].log_softmax(-1)
+    each = [rows[len(prompt) - 1 + at, token].item() for at, token in enumerate(ids)]
+    [decision] = [policy._decided(shown(PROMPTS)[0], Written(text, ids, tuple(each), len(ids)), 0.0)]
+    assert (decision.action, decision.choice.written.action_start) == (menu.actions[1], start)
+    assert decision.joint_logprob(1.0) == pytest.approx(sum(each), abs=1e-5)
+    assert decision.joint_logprob(0.0) == pytest.approx(sum(each[start:]), abs=1e-5)
+    assert decision.joint_logprob(0.5) == pytest.approx(sum(each[start:]) + sum(each[:start]) / 2, abs=1e-5)
+    [[action, thought, _]] = scored(policy, PROMPTS[:1], [decision]).tolist()
+    assert (action, thought) == pytest.approx((sum(each[start:]), sum(each[:start])), abs=1e-4)
+
+
+def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_from():
+    model = model_of()
+    policy = policy_of("thought_choice", model)
+    decisions = policy.act(shown(PROMPTS[:1]), [0.3])
+    seen = []
+
+    def note(_module, _inputs, logits):
+        logits.retain_grad()
+        seen.append(logits)
+
+    hook = model.lm_head.register_forward_hook(note)
+    [part] = policy.divide(shown(PROMPTS[:1]), decisions, max_tokens=200)
+    scores = policy.score(part)
+    (scores.logprobs + 0.0 * scores.thought_logprobs).sum().backward(retain_graph=True)
+    label, *thought = seen[0].grad[0]
+    assert label.abs().max() > 0
+    assert max(row.abs().max() for row in thought) == 0
+    scores.thought_logprobs.sum().backward()
+    assert min(row.abs().max() for row in seen[0].grad[0, 1:]) > 0
+    hook.remove()
+
+
+def test_a_thought_ends_where_the_model_says_so_and_the_label_follows_the_cue():
+    model = gpt2(spread=0.3)
+    add_choice_head(model)
+    policy = policy_of("thought_choice", model, max_new_tokens=40, temperature=3.0)
+    decisions = policy.act(shown(PROMPTS * 8), draws(48))
+    end = tokenizer().eos_token_id
+    lengths = {each.choice.written.ids[-1] == end: len(each.choice.written.ids) for each in decisions}
+    assert set(lengths) == {True, False}  # some end by themselves, others at the limit
+    assert lengths[False] == 40
+    for prompt, decision in zip(PROMPTS * 8, decisions, strict=True):
+        text = [token for token in decision.choice.written.ids if token != end]
+        row = [*encoder().tokens(prompt, 40 + len(encoder().continuation(AFTER_THOUGHT))), *text]
+        row += encoder().continuation(AFTER_THOUGHT)
+        [[part]] = [policy.divide(shown([prompt]), [decision], max_tokens=300)]
+        assert part.rows == (tuple(row),)
+        assert decision.action in prompt.menu.actions
+        assert sum(decision.choice.probabilities) == pytest.approx(1)
+
+
+def test_greedy_play_repeats_itself_and_needs_no_draws():
+    policy = policy_of("thought_choice", model_of()).greedy()
+    assert policy.act(shown(PROMPTS), [0.1] * 6) == policy.act(shown(PROMPTS), [0.9] * 6)
+
+
+# ---- answers in JSON -------------------------------------------------------------------------------------------------
+
+MENU = Menu(("0", "1", "2", "3"), ("go to shelf 1", "go to shelf 10", "+", "take Cup"))
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ('{"thoughts": "x", "action": "+"}', "+"),
+        ('{"thoughts": "x", "action": "+"} and more', "+"),
+        ('{"thoughts": "x, "action": "go to shelf 10"', "go to shelf 10"),
+        ('{"action": "I go to shelf 10 now"}', "go to shelf 10"),
+        ('{"action": "  TAKE  cup "}', "take Cup"),
+        ('{"action": "+", "thoughts": "again", "action": "go to shelf 1"}', "go to shelf 1"),
+        ('{"thoughts": "say \\"action\\": \\"+\\"", "action": "take cup"}', "take Cup"),
+        ('{"action": "go to shelf 1 or go to shelf 10"}', None),
+        ('{"action": "go to shelf 11"}', None),
+        ('{"action": 3}', None),
+        ('{"thoughts": "+"}', None),
+        ("", None),
+    ],
+)
+def test_an_answer_is_read_whole_or_broken_and_names_exactly_one_legal_action_or_none(text, action):
+    answer = read_answer(text, MENU)
+    assert (None if answer.index is None else MENU.actions[answer.index]) == action
+    assert text[answer.action_start :].startswith('"action"') or answer.action_start == len(text)
+
+
+def test_what_is_written_is_read_back():
+    answer = read_answer(json_answer('to "the"\nright', "take Cup"), MENU)
+    assert (answer.thought, answer.index) == ('to "the" right', 3)
+
+
+def test_the_token_with_the_first_character_of_the_action_belongs_to_it():
+    class Letters:  # a tokenizer whose tokens are given pieces of text
+        def decode(self, ids, **_):
+            return "".join(PIECES[number] for number in ids)
+
+    PIECES = ('{"th', 'oughts": "x', '", "act', 'ion": "', '+"}')
+    text = "".join(PIECES)
+    assert token_at(Letters(), (0, 1, 2, 3, 4), text.index('"action"')) == 2
+    assert token_at(Letters(), (0, 1), text.index('"action"')) == 2  # it was not written
+    assert token_at(tokenizer(), tuple(tokenizer()("é ü")["input_ids"]), 2) <= len(tokenizer()("é ü")["input_ids"])
+
+
+def test_where_no_action_is_named_a_random_one_is_played_with_the_probability_of_the_text():
+    policy = policy_of("json", model_of(), max_new_tokens=2)
+    prompt = policy_prompt(0, actions=3)
+    decisions = policy.act(shown([prompt] * 900), draws(900))
+    assert not any(each.choice.written.legal for each in decisions)
+    counts = Counter(each.action for each in decisions)
+    assert set(counts) == set(prompt.menu.actions)
+    assert max(counts.values()) - min(counts.values()) < 90  # a standard deviation is 14
+    assert all(each.logprob == 0 and each.choice.written.thought_logprob < 0 for each in decisions)
+    assert decisions == policy.act(shown([prompt] * 900), draws(900))
+    assert isinstance(policy, JSONPolicy)
