@@ -43,12 +43,14 @@ class Screen:
         self._console.print(Text(visible_line(text), style), soft_wrap=True)
 
     def step(self, number: int, turn: Turn, labels: Sequence[str] = ()) -> None:
-        """Print one step: state, reflection, menu and action."""
+        """Print one step: state, reflection, what the policy wrote, menu and action."""
         self.say("")
         self.say(f"Step {number}", "bold")
         self.state(turn.observation.text)
         if turn.reflection is not None:
             self._inside(f"Reflection: {turn.reflection}", "italic")
+        if turn.decision.choice.written is not None:
+            self._inside(f"Thought: {turn.decision.choice.written.text.strip()}", "italic")
         self._menu(turn, labels)
         self.action(turn)
 

@@ -132,6 +132,11 @@ class Choice:
     written: Written | None = None
     """Text that came before the choice, or held it; ``None`` for a policy that answers at once."""
 
+    @property
+    def legal(self) -> bool:
+        """Whether the policy chose it; false where its text named no legal action, so that a random one was played."""
+        return self.written is None or self.written.legal
+
 
 @dataclass(frozen=True)
 class Decision:

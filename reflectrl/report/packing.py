@@ -61,8 +61,8 @@ def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
 
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
     the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
-    chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities]: texts are
-    numbers, probabilities ten-thousandths.
+    chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities, what the
+    policy wrote or -1]: texts are numbers, probabilities ten-thousandths.
     """
     seen = _Texts()
     packed = [_episode(recorded, seen) for recorded in episodes]
@@ -86,7 +86,7 @@ def _episode(recorded: Recorded, texts: _Texts) -> list[Any]:
 
 def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list[Any]:
     seen, chosen = turn.observation, turn.decision.choice.index
-    odds = turn.decision.choice.probabilities
+    odds, written = turn.decision.choice.probabilities, turn.decision.choice.written
     if len(odds) != len(turn.menu):
         odds = ()  # they are not known
     ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
@@ -103,6 +103,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         len(others),
         _ten_thousandths(sum(odds[at] for at in others) if odds else 0.0),
         [_ten_thousandths(odds[at]) for at in kept] if odds else [],
+        -1 if written is None else texts.text(written.text),
     ]
 
 

@@ -49,11 +49,13 @@ function load(number) {
 }
 
 function step(data, episode, place) {
-  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds] = episode.steps[place];
+  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written] =
+    episode.steps[place];
   return {
     seen: data.texts[seen],
     menu: data.menus[menu].map((text) => data.texts[text]),
     said: said < 0 ? null : data.texts[said],
+    written: written < 0 ? null : data.texts[written],
     chosen, reward, illegal, value, advantage, hidden, rest, odds,
   };
 }
@@ -210,7 +212,10 @@ function drawEpisode(number, data, episode) {
   const returns = rewardsToGo(episode, gamma);
   const over = state.step >= count ? make("span", "note", " the episode ended here") : null;
   const illegal = now.illegal ? make("span", "lost", " illegal") : null;
-  const said = now.said === null ? [] : [make("h5", "", "Reflection"), make("blockquote", "", now.said)];
+  const words = [["Reflection", now.said], ["Written by the policy", now.written]];
+  const said = words
+    .filter(([, text]) => text !== null)
+    .flatMap(([name, text]) => [make("h5", "", name), make("blockquote", "", text)]);
   const actions = now.odds.length ? "Actions, with the policy's probabilities" : "Actions";
   const about = ["All steps"];
   if (gamma !== 1) about.push(`reward-to-go discounted by ${gamma}`);

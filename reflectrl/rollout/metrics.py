@@ -70,7 +70,8 @@ class EpisodeMeans:
     length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True, late=True)
     """Mean number of steps an episode."""
     illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True, late=True)
-    """Mean number of illegal actions a step."""
+    """Mean number of illegal actions a step, those included that a policy only wrote, in whose place a random one was
+    played."""
     entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0, panel=True)
     """Mean entropy of the policy over the menu, in nats a step."""
 
@@ -137,6 +138,6 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
         success_high=high,
         episode_return=fmean(t.episode_return for t in trajectories),
         length=fmean(len(t.turns) for t in trajectories),
-        illegal=fmean(turn.illegal for turn in turns),
+        illegal=fmean(turn.illegal or not turn.decision.choice.legal for turn in turns),
         entropy=fmean(turn.decision.entropy for turn in turns),
     )

@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.thoughts import ThoughtMetrics, thought_metrics
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
     StepSample,
@@ -268,7 +269,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         local["grad_norm"] = sum(self._norms) / len(self._norms)
         local["logprob_gap"] = fmean(self._gaps or [0.0])
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
+        thoughts = thought_metrics(fresh)  # on all processes or on none
+        local |= {} if thoughts is None else asdict(thoughts)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
+        means: dict[str, Any] = dict.fromkeys(each.name for each in fields(ThoughtMetrics))
+        means |= {name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}
         self.env_steps += int(sum(steps))
         self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
         done = Iteration(
@@ -282,7 +287,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             validation_success=None,
             validation_greedy=None,
             validation_by_group={},
-            **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
+            **means,
         )
         check_gap(self.args.terms, done.logprob_gap, self.args.updates_per_iteration)
         return done

@@ -1,0 +1,77 @@
+"""How varied the thoughts of a policy are: collapsed thoughts are all alike, whatever the state (GTR, section 3)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from reflectrl.core import Trajectory
+
+BLEU_SAMPLES = 100
+"""Thoughts that are compared with each other for BLEU, at most, drawn always alike."""
+
+
+@dataclass(frozen=True)
+class ThoughtMetrics:
+    """Measurements of the thoughts of some episodes."""
+
+    thought_tokens: float
+    """Mean number of tokens of what was written at a step."""
+    thought_distinct: float
+    """Number of different thoughts as a fraction of all: near 0 where all are the same."""
+    thought_repeated: float
+    """Fraction of the steps, but the first of each episode, with the thought of the step before."""
+    thought_bleu: float
+    """Mean BLEU-2 of a thought against all others (self-BLEU): 1 where all are the same."""
+
+
+def thought_metrics(trajectories: Sequence[Trajectory]) -> ThoughtMetrics | None:
+    """Measure the thoughts of episodes; ``None`` where no policy wrote any."""
+    written = [[turn.decision.choice.written for turn in each.turns] for each in trajectories]
+    said = [[text for text in episode if text is not None] for episode in written]
+    everything = [text for episode in said for text in episode]
+    if not everything:
+        return None
+    thoughts = [text.text for text in everything]
+    repeated = [one.text == other.text for episode in said for one, other in pairwise(episode)]
+    return ThoughtMetrics(
+        thought_tokens=fmean(len(text.ids) for text in everything),
+        thought_distinct=len(set(thoughts)) / len(thoughts),
+        thought_repeated=fmean(repeated) if repeated else 0.0,
+        thought_bleu=self_bleu(thoughts),
+    )
+
+
+def self_bleu(texts: Sequence[str]) -> float:
+    """Return the mean BLEU of up to two words of each text against all others; 1 for a single text."""
+    if len(texts) == 1:
+        return 1.0
+    chosen = random.Random(0).sample(list(texts), min(len(texts), BLEU_SAMPLES))
+    words = [text.split() for text in chosen]
+    return fmean(_bleu(words[at], words[:at] + words[at + 1 :]) for at in range(len(words)))
+
+
+def _bleu(words: Sequence[str], others: Sequence[Sequence[str]]) -> float:
+    """Return the geometric mean of the precisions of words and pairs; texts of the same words have 1."""
+    precisions = []
+    for size in (1, 2):
+        grams = _grams(words, size)
+        known: Counter[tuple[str, ...]] = Counter()
+        for other in others:
+            known |= _grams(other, size)
+        if grams:
+            precisions.append((grams & known).total() / grams.total())
+    shorter = min((len(other) for other in others), key=lambda length: (abs(length - len(words)), length))
+    brevity = min(1.0, math.exp(1 - shorter / len(words))) if words else 1.0
+    if not precisions or not all(precisions):
+        return float(not precisions and not any(others))
+    return brevity * math.prod(precisions) ** (1 / len(precisions))
+
+
+def _grams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(words[start:] for start in range(size)), strict=False))

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from run_folders import episode
+
+from reflectrl.core import Written
+from reflectrl.rollout.metrics import episode_metrics
+from reflectrl.rollout.thoughts import self_bleu, thought_metrics
+
+
+def thinking(*thoughts, legal=True):
+    """An episode with a step for each thought, of as many tokens as it has letters."""
+    played = episode()
+    (turn,) = played.turns
+    written = [Written(text, (0,) * len(text), (), len(text), legal) for text in thoughts]
+    choices = [replace(turn.decision.choice, written=each) for each in written]
+    turns = tuple(replace(turn, decision=replace(turn.decision, choice=choice)) for choice in choices)
+    return replace(played, turns=turns)
+
+
+def test_thoughts_that_are_all_the_same_have_collapsed_and_different_ones_have_not():
+    same = thought_metrics([thinking("go up", "go up"), thinking("go up")])
+    assert (same.thought_tokens, same.thought_distinct, same.thought_repeated) == (5, pytest.approx(1 / 3), 1)
+    assert same.thought_bleu == pytest.approx(1)
+    varied = thought_metrics([thinking("go up", "left then down"), thinking("the door is shut")])
+    assert (varied.thought_distinct, varied.thought_repeated, varied.thought_bleu) == (1, 0, 0)
+
+
+def test_bleu_of_a_text_counts_words_and_pairs_that_the_others_have_and_punishes_short_ones():
+    assert self_bleu(["a b c"]) == 1
+    assert self_bleu(["", ""]) == 1
+    assert self_bleu(["a b c", "a b d"]) == pytest.approx((2 / 3 * 1 / 2) ** 0.5)
+    assert self_bleu(["a b", "a b c"]) == pytest.approx(
+        (2.718281828 ** (1 - 3 / 2) + (2 / 3 * 1 / 2) ** 0.5) / 2, abs=1e-6
+    )
+
+
+def test_a_policy_that_writes_nothing_has_no_thoughts_and_text_that_names_no_action_counts_as_illegal():
+    assert thought_metrics([episode()]) is None
+    assert episode_metrics([thinking("?", "!", legal=False), episode()]).illegal == pytest.approx(2 / 3)
+    assert episode_metrics([thinking("?"), episode()]).illegal == 0
