@@ -43,7 +43,7 @@ SHIPPED = Arm(
         *("rlft.validation=null", "rlft.keep=last"),
         *("eval.controls=[]", "eval.greedy=false", "eval.policies=[sft,rlft]"),
     ),
-    "40-43",
+    "50-53",
 )
 IMAGES = HERE.parent / "docs" / "images"
 WINDOW = 10

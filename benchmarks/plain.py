@@ -313,7 +313,8 @@ def scores_of(distribution: Categorical, part: Sequence[StepSample]) -> Scores:
     """Return the scores of the actions of ``part``, one row of ``distribution`` each."""
     chosen = torch.tensor([sample.decision.choice.index for sample in part], device=distribution.logits.device)
     entropies = distribution.entropy()
-    return Scores(distribution.log_prob(chosen), entropies, torch.zeros_like(entropies), distribution.logits)
+    nothing = torch.zeros_like(entropies)
+    return Scores(distribution.log_prob(chosen), entropies, nothing, distribution.logits, nothing)
 
 
 def update(

@@ -27,9 +27,11 @@ class NumberLine(Game):
     horizon = 10
 
     def splits(self) -> Mapping[str, tuple[Task, ...]]:
-        """All pairs of different numbers."""
-        pairs = permutations(range(LAST + 1), 2)
-        return shared_out(((a, b), Task(f"{a}-to-{b}", {"start": a, "target": b})) for a, b in pairs)
+        """All pairs of different numbers; those of neighbours, which alone tell the order, are for training."""
+        pairs = [((a, b), Task(f"{a}-to-{b}", {"start": a, "target": b})) for a, b in permutations(range(LAST + 1), 2)]
+        near = [task for (a, b), task in pairs if abs(a - b) == 1]
+        shared = shared_out(((a, b), task) for (a, b), task in pairs if abs(a - b) > 1)
+        return {**shared, "train": (*shared["train"], *near)}
 
     def deal(self, task: Task, rng: Generator) -> None:  # noqa: ARG002 - nothing is left open
         """Stand on the start."""

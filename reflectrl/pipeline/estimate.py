@@ -125,13 +125,18 @@ def estimate(recipe: Recipe) -> Estimate:
     """Estimate an iteration of the first stage of ``recipe`` on this machine; environments play in this process.
 
     Raises:
-        InvalidInput: no ``rlft`` section, a dataset whose questions a chat model writes, or a model whose configuration
-            cannot be read.
+        InvalidInput: no ``rlft`` section, a policy that writes before it acts, a dataset whose questions a chat model
+            writes, or a model whose configuration cannot be read.
 
     """
     section = recipe.rlft
     if section is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section; expected one, whose iterations are estimated.")
+    if recipe.prompt.action_mode != "enumerated":
+        raise InvalidInput(
+            f"recipe {recipe.name!r} has prompt.action_mode={recipe.prompt.action_mode}, but what a policy writes is "
+            "not estimated; expected enumerated: estimate without thoughts, which gives a lower bound."
+        )
     if recipe.dataset is not None and recipe.dataset.writer == "openai":
         raise InvalidInput(
             f"the questions of recipe {recipe.name!r} are written by a chat model, which costs money; estimate with "

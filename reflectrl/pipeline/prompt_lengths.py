@@ -30,8 +30,13 @@ MAX_PROMPTS = 16
 _log = logging.getLogger(__name__)
 
 
-def _check(player: str, lm: LanguageModel, max_length: int, reflection: int, prompts: Sequence[Prompt]) -> None:
-    """Check the longest of ``prompts``, to which a reflection of that many tokens is yet to be added."""
+def _check(
+    player: str, lm: LanguageModel, max_length: int, reflection: int, written: int, prompts: Sequence[Prompt]
+) -> None:
+    """Check the longest of ``prompts``.
+
+    A reflection of ``reflection`` tokens is yet to be added to a policy's, and ``written`` tokens follow a prompt.
+    """
     plain = PlainText(lm.tokenizer)
 
     def count(prompt: Prompt) -> int:
@@ -39,8 +44,8 @@ def _check(player: str, lm: LanguageModel, max_length: int, reflection: int, pro
 
     bare = (replace(prompt, history=()) for prompt in prompts)
     longest = sorted(bare, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]
-    cure = "raise model.max_length, lower players.reflector.max_new_tokens, or have the environment show less"
-    limit = max_length - (reflection if player == "reflector" else 0)
+    cure = f"raise model.max_length, lower players.{player}.max_new_tokens, or have the environment show less"
+    limit = max_length - written
     for prompt in longest:
         least = min(count(prompt.shortest), count(prompt))
         if least > limit:
@@ -48,12 +53,13 @@ def _check(player: str, lm: LanguageModel, max_length: int, reflection: int, pro
                 f"the {player}'s prompt of a state has {least} tokens without anything that may be cut, but "
                 f"model.max_length={max_length} leaves it {limit}; {cure}."
             )
-    most = max(map(count, longest), default=0) + reflection
+    added = reflection + written
+    most = max(map(count, longest), default=0) + added
     if most > max_length:
         _log.warning(
-            f"the {player}'s longest prompt that was found takes {most} tokens without history, {reflection} of them "
-            f"for the reflection, but model.max_length={max_length}: longer texts will be cut in the middle. To show "
-            f"all, {cure}."
+            f"the {player}'s longest prompt that was found takes {most} tokens without history, {added} of them "
+            f"for what players write, but model.max_length={max_length}: longer texts will be cut in the middle. To "
+            f"show all, {cure}."
         )
 
 
@@ -90,8 +96,10 @@ def check_prompt_lengths(
         ],
     }
     speaks = 0 if reflector.player in ("none", "expert") else reflector.max_new_tokens
+    thinks = 0 if layout.action_mode == "enumerated" else run_players.recipe.players.policy.max_new_tokens
     for player, lm in models.items():
-        _check(player, lm, run_players.section(player).max_length, speaks, prompts[player])
+        reflection, written = (0, speaks) if player == "reflector" else (speaks, thinks)
+        _check(player, lm, run_players.section(player).max_length, reflection, written, prompts[player])
 
 
 def _recalling(trajectory: Trajectory, run_players: RunPlayers) -> Trajectory:

@@ -38,15 +38,21 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Mean distance in nats of the log-probabilities at play from those of the first minibatch, before any update."""
     entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0, panel=True, late=True)
     """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
-    thought_tokens: float | None = metric("thoughts/tokens", "Tokens written a step", low=0.0, panel=True, late=True)
+    thought_tokens: float | None = metric(
+        "rollout/thought_tokens", "Tokens written a step", low=0.0, panel=True, late=True, default=None
+    )
     """Mean number of tokens that the policy wrote before it acted; ``None``, like the next three, without any."""
     thought_distinct: float | None = metric(
-        "thoughts/distinct", "Distinct thoughts", fraction=True, panel=True, late=True
+        "rollout/thought_distinct", "Distinct thoughts", fraction=True, panel=True, late=True, default=None
     )
     """Number of different thoughts as a fraction of all of the iteration."""
-    thought_repeated: float | None = metric("thoughts/repeated", "Repeated thoughts", fraction=True, late=True)
+    thought_repeated: float | None = metric(
+        "rollout/thought_repeated", "Repeated thoughts", fraction=True, late=True, default=None
+    )
     """Fraction of the steps with the thought of the step before."""
-    thought_bleu: float | None = metric("thoughts/bleu", "Self-BLEU of thoughts", fraction=True, panel=True, late=True)
+    thought_bleu: float | None = metric(
+        "rollout/thought_bleu", "Self-BLEU of thoughts", fraction=True, panel=True, late=True, default=None
+    )
     """Mean BLEU-2 of a thought against the others: 1 where all are the same."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from statistics import fmean
 from typing import Any
 
@@ -49,9 +49,11 @@ def metric(
     low: float | None = None,
     panel: bool = False,
     late: bool = False,
+    default: Any = MISSING,
 ) -> Any:
-    """Declare a field of a record as a metric; see ``Metric`` for the arguments."""
-    return field(metadata={"metric": Metric(tracked, title, fraction, 0.0 if fraction else low, panel, late)})
+    """Declare a field of a record as a metric; see ``Metric`` for the arguments, and ``dataclasses.field``."""
+    shown = Metric(tracked, title, fraction, 0.0 if fraction else low, panel, late)
+    return field(default=default, metadata={"metric": shown})
 
 
 def metrics_of(record: type[Any]) -> dict[str, Metric]:

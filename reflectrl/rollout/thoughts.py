@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
@@ -16,35 +15,21 @@ BLEU_SAMPLES = 100
 """Thoughts that are compared with each other for BLEU, at most, drawn always alike."""
 
 
-@dataclass(frozen=True)
-class ThoughtMetrics:
-    """Measurements of the thoughts of some episodes."""
-
-    thought_tokens: float
-    """Mean number of tokens of what was written at a step."""
-    thought_distinct: float
-    """Number of different thoughts as a fraction of all: near 0 where all are the same."""
-    thought_repeated: float
-    """Fraction of the steps, but the first of each episode, with the thought of the step before."""
-    thought_bleu: float
-    """Mean BLEU-2 of a thought against all others (self-BLEU): 1 where all are the same."""
-
-
-def thought_metrics(trajectories: Sequence[Trajectory]) -> ThoughtMetrics | None:
-    """Measure the thoughts of episodes; ``None`` where no policy wrote any."""
+def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the fields ``thought_*`` of ``Iteration``, by name; nothing where no policy wrote any thought."""
     written = [[turn.decision.choice.written for turn in each.turns] for each in trajectories]
     said = [[text for text in episode if text is not None] for episode in written]
     everything = [text for episode in said for text in episode]
     if not everything:
-        return None
+        return {}
     thoughts = [text.text for text in everything]
     repeated = [one.text == other.text for episode in said for one, other in pairwise(episode)]
-    return ThoughtMetrics(
-        thought_tokens=fmean(len(text.ids) for text in everything),
-        thought_distinct=len(set(thoughts)) / len(thoughts),
-        thought_repeated=fmean(repeated) if repeated else 0.0,
-        thought_bleu=self_bleu(thoughts),
-    )
+    return {
+        "thought_tokens": fmean(len(text.ids) for text in everything),
+        "thought_distinct": len(set(thoughts)) / len(thoughts),
+        "thought_repeated": fmean(repeated) if repeated else 0.0,
+        "thought_bleu": self_bleu(thoughts),
+    }
 
 
 def self_bleu(texts: Sequence[str]) -> float:

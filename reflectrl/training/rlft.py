@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.thoughts import ThoughtMetrics, thought_metrics
+from reflectrl.rollout.thoughts import thought_means
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
     StepSample,
@@ -265,15 +265,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration, means over all processes; raises as ``check_gap`` does."""
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
-        local = {**episode_metrics(fresh).means, "loss": loss, "kl": kl, "clipped": clipped}
+        local = {**episode_metrics(fresh).means, **thought_means(fresh), "loss": loss, "kl": kl, "clipped": clipped}
         local["grad_norm"] = sum(self._norms) / len(self._norms)
         local["logprob_gap"] = fmean(self._gaps or [0.0])
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
-        thoughts = thought_metrics(fresh)  # on all processes or on none
-        local |= {} if thoughts is None else asdict(thoughts)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
-        means: dict[str, Any] = dict.fromkeys(each.name for each in fields(ThoughtMetrics))
-        means |= {name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}
         self.env_steps += int(sum(steps))
         self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
         done = Iteration(
@@ -287,7 +283,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             validation_success=None,
             validation_greedy=None,
             validation_by_group={},
-            **means,
+            **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
         )
         check_gap(self.args.terms, done.logprob_gap, self.args.updates_per_iteration)
         return done
@@ -344,10 +340,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         played = [each.decision.joint_logprob(weight) for each in samples]
         if not self._losses:
             self._gaps += gaps(samples, played, logprobs.tolist(), self._fresh)
-        rows = [
-            (before, each.advantage, each.decision.value, each.target)
-            for before, each in zip(played, samples, strict=True)
-        ]
+        rows = [(old, x.advantage, x.decision.value, x.target) for old, x in zip(played, samples, strict=True)]
         old_logprobs, advantages, old_values, targets = torch.tensor(rows, device=self.args.device).unbind(-1)
         longest = max(len(sample.reference) for sample in samples)
         padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]

@@ -50,6 +50,9 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"replay_size": 5}}, "go together"),
         ({"rlft": {"stages": []}}, "at least 1 item"),
         ({"rlft": None}, "has no rlft section"),
+        ({"rlft": {"thought_lambda": 0.2}}, "thought_lambda=0.2 .* there are no thoughts"),
+        ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
+        ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "an action in JSON is not drawn from"),
         ({"sft": {"enabled": False}}, "sft.enabled is false"),
         (
             {"players": {"reflector": {"player": "none"}}, "eval": {"controls": ["blank"]}},

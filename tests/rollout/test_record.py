@@ -107,8 +107,8 @@ def damage(file: Path, line: int, change: str | dict[str, object]) -> None:
     ("line", "change", "fact"),
     [
         (1, {"format": "other"}, "line 1 .*'other'.*'reflectrl-trajectories'"),
-        (1, {"version": 3}, "line 1 .*version 3 .*version 4"),
-        (1, {"prompt": {}}, "line 1, prompt .*'history'"),
+        (1, {"version": 3}, "line 1 .*version 3 .*version 5"),
+        (1, {"prompt": {}}, "line 1, prompt lacks .*'action_mode'; expected history"),
         (2, "{cut", "line 2 .*JSON"),
         (2, {"turns": [{}]}, r"line 2, turns\[0\] .*'observation'"),
     ],

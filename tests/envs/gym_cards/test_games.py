@@ -12,7 +12,7 @@ from reflectrl.core.types import SPLITS
 from reflectrl.envs.gym_cards.env import GAMES
 
 FIRST = {
-    "number_line": ((15, 7, 8), "4-to-1"),
+    "number_line": ((20, 5, 5), "5-to-3"),
     "ez_points": ((7, 1, 2), "4-8"),
     "points24": ((631, 301, 304), "A-2-5-5"),
     "blackjack": ((1140, 520, 537), "5-8-vs-A"),

@@ -1,0 +1,54 @@
+"""Policies that write before they act, from the recipe to the evaluation and to an agent that is loaded."""
+
+from __future__ import annotations
+
+import pytest
+from trained_runs import play_stages
+
+import reflectrl as rl
+from reflectrl.config import load_recipe
+from reflectrl.core.jsonl import read_jsonl
+from reflectrl.core.layout import METRICS, training_episodes_file
+from reflectrl.rollout.record import read_trajectories
+
+SILENT = "players.reflector.player=none"
+COMBINED = {
+    "a thought, then a label": ("prompt.action_mode=thought_choice", SILENT),
+    "a thought beside a reflector": ("prompt.action_mode=thought_choice",),
+    "JSON, with replay": ("prompt.action_mode=json", SILENT, "rlft.replay_size=8", "rlft.replay_episodes=2"),
+}
+VALUE = ("rlft.baseline=value", "rlft.terms.value.coef=0.5", "rlft.num_iterations=2", "rlft.terms.ppo.epsilon=0.2")
+
+
+@pytest.mark.parametrize("how", COMBINED)
+def test_what_a_policy_writes_is_trained_recorded_measured_and_written_by_the_agent(how, trained_run):
+    mode, *others = COMBINED[how]
+    run = trained_run(mode, "players.policy.max_new_tokens=8", *VALUE, *others)
+    lines = [line for _, line in read_jsonl(run / METRICS)]
+    assert max(line["logprob_gap"] for line in lines) < 1e-4  # ratios are 1 before the first update
+    assert all(0 < line["thought_tokens"] <= 8 and 0 < line["thought_distinct"] <= 1 for line in lines)
+    header, played = read_trajectories(run / training_episodes_file(0))
+    assert header.prompt.action_mode == mode.partition("=")[2]
+    for turn in (turn for episode in played for turn in episode.turns):
+        written = turn.decision.choice.written
+        assert len(written.logprobs) == len(written.ids) <= 8
+        assert turn.decision.action in turn.observation.actions
+        assert ("reflector" in turn.said) == (SILENT not in others)
+    env = rl.make_env("number_line", size=8)
+    env.reset(seed=0)
+    move = rl.load_agent(run).act(env.observation)
+    assert move.decision.choice.written is not None
+    assert move.decision.action in env.observation.actions
+
+
+def test_a_policy_that_writes_nothing_has_no_thoughts_to_measure(trained_run):
+    assert {line["thought_tokens"] for _, line in read_jsonl(trained_run() / METRICS)} == {None}
+
+
+@pytest.mark.slow
+def test_thoughts_are_learned_from_spoiled_ones_and_rl_makes_them_better(tmp_path):
+    recipe = load_recipe("gym_cards/nano_number_line_thought_choice", ["eval.policies=[sft,rlft]", "eval.greedy=false"])
+    play_stages(recipe, tmp_path / "run")
+    before, after = (row["metrics"]["success"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl"))
+    assert before > 0.4  # 0.28 by chance
+    assert after > max(0.8, before)
