@@ -64,7 +64,7 @@ from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, flops, matmul, peak_memory, race, ratio_table, share_of_peak, times_as_fast
 from transformers import LlamaConfig
 
-from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.kernels import adopt_kernels

@@ -28,8 +28,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import RLFTSettings
-from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset

@@ -15,8 +15,8 @@ from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, se
 from plain import REINFORCE, PlainReflector, Update, generate, update
 from timing import Call, Times, race, times_as_fast
 
+from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import Terms
-from reflectrl.config.schema import ModelSection
 from reflectrl.engine.decode import write
 from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.frozen_layers import FrozenLayers

@@ -35,7 +35,7 @@ from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
-from reflectrl.config.schema import LoraSection
+from reflectrl.config.model import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal
 

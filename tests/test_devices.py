@@ -13,8 +13,8 @@ from records import shown
 from tiny import LAYOUT, MAX_LENGTH, draws, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
 from tiny_rlft import Killed, run
 
+from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.engine.seeding import seeded

@@ -16,7 +16,7 @@ from tiny_models import MAX_LENGTH, save_tiny
 from trained_runs import SMALL
 from transformers import dynamic_module_utils
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.core import EpisodeFailed, InvalidInput, register_env
 from reflectrl.models.load import new_model
 from reflectrl.workers.limits import WorkerLimits
@@ -189,7 +189,7 @@ except SystemExit as end:
     assert not end.code, end.code
 from huggingface_hub import constants
 from huggingface_hub.utils import send_telemetry
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.models.load import new_model
 
 assert constants.HF_HUB_DISABLE_TELEMETRY

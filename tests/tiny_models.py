@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.models.tokenizer import train_tokenizer

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.schema import ModelSection, Recipe
+from reflectrl.config.model import ModelSection
+from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.core.layout import AGENT

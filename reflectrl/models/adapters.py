@@ -15,7 +15,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.text import first_line
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.load import BUILTIN, LanguageModel, save_model
 from reflectrl.models.tokenizer import train_tokenizer

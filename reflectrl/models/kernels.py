@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 
 if TYPE_CHECKING:  # see adapters.py

@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.errors import ReflectRLError
 from reflectrl.core.files import in_one_move

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.load import BUILTIN, read_config
 

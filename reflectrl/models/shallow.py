@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN, LanguageModel, new_model, no_progress_bars, read_config

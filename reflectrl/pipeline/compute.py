@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from reflectrl.config import Recipe
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.layout import COMPUTE

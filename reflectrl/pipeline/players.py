@@ -13,7 +13,8 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, eval_role
 from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
-from reflectrl.config.schema import ModelSection, RaterPlayerSection
+from reflectrl.config.model import ModelSection
+from reflectrl.config.schema import RaterPlayerSection
 from reflectrl.core import InvalidInput, NatLangEnv
 from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed

@@ -15,8 +15,8 @@ import yaml
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
+from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
-from reflectrl.config.schema import ModelSection
 from reflectrl.core.text import visible
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.report.markup import asset

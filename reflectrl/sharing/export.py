@@ -17,8 +17,8 @@ from yaml import YAMLError
 
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
+from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
-from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
 from reflectrl.core.layout import AGENT, POLICY_SFT, RECIPE

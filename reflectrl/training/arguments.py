@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head

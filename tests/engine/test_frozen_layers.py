@@ -7,7 +7,7 @@ import torch
 from tiny import gpt2, language_model, token_ids
 from torch import nn
 
-from reflectrl.config.schema import LoraSection, ModelSection
+from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import next_logits
 from reflectrl.engine.sequences import padded, read_tree

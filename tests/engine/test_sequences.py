@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import language_model, shaken, token_ids
 
-from reflectrl.config.schema import LoraSection
+from reflectrl.config.model import LoraSection
 from reflectrl.engine.head import next_logits
 from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import make_tree, padded, read_tree, shares_enough, split

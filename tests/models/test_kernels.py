@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.config.schema import ModelSection
+from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal

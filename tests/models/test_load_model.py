@@ -8,7 +8,7 @@ from peft import AutoPeftModelForCausalLM
 from tiny_models import CORPUS, LABELS, MAX_LENGTH, logits, save_tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel, BloomConfig, BloomForCausalLM
 
-from reflectrl.config.schema import BuiltinSection, LoraSection, ModelSection
+from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model, save_model

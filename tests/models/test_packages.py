@@ -17,8 +17,8 @@ from tiny_gguf import PackageIndex, save_gguf
 from tiny_models import MAX_LENGTH
 from tiny_wheel import save_wheel
 
+from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import KNOWN
-from reflectrl.config.schema import ModelSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.models.load import load_model, new_model, save_model
 from reflectrl.models.packages import cache, cached_models, local_name

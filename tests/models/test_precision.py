@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import LABELS, gpt2, language_model, tokenizer
 
-from reflectrl.config.schema import BuiltinSection, LoraSection, ModelSection
+from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model

@@ -21,7 +21,7 @@ from tiny import (
     tokenizer,
 )
 
-from reflectrl.config.schema import LoraSection
+from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.adapters import add_lora

@@ -23,8 +23,8 @@ from tiny_rlft import run
 from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
+from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import LoraSection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora

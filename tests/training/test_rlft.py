@@ -12,8 +12,8 @@ import torch
 from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache, quantized, tokenizer
 from tiny_rlft import Killed, config, run
 
+from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import LoraSection
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine

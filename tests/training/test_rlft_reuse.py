@@ -9,8 +9,8 @@ import torch
 from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run
 
+from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import LoraSection, ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels

@@ -9,7 +9,7 @@ import torch
 from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_row, save_tiny
 from tiny_sft import fine_tune
 
-from reflectrl.config.schema import LoraSection
+from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
