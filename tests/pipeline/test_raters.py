@@ -100,6 +100,16 @@ def test_a_chat_model_that_sees_actions_knows_the_end_and_one_that_does_not_cann
     assert [(calls.role, calls.model) for calls in run.calls] == [("rater", "local")]
 
 
+def test_a_rater_sits_beside_a_memory_and_a_reflector(tmp_path: Path) -> None:
+    memory = "players.memory={episodes: 1, steps: 2, max_chars: 120}"
+    recipe = small_recipe(memory, "model.max_length=256", "eval.policies=[rlft]", name="vtifa/nano")
+    play_stages(recipe, tmp_path / "run", "gen-data", "sft", "rlft")
+    _, played = read_trajectories(tmp_path / "run" / "trajectories" / "rlft-00003.jsonl")
+    for episode in played:
+        assert {tuple(turn.said) for turn in episode.turns[:-1]} <= {("memory", "reflector")}
+        assert list(episode.turns[-1].said) == ["memory", "reflector", "rater"]  # in the order in which they speak
+
+
 def test_a_local_model_rates_every_episode(tmp_path: Path) -> None:
     lm = LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer())
     save_model(lm, tmp_path / "rater")
