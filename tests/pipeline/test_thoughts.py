@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trained_runs import play_stages
+from trained_runs import play_stages, small_recipe
 
 import reflectrl as rl
 from reflectrl.config import load_recipe
@@ -39,6 +39,13 @@ def test_what_a_policy_writes_is_trained_recorded_measured_and_written_by_the_ag
     move = rl.load_agent(run).act(env.observation)
     assert move.decision.choice.written is not None
     assert move.decision.action in env.observation.actions
+
+
+@pytest.mark.parametrize("change", ["players.policy.max_new_tokens=9", "players.policy.temperature=0.5"])
+def test_a_run_does_not_go_on_with_other_settings_of_what_is_written(change, trained_run):
+    settings = (*COMBINED["a thought, then a label"], "players.policy.max_new_tokens=8", *VALUE)
+    with pytest.raises(rl.InvalidInput, match=change.partition("=")[0]):
+        play_stages(small_recipe(*settings, change), trained_run(*settings))
 
 
 def test_a_policy_that_writes_nothing_has_no_thoughts_to_measure(trained_run):
