@@ -47,7 +47,7 @@ def _place(rng: random.Random, split: str) -> list[float]:
 
 
 def _simulator(pictures: bool) -> ModuleType:
-    """Import the simulator, which is told before how to draw, once in a process.
+    """Import MuJoCo once in a process, after its renderer has been chosen.
 
     Raises:
         InvalidInput: it is not installed, or cannot draw.

@@ -31,7 +31,7 @@ from reflectrl.prompts.views import MenuView
 
 
 class WritingPolicy(LMPolicy):
-    """What the policies that write have in common."""
+    """Base of the policies that write text before they act, or to act."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class WritingPolicy(LMPolicy):
         """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
 
         Raises:
-            InvalidInput: a decision of a policy that writes nothing.
+            ValueError: a decision of a policy that writes nothing.
 
         """
         texts = [_text_of(decision) for decision in part.decisions]
@@ -112,7 +112,7 @@ class WritingPolicy(LMPolicy):
         return self._encoder.rows([view.prompt for view in views], self._writer.max_new_tokens + len(self._after))
 
     def _row(self, prompt: Tokens, text: Written) -> Tokens:
-        """Return all that is read: no place follows the token that ended the text, which is only predicted."""
+        """Return prompt, text and cue; the token that ended the text is predicted, but never read."""
         return (*prompt, *self._read(text), *self._after)
 
     def _read(self, text: Written) -> Tokens:
@@ -149,7 +149,7 @@ class WritingPolicy(LMPolicy):
 
     @abstractmethod
     def _cue(self) -> Tokens:
-        """Return the tokens between a text and the action."""
+        """Return the tokens between a text and the label of the action; none where the text names it."""
 
     @abstractmethod
     def _decide_after(

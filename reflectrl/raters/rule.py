@@ -23,7 +23,7 @@ class RuleRater:
     Args:
         envs: environments of the options that are played, one each.
         scale: the levels.
-        accuracy: probability that the truth is told; which episodes are told wrong is drawn from their seeds.
+        accuracy: probability that a rating is right; which episodes are rated wrongly is drawn from their seeds.
 
     """
 

@@ -28,7 +28,7 @@ class Scale:
     """Reward of the last step: ``c``, ``c / (n - 1)``, or 1 for the highest level alone."""
 
     def __post_init__(self) -> None:
-        """Refuse scales on which nothing can be told apart.
+        """Check that there are at least two labels, all different.
 
         Raises:
             InvalidInput: fewer than two labels, or equal ones.
