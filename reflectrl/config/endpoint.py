@@ -34,6 +34,8 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
         "reflector": recipe.players.reflector.endpoint,
         "policy": recipe.players.policy.endpoint,
     }
+    if recipe.players.corrector is not None:
+        sections["corrector"] = recipe.players.corrector.endpoint
     if recipe.players.rater is not None:
         sections["rater"] = recipe.players.rater.endpoint
     if recipe.dataset is not None:

@@ -12,6 +12,7 @@ _ENDPOINTS = (
     "dataset.endpoint",
     "players.reflector.endpoint",
     "players.policy.endpoint",
+    "players.corrector.endpoint",
     "players.rater.endpoint",
     "data.endpoint",
 )

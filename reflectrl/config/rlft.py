@@ -121,6 +121,17 @@ class ValueTerm(Term):
 
 
 @settings()
+class ThoughtTerm(Term):
+    """Imitation of corrected thoughts, nats a token (GTR, equation 3); actions are never imitated."""
+
+    aggregate: Literal["all", "latest"] = "all"
+    """Corrections of the whole run so far (DAgger), or of the present iteration."""
+    sample: Literal["corrected", "all"] = "corrected"
+    """As many corrections as a minibatch has steps; or as many steps of which those without a correction add nothing,
+    so that the weight of the term follows how often a thought is wrong, as in GTR's code."""
+
+
+@settings()
 class Terms:
     """Terms of the objective, which is their weighted sum; absent ones are left out."""
 
@@ -132,6 +143,8 @@ class Terms:
     """Bonus for the entropy of the policy."""
     value: ValueTerm | None = None
     """Squared error of the value head; goes together with ``baseline: value``."""
+    sft_thought: ThoughtTerm | None = None
+    """Imitation of the thoughts of ``players.corrector``, for policies that write before they act."""
     kl: Term | None = None
     """KL divergence of the policy from the one that training began with, in nats a step, exact over the menu; its
     coefficient is TRL's beta. One more forward pass an iteration, and a copy of the trained weights."""
@@ -209,7 +222,11 @@ class RLFTSettings:
     """Weight of the log-probability of what a policy writes before it acts (lambda of RL4VLM, equation 4.3), for
     ``prompt.action_mode`` thought_choice and json: 0 trains the action alone, 1 every token alike."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
-    """Weight of each source of rewards: ``env``, or the role of a player that rates episodes."""
+    """Weight of each source of rewards: ``env``, the role of a player that rates episodes, or ``format``, which is 1 for
+    each step whose text names a legal action, for policies that write before they act."""
+    format_into_return: bool = False
+    """Add the reward ``format`` to the return and the advantage of its own step alone, as GTR's code does; else it is a
+    reward like others, which earlier steps are credited with as well."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper has none."""
     baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"
@@ -276,6 +293,8 @@ class RLFTSettings:
             raise InvalidInput(
                 f"episodes={self.episodes} must be a multiple of episodes_per_task={self.episodes_per_task}"
             )
+        if self.format_into_return and "format" not in self.rewards:
+            raise InvalidInput("format_into_return needs a weight of the reward, e.g. rewards: {env: 1.0, format: 5.0}")
         if self.keep == "best" and self.validation is None:
             raise InvalidInput("keep: best needs a validation that says which is best, e.g. validation: {every: 10}")
 

@@ -130,6 +130,15 @@ class RaterPlayerSection(Section):
         return self
 
 
+class CorrectorPlayerSection(Section):
+    """The frozen player that rewrites wrong thoughts of a policy in RLFT (GTR)."""
+
+    player: Literal["expert", "remote"] = "expert"
+    """The environment's expert, whose reflection is the right thought, or an endpoint."""
+    endpoint: Endpoint = Endpoint()
+    """Chat endpoint of ``remote``."""
+
+
 class PlayersSection(Section):
     """Players of the turn, by role."""
 
@@ -139,6 +148,8 @@ class PlayersSection(Section):
     """Writes the reflection."""
     policy: PolicyPlayerSection = PolicyPlayerSection()
     """The policy's own text, and a chat model to compare it with."""
+    corrector: CorrectorPlayerSection | None = None
+    """Rewrites wrong thoughts, which ``rlft.terms.sft_thought`` imitates; absent: none are rewritten."""
     rater: RaterPlayerSection | None = None
     """Rates the episodes of RLFT, see ``rlft.rewards``; absent: only the environment rewards."""
 
@@ -273,6 +284,17 @@ class Recipe(Section):
                 f"rlft.thought_lambda={self.rlft.thought_lambda:g} was given, but with prompt.action_mode=enumerated "
                 "there are no thoughts; remove it, or set prompt.action_mode to thought_choice or json"
             )
+        imitates = self.rlft is not None and self.rlft.terms.sft_thought is not None
+        if imitates != (self.players.corrector is not None):
+            raise ValueError(
+                "players.corrector and rlft.terms.sft_thought go together: what one writes, the other learns from; "
+                "set both or neither"
+            )
+        if imitates and not writes:
+            raise ValueError(
+                "players.corrector was given, but with prompt.action_mode=enumerated there are no thoughts to correct; "
+                "remove it, or set prompt.action_mode to thought_choice or json"
+            )
         if self.rlft is not None and self.rlft.terms.kl is not None and self.prompt.action_mode == "json":
             raise ValueError(
                 "rlft.terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set "
@@ -283,6 +305,7 @@ class Recipe(Section):
         if self.rlft is None:
             return
         sources = {"env"} if self.players.rater is None else {"env", "rater"}
+        sources |= set() if self.prompt.action_mode == "enumerated" else {"format"}
         if unknown := set(self.rlft.rewards) - sources:
             raise ValueError(
                 f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "

@@ -169,7 +169,8 @@ class Turn:
     """New words of the frozen players at this step, by role; they stay in view until the role speaks again."""
     decision: Decision
     rewards: Mapping[str, float]
-    """Rewards of the step by source: ``"env"``, and the roles of raters. A failed rating is absent, never 0."""
+    """Rewards of the step by source: ``"env"``, the roles of raters, and ``"format"``, which is 1 where the text of a
+    policy that writes names a legal action. A failed rating is absent, never 0."""
     illegal: bool = False
 
     @property

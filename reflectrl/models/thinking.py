@@ -25,7 +25,8 @@ from reflectrl.models.encode import PromptBatch, PromptEncoder, over_menus
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy, Part, Scores
 from reflectrl.models.writer import Writer
-from reflectrl.prompts.answers import read_answer
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.answers import json_answer, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT
 from reflectrl.prompts.views import MenuView
 
@@ -108,6 +109,16 @@ class WritingPolicy(LMPolicy):
         logprobs = vocabulary.gather(1, ids[:, None])[:, 0]
         return self._scores(part, batch, logits, values, _Tokens(texts, logprobs, vocabulary))
 
+    def to_imitate(self, prompt: Prompt, thought: str, action: str) -> tuple[Tokens, Tokens, int] | None:
+        """Return a prompt, the text with a given thought after it, and how many tokens of that are the thought.
+
+        ``None`` for a text that is longer than any at play, which is never cut.
+        """
+        text, tokens = self._text_with(thought, action)
+        if len(text) > self._writer.max_new_tokens:
+            return None
+        return self._encoder.tokens(prompt, self._writer.max_new_tokens + len(self._after)), text, tokens
+
     def _prompts(self, views: Sequence[MenuView]) -> list[Tokens]:
         return self._encoder.rows([view.prompt for view in views], self._writer.max_new_tokens + len(self._after))
 
@@ -152,6 +163,10 @@ class WritingPolicy(LMPolicy):
         """Return the tokens between a text and the label of the action; none where the text names it."""
 
     @abstractmethod
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
+        """Return the tokens of a text with a given thought, and how many of them are the thought."""
+
+    @abstractmethod
     def _decide_after(
         self, views: Sequence[MenuView], rows: Sequence[Tokens], texts: Sequence[Written], draws: Sequence[float]
     ) -> list[Decision]:
@@ -189,6 +204,10 @@ class ThinkingPolicy(WritingPolicy):
     def _cue(self) -> Tokens:
         return self._encoder.continuation(AFTER_THOUGHT)
 
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:  # noqa: ARG002 - the label is no part of it
+        ids = (*self._encoder.continuation(PromptFormat.completion(thought)), self._writer.end)
+        return ids, len(ids)
+
     def _decide_after(
         self, views: Sequence[MenuView], rows: Sequence[Tokens], texts: Sequence[Written], draws: Sequence[float]
     ) -> list[Decision]:
@@ -215,6 +234,11 @@ class JSONPolicy(WritingPolicy):
 
     def _cue(self) -> Tokens:
         return ()
+
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
+        text = PromptFormat.completion(json_answer(thought, action))
+        ids = (*self._encoder.continuation(text), self._writer.end)
+        return ids, token_at(self._tokenizer, ids, text.rindex('"action"'))
 
     def _decide_after(
         self,

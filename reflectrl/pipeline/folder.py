@@ -45,7 +45,14 @@ from reflectrl.core.version import WRITTEN_BY, version_errors
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
     "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
-    "rlft": ("rlft", "players.reflector", "players.memory", "players.rater", "players.policy.temperature"),
+    "rlft": (
+        "rlft",
+        "players.reflector",
+        "players.memory",
+        "players.corrector",
+        "players.rater",
+        "players.policy.temperature",
+    ),
     "eval": ("eval", "players.policy"),
 }
 """The parts of the recipe that each stage reads, besides those of the stages before it."""

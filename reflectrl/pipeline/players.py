@@ -39,7 +39,16 @@ from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.compute import decided
 from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.reflectors import reflector_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
+from reflectrl.players import (
+    ExpertCorrector,
+    ExpertPolicy,
+    ExpertReflector,
+    Player,
+    Policy,
+    RandomPolicy,
+    Seat,
+    reflecting,
+)
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.raters import Questions, Rater, RaterModel, RuleRater, Scale
 from reflectrl.raters.local import LocalModel
@@ -180,6 +189,20 @@ class RunPlayers:
         model = self._rating_model(section, scale)
         questions = Questions(self.env({}).instructions, section.segment, section.include_actions, scale)
         return (Seat("rater", Rater(model, questions), when="episode_end"),)
+
+    @cached_property
+    def corrector(self) -> tuple[Seat, ...]:
+        """The seat of the recipe's corrector, for RLFT; empty without one."""
+        section = self.recipe.players.corrector
+        if section is None:
+            return ()
+        if section.player == "expert":
+            return (Seat("corrector", ExpertCorrector(), when="after_act"),)
+        from reflectrl.players.remote import RemoteCorrector
+
+        corrector = RemoteCorrector(section.endpoint, journal=self._journal("corrector"), account=self._account)
+        self._clients.append(corrector.client)
+        return (Seat("corrector", corrector, when="after_act"),)
 
     def _rating_model(self, section: RaterPlayerSection, scale: Scale) -> RaterModel:
         if section.player == "local":

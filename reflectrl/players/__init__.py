@@ -3,6 +3,7 @@
 from reflectrl.players.base import Player, Policy, ReadsHints, Seat, reflecting
 from reflectrl.players.scripted import (
     CarelessExpert,
+    ExpertCorrector,
     ExpertPolicy,
     ExpertReflector,
     GivenActions,
@@ -13,6 +14,7 @@ from reflectrl.players.scripted import (
 
 __all__ = [
     "CarelessExpert",
+    "ExpertCorrector",
     "ExpertPolicy",
     "ExpertReflector",
     "GivenActions",

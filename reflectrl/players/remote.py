@@ -13,8 +13,15 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
-from reflectrl.prompts.chat import policy_chat, read_label, read_reflection, reflector_chat
-from reflectrl.prompts.views import MenuView
+from reflectrl.prompts.chat import (
+    corrector_chat,
+    policy_chat,
+    read_correction,
+    read_label,
+    read_reflection,
+    reflector_chat,
+)
+from reflectrl.prompts.views import MenuView, View
 
 
 class RemoteReflector(CachedPlayer):
@@ -48,6 +55,32 @@ class RemoteReflector(CachedPlayer):
             chats, [read_reflection] * len(chats), [repr(draw) for draw in draws], instead=""
         )
         return [Utterance(reply.value, reply.tokens) for reply in replies]
+
+
+class RemoteCorrector:
+    """A frozen chat model that rewrites wrong thoughts. A step that it gives no usable reply to is not corrected."""
+
+    def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
+        """Speak through ``endpoint``."""
+        self.client = ChatClient(endpoint, journal, account)
+
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return one utterance a view, empty for a thought that is right, or that names no action.
+
+        Raises:
+            WorkFailed: the endpoint failed, or too many thoughts were left without a usable reply.
+
+        """
+        asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]
+        chats = [corrector_chat(view.prompt, view.said["policy"], view.action or "") for view, _ in asked]
+        replies = self.client.ask_many(
+            chats, [read_correction] * len(chats), [repr(draw) for _, draw in asked], instead=""
+        )
+        corrected = {id(view): reply for (view, _), reply in zip(asked, replies, strict=True)}
+        return [
+            Utterance(corrected[id(view)].value, corrected[id(view)].tokens) if id(view) in corrected else Utterance("")
+            for view in views
+        ]
 
 
 class RemotePolicy:

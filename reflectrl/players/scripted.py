@@ -90,6 +90,19 @@ class ExpertPolicy(ReadsHints):
         return decisions
 
 
+class ExpertCorrector(ReadsHints):
+    """Rewrites thoughts that say something else than ``env.reflection()``: a corrector by rule (GTR, section 4)."""
+
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return the expert's reflections; the empty text where the thought is the same, or there is none."""
+        right = ExpertReflector().say(views, draws)
+        thoughts = [" ".join(view.said.get("policy", "").split()) for view in views]
+        return [
+            Utterance("") if "policy" not in view.said or words.text == thought else words
+            for view, thought, words in zip(views, thoughts, right, strict=True)
+        ]
+
+
 class CarelessExpert(ReadsHints):
     """Plays the expert's action with probability ``expertise``, otherwise any; any where there is no expert."""
 

@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from reflectrl.core import Written
+from reflectrl.prompts.format import ActionMode
 from reflectrl.prompts.menu import Menu
 
 _ACTION = re.compile(r'"action"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -22,6 +24,12 @@ class Answer:
     """Place of the character with which the last ``"action"`` begins; the length of the text without one."""
     index: int | None
     """Position in the menu of the legal action that it names; ``None`` where it names none, or several."""
+
+
+def thought_of(written: Written, mode: ActionMode, menu: Menu) -> str:
+    """Return the thought in what a policy wrote, on one line."""
+    text = read_answer(written.text, menu).thought if mode == "json" else written.text
+    return " ".join(text.split())
 
 
 def json_answer(thought: str, action: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt
@@ -33,6 +35,43 @@ def policy_chat(prompt: Prompt) -> Messages:
     """Ask for a label of a policy's prompt."""
     role = LISTED_ROLE if prompt.menu and prompt.menu.common else POLICY_ROLE
     return [{"role": "system", "content": role}, {"role": "user", "content": prompt.text}]
+
+
+CORRECTOR_ROLE = (
+    "You check the thought of a player before a move. Does it say rightly what the state shows? Does it judge the last "
+    'action rightly? Does the move serve it? Answer with a JSON object: "evaluation" is YES if the thought is right, '
+    'else NO, and "correction" is then the thought that the player should have had, in its style and in one sentence '
+    "or two, without naming a move."
+)
+
+
+def corrector_chat(prompt: Prompt, thought: str, action: str) -> Messages:
+    """Ask whether a thought is right, and for a better one; ``prompt`` is the corrector's (GTR, section 4)."""
+    seen = "".join((prompt.head, *prompt.history, prompt.state))
+    moves = ", ".join(prompt.menu.actions) if prompt.menu else ""
+    asked = f"{seen}Possible moves: {moves}\nThought: {thought}\nMove: {action}"
+    return [{"role": "system", "content": CORRECTOR_ROLE}, {"role": "user", "content": asked}]
+
+
+def read_correction(reply: str) -> str:
+    """Return the corrected thought on one line; the empty text for one that is right.
+
+    Raises:
+        BadReply: no JSON object with an evaluation, or NO without a correction.
+
+    """
+    start, end = reply.find("{"), reply.rfind("}") + 1
+    try:
+        answer = json.loads(reply[start:end], strict=False)
+    except ValueError:
+        answer = None
+    evaluation = str(answer.get("evaluation", "")).strip().upper() if isinstance(answer, dict) else ""
+    if evaluation == "YES":
+        return ""
+    correction = answer.get("correction") if isinstance(answer, dict) else None
+    if evaluation != "NO" or not isinstance(correction, str) or not correction.strip():
+        raise BadReply('Answer with {"evaluation": "YES"}, or with {"evaluation": "NO", "correction": "..."}.')
+    return " ".join(correction.split())
 
 
 def read_reflection(reply: str) -> str:

@@ -22,7 +22,7 @@ from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import Prompt
 
 REFLECTION_CUE = "Reflection:"
-CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE}
+CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE, "policy": "Thought:"}
 """First words of the line on which a prompt shows what a role said."""
 ACTION_CUE = "Action:\n"
 """Cue of the policy; the newline makes the label a token of its own, as it is at the start of its line in the menu."""

@@ -5,7 +5,7 @@
     memory      before_act      yes    yes   no    planner
     reflector   before_act      yes    yes   no    planner, memory
     policy      the act         yes    yes   yes   planner, memory, reflector
-    corrector   after_act       yes    yes   yes   planner, memory, reflector    the chosen action
+    corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
     rater       episode_end     last   all   no    none                          every state of the episode
 
 No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to players that declare
@@ -27,7 +27,7 @@ SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
     "memory": ("planner",),
     "reflector": ("planner", "memory"),
     "policy": ("planner", "memory", "reflector"),
-    "corrector": ("planner", "memory", "reflector"),
+    "corrector": ("planner", "memory", "reflector", "policy"),
     "rater": (),
 }
 """Roles whose words a role reads, in the order in which its prompt shows them."""

@@ -76,9 +76,10 @@ class _Slot:
         observation = self.env.observation
         _, reward, terminated, truncated, info = self.read()
         self.carried = {**self.carried, **{role: move.said[role].text for role in starting if role in move.said}}
-        self.turns.append(
-            Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
-        )
+        rewards = {"env": reward}
+        if move.decision.choice.written is not None:
+            rewards["format"] = float(move.decision.choice.legal)
+        self.turns.append(Turn(observation, move.menu.actions, move.said, move.decision, rewards, info["illegal"]))
         if terminated or truncated:
             task, seed, turns = self.episode.task, self.episode.seed, tuple(self.turns)
             self.trajectory = Trajectory(task, seed, turns, terminated, truncated, info["success"])

@@ -14,6 +14,7 @@ from reflectrl.core.profile import part
 from reflectrl.core.seeds import draw
 from reflectrl.players import Policy, ReadsHints, Seat
 from reflectrl.prompts import Menu, PromptFormat
+from reflectrl.prompts.answers import thought_of
 from reflectrl.prompts.views import MenuView, State, View, menu_view, view
 
 
@@ -57,6 +58,7 @@ def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat],
     views = [menu_view("policy", layout, state, menu, hints=privileged) for state, menu in zip(now, menus, strict=True)]
     with part("policy: act"):
         decisions = policy.act(views, _draws(now, "policy"))
+    now = [_after(state, menu, decision, layout) for state, menu, decision in zip(now, menus, decisions, strict=True)]
     for seat in seats:
         if seat.when == "after_act":
             _speak(seat, now, said, layout, menus, decisions)
@@ -64,6 +66,14 @@ def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat],
         Move(menu, words, decision, state.said.get("reflector"))
         for menu, words, decision, state in zip(menus, said, decisions, now, strict=True)
     ]
+
+
+def _after(state: State, menu: Menu, decision: Decision, layout: PromptFormat) -> State:
+    """Return the state with what the policy thought in view, if it wrote anything."""
+    written = decision.choice.written
+    if written is None:
+        return state
+    return replace(state, said={**state.said, "policy": thought_of(written, layout.action_mode, menu)})
 
 
 def menu_of(state: State, layout: PromptFormat) -> Menu:

@@ -50,6 +50,16 @@ def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
     return all(any(source in turn.rewards for turn in trajectory.turns) for source in weights)
 
 
+def _propagated(settings: RLFTSettings) -> Mapping[str, float]:
+    """Return the weights of the rewards that earlier steps are credited with."""
+    return {name: weight for name, weight in settings.rewards.items() if name not in _apart(settings)}
+
+
+def _apart(settings: RLFTSettings) -> Mapping[str, float]:
+    """Return the weights of the rewards that count for their own step alone."""
+    return {"format": settings.rewards["format"]} if settings.format_into_return else {}
+
+
 def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
     """Return (T,) weighted sums of the rewards of each step, over the sources that rewarded it."""
     return [
@@ -66,14 +76,15 @@ def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, setti
         advantages = torch.cat([_with_value_head(trajectory, settings) for trajectory in trajectories])
         targets = advantages + torch.tensor([decision.value for decision in decisions])
     else:
-        targets = torch.cat(
-            [rewards_to_go(weighted_rewards(each, settings.rewards), settings.gamma) for each in trajectories]
-        )
+        weights = _propagated(settings)
+        targets = torch.cat([rewards_to_go(weighted_rewards(each, weights), settings.gamma) for each in trajectories])
         episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
         if settings.baseline == "step_group":
             advantages = _step_grouped(trajectories, targets, episodes, settings)
         else:
             advantages = targets - _baseline(settings.baseline, targets, [view.prompt for view in views], episodes)
+    apart = torch.tensor([each for t in trajectories for each in weighted_rewards(t, _apart(settings))])
+    advantages, targets = advantages + apart, targets + apart
     if settings.center_advantages:
         advantages = advantages - advantages.mean()
     if settings.normalize_advantages:
@@ -115,7 +126,7 @@ def gaps(
 
 def _with_value_head(trajectory: Trajectory, settings: RLFTSettings) -> Tensor:
     return generalized_advantages(
-        weighted_rewards(trajectory, settings.rewards),
+        weighted_rewards(trajectory, _propagated(settings)),
         [turn.decision.value for turn in trajectory.turns],
         trajectory.last_value,
         gamma=settings.gamma,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
 from reflectrl.config.rlft import Stage
@@ -44,6 +44,7 @@ from reflectrl.training.batch import (
     scored,
     step_samples,
 )
+from reflectrl.training.callbacks import OptimizerStepped
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes
@@ -51,21 +52,12 @@ from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.learning_rates import LearningRates
 from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
+from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
 from reflectrl.training.weights import average, copy_weights, load_weights, using
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
-
-
-class _OptimizerStepped(TrainerCallback):
-    """Continues the iteration once the optimizer has stepped: Trainer has no method that is called there."""
-
-    def __init__(self, trainer: ReflectRLTrainer) -> None:
-        self._trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self._trainer.optimizer_stepped(control)
 
 
 class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer):
@@ -138,6 +130,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         if args.validation is not None:
             kept = lm.model if args.keep == "best" else None
             self._validator = Validator(args.validation, kept, args.seed, (args.process_index, args.world_size))
+        self.imitation = Imitation(args.terms.sft_thought, self.policy, layout)
         self._first_weights = copy_weights(lm.model) if args.terms.kl is not None else None
         self._averaged_weights = copy_weights(lm.model) if args.ema else None
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
@@ -160,7 +153,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
             data_collator=lambda rows: rows,
             processing_class=lm.tokenizer,
-            callbacks=[_OptimizerStepped(self)],
+            callbacks=[OptimizerStepped(self.optimizer_stepped)],
         )
         self.remove_callback(PrinterCallback)
 
@@ -204,6 +197,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                         f"{', '.join(args.rewards)}, so there is nothing to learn from: fix the rater, then "
                         "continue from the last checkpoint (the same command)."
                     )
+                self.imitation.add(fresh)
                 self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
                 samples = step_samples([*learned, *replayed], self.layout, args)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
@@ -319,6 +313,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 max_tokens=self.args.micro_batch_tokens,
             )
         watched: list[Tensor] = []
+        for thoughts in self.imitation.losses(model, self.args, self.state.global_step, len(samples)):
+            with self.accelerator.no_sync(model), part("update: thoughts"):
+                self.accelerator.backward(thoughts)
         for forward in parts:
             with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
                 with part("update: forward"), self.compute_loss_context_manager():

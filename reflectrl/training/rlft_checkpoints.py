@@ -13,6 +13,7 @@ from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
 from reflectrl.training.weights import Weights
 
@@ -29,6 +30,7 @@ class RLFTCheckpoints(Checkpoints):
     iteration: int
     env_steps: int
     entropy_coef: float | None
+    imitation: Imitation
     _value_head: nn.Module | None
     _validator: Validator | None
     _averaged_weights: Weights | None
@@ -47,6 +49,7 @@ class RLFTCheckpoints(Checkpoints):
             "successes": self.curriculum.successes,
             "failures": self.curriculum.failures,
             "replay": encode(tuple(self.replay)),
+            "thoughts": self.imitation.state,
         }
         if self._validator is not None:
             state["validation"] = self._validator.write_state(folder)
@@ -65,6 +68,7 @@ class RLFTCheckpoints(Checkpoints):
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.curriculum.failures = state["failures"]
         self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
+        self.imitation.restore(state["thoughts"], str(path))
         if self._validator is not None:
             self._validator.read_state(folder, state["validation"])
 

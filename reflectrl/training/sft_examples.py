@@ -48,6 +48,8 @@ class TextExample:
     """Token ids of the prompt, cut to leave room for the text."""
     completion: Tokens
     """The text and the end-of-text token, without which it would never stop; the only part with a loss."""
+    scored: int
+    """Number of tokens of the completion with a loss, its first ones."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def _text(
 ) -> TextExample:
     """Return a text after its prompt, which leaves room for it and ``after`` more tokens."""
     completion = (*encoder.continuation(text), tokenizer.eos_token_id)
-    return TextExample(encoder.tokens(prompt, max(max_new_tokens, len(completion)) + after), completion)
+    shown = encoder.tokens(prompt, max(max_new_tokens, len(completion)) + after)
+    return TextExample(shown, completion, len(completion))
 
 
 def labels_of(prompt: Prompt) -> tuple[str, ...]:

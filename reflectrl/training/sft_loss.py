@@ -17,7 +17,10 @@ IGNORED = -100
 
 
 def text_losses(model: Any, examples: Sequence[TextExample], device: torch.device) -> Tensor:
-    """(N,) negative log-likelihood of each completion, summed over its tokens as L_reflect of the paper, in nats."""
+    """(N,) negative log-likelihood of each completion, summed over its tokens as L_reflect of the paper, in nats.
+
+    Only its first ``scored`` tokens count.
+    """
     width = max(len(example.prompt) + len(example.completion) for example in examples)
     ids = torch.empty(len(examples), width, dtype=torch.long)
     labels = torch.full_like(ids, IGNORED)
@@ -25,7 +28,8 @@ def text_losses(model: Any, examples: Sequence[TextExample], device: torch.devic
         start, stop = len(example.prompt), len(example.prompt) + len(example.completion)
         ids[number, :stop] = torch.tensor(example.prompt + example.completion)
         ids[number, stop:] = ids[number, 0]  # any id does on the right, where causal attention cannot see it
-        labels[number, start - 1 : stop - 1] = ids[number, start:stop]  # the token before predicts it
+        end = start + example.scored
+        labels[number, start - 1 : end - 1] = ids[number, start:end]  # the token before predicts it
     # only these last positions need logits, whose size is otherwise (batch, length, vocabulary)
     keep = width - min(len(example.prompt) for example in examples) + 1
     logits = model(input_ids=ids.to(device), use_cache=False, logits_to_keep=keep).logits[:, -keep:]

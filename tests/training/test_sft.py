@@ -57,7 +57,7 @@ def scored(lm: LanguageModel, row: Row) -> tuple[TextExample, torch.Tensor]:
     prompt, completion = tokens(lm, row.prompt.text), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
     logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
     losses = [-logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
-    return TextExample(tuple(prompt), tuple(completion)), torch.stack(losses)
+    return TextExample(tuple(prompt), tuple(completion), len(completion)), torch.stack(losses)
 
 
 def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_only(section):

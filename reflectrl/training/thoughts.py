@@ -1,0 +1,126 @@
+"""``Imitation``: corrected thoughts are imitated while RL runs (GTR, section 4: DAgger)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reflectrl.config.rlft import ThoughtTerm
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.seeds import derive_seed
+from reflectrl.engine.sequences import split
+from reflectrl.models.policy import TrainablePolicy
+from reflectrl.models.thinking import WritingPolicy
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.answers import thought_of
+from reflectrl.rollout.turn import policy_views
+from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.sft_examples import TextExample
+from reflectrl.training.sft_loss import text_losses
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A step whose thought was corrected."""
+
+    prompt: Prompt
+    """Prompt of the policy at that step."""
+    thought: str
+    """What it should have thought."""
+    action: str
+    """Action that it chose, which is not imitated."""
+
+
+class Imitation:
+    """The term ``sft_thought`` of the objective, and the corrections that it draws from; without a term it is empty.
+
+    Args:
+        term: the term; ``None`` without one.
+        policy: the policy that is trained.
+        layout: layout of its prompts.
+
+    Raises:
+        InvalidInput: the policy writes nothing that could be corrected.
+
+    """
+
+    def __init__(self, term: ThoughtTerm | None, policy: TrainablePolicy, layout: PromptFormat) -> None:
+        if term is not None and not isinstance(policy, WritingPolicy):
+            raise InvalidInput(
+                f"terms.sft_thought was given, but with action_mode={layout.action_mode} the policy writes no "
+                "thoughts; remove it, or use a layout with action_mode thought_choice or json."
+            )
+        self._term = term
+        self._policy = policy
+        self._layout = layout
+        self.corrections: list[Correction] = []
+        self.steps = 0
+        """Steps that were played for ``corrections``, corrected or not."""
+
+    def add(self, played: Sequence[Trajectory]) -> None:
+        """Add the corrections of an iteration's fresh episodes."""
+        if self._term is None:
+            return
+        if self._term.aggregate == "latest":
+            self.corrections, self.steps = [], 0
+        self.corrections += corrections_of(played, self._layout)
+        self.steps += sum(len(each.turns) for each in played)
+
+    def losses(self, model: Any, args: ReflectRLConfig, update: int, count: int) -> Iterator[Tensor]:
+        """Yield losses whose sum is the term's for a minibatch of ``count`` steps, in micro-batches.
+
+        Args:
+            model: the policy's model, wrapped for several processes or not.
+            args: settings of the training.
+            update: number of the update, which with the seed decides what is drawn.
+            count: steps of the minibatch.
+
+        """
+        if self._term is None or not isinstance(self._policy, WritingPolicy):
+            return
+        drawn = self._drawn(count, random.Random(derive_seed(args.seed, "thoughts", update, args.process_index)))
+        found = [self._policy.to_imitate(each.prompt, each.thought, each.action) for each in drawn]
+        examples = [TextExample(*each) for each in found if each is not None]
+        rows = [(*example.prompt, *example.completion) for example in examples]
+        weight = self._term.at(update / args.max_steps) / (count if self._term.sample == "all" else len(rows) or 1)
+        for indices in split(rows, tokens=args.micro_batch_tokens, trees=False) if rows else ():
+            chosen = [examples[index] for index in indices]
+            lengths = torch.tensor([example.scored for example in chosen], device=args.device)
+            yield weight * (text_losses(model, chosen, args.device) / lengths).sum()
+
+    def _drawn(self, count: int, rng: random.Random) -> list[Correction]:
+        """Draw corrections without repetition, at most ``count``."""
+        if self._term is None or self._term.sample == "corrected":
+            return rng.sample(self.corrections, min(count, len(self.corrections)))
+        steps = rng.sample(range(self.steps), min(count, self.steps))
+        return [self.corrections[at] for at in steps if at < len(self.corrections)]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The corrections as plain JSON values, for a checkpoint."""
+        return {"steps": self.steps, "corrections": encode(tuple(self.corrections))}
+
+    def restore(self, state: Mapping[str, Any], where: str) -> None:
+        """Restore ``state``, which was read at a place for messages."""
+        self.steps = state["steps"]
+        self.corrections = [decode(Correction, row, where) for row in state["corrections"]]
+
+
+def corrections_of(played: Sequence[Trajectory], layout: PromptFormat) -> list[Correction]:
+    """Return the steps whose thought a corrector has rewritten, where the policy's text named a legal action."""
+    found = []
+    for trajectory in played:
+        for view, turn in zip(policy_views(trajectory, layout), trajectory.turns, strict=True):
+            written, said = turn.decision.choice.written, turn.said.get("corrector")
+            if written is None or said is None or not written.legal:
+                continue
+            thought = " ".join(said.text.split())
+            if thought and thought != thought_of(written, layout.action_mode, view.menu):
+                found.append(Correction(view.prompt, thought, turn.decision.action))
+    return found
