@@ -1,0 +1,192 @@
+"""Corrected thoughts, and the term that imitates them (GTR)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from run_folders import episode
+from tiny import encoder, language_model, tokenizer
+
+from reflectrl.config.rlft import RLFTSettings, ThoughtTerm
+from reflectrl.core import InvalidInput, Utterance, Written
+from reflectrl.engine.head import add_choice_head
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.load import LanguageModel
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.thinking import writing_policy
+from reflectrl.players import ExpertCorrector, Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.turn import policy_views
+from reflectrl.training.batch import step_samples
+from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.thoughts import Imitation, corrections_of
+
+MODES = ("thought_choice", "json")
+
+
+def layout_of(mode):
+    return PromptFormat(history=1, labels="letters", action_mode=mode)
+
+
+def policy_of(mode, model=None, **options):
+    model = language_model("gpt2") if model is None else model
+    add_choice_head(model)
+    given = {"max_new_tokens": 40, "temperature": 1.0, **options}
+    return writing_policy(mode, LanguageModel(model, tokenizer()), encoder(), **given)
+
+
+class Says:
+    """A corrector with one sentence for everything."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def say(self, views, draws):  # noqa: ARG002
+        return [Utterance(self.text) for _ in views]
+
+
+def played(mode, corrector, policy=None, count=3):
+    env = NumberLine(size=5)
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:count])]
+    seats = [Seat("corrector", corrector, when="after_act")]
+    return rollout([env], episodes, policy=policy or policy_of(mode), seats=seats, layout=layout_of(mode))
+
+
+def arguments(tmp_path, **options):
+    return ReflectRLConfig(output_dir=str(tmp_path), use_cpu=True, **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_step_with_a_legal_action_is_imitated_in_its_thought_only_after_its_own_prompt(mode):
+    policy = policy_of(mode)
+    episodes = played(mode, Says("The target is higher."), policy)
+    views = [view for each in episodes for view in policy_views(each, layout_of(mode))]
+    turns = [turn for each in episodes for turn in each.turns]
+    found = corrections_of(episodes, layout_of(mode))
+    legal = [(v, t) for v, t in zip(views, turns, strict=True) if t.decision.choice.legal]
+    assert [each.prompt for each in found] == [view.prompt for view, _ in legal]
+    for row, (_, turn) in zip(found, legal, strict=True):
+        prompt, text, scored = policy.to_imitate(row.prompt, row.thought, row.action)
+        assert prompt == encoder().tokens(row.prompt, 60)
+        learned, rest = tokenizer().decode(text[:scored]), tokenizer().decode(text[scored:-1])
+        assert "The target is higher." in learned
+        assert turn.decision.action not in learned
+        assert rest == ("" if mode == "thought_choice" else f'"action": "{turn.decision.action}"}}')
+
+
+def test_nothing_is_imitated_where_the_thought_was_right_is_not_there_or_names_no_action():
+    mode = "thought_choice"
+    assert corrections_of(played(mode, Says("")), layout_of(mode)) == []
+    [first, *_] = played(mode, Says("Up."))
+    (turn, *_) = first.turns
+    written = turn.decision.choice.written
+
+    def changed(**how):
+        choice = replace(turn.decision.choice, written=replace(written, **how))
+        return replace(first, turns=(replace(turn, decision=replace(turn.decision, choice=choice)),))
+
+    assert corrections_of([changed(text=" Up. ")], layout_of(mode)) == []
+    assert corrections_of([changed(legal=False)], layout_of(mode)) == []
+    assert len(corrections_of([changed(text="Down.")], layout_of(mode))) == 1
+
+
+class Thinks:
+    """A policy that always has the same thought."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def act(self, views, draws):
+        written = Written(self.text, (1,), (0.0,), 1)
+        decisions = policy_of("thought_choice").act(views, draws)
+        return [replace(each, choice=replace(each.choice, written=written)) for each in decisions]
+
+
+def test_the_expert_corrects_what_differs_from_its_own_words():
+    said = {
+        (turn.observation.text, turn.said["corrector"].text)
+        for each in played("thought_choice", ExpertCorrector(), Thinks(" The target is  higher. "), count=6)
+        for turn in each.turns[:1]
+    }
+    for text, correction in said:
+        start, target = (int(number) for number in text.strip(".").replace("Number ", "").split(", target "))
+        assert correction == ("" if start < target else "The target is lower.")
+    assert len({correction for _, correction in said}) == 2
+
+
+def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_theirs(tmp_path):
+    mode, model = "json", language_model("gpt2")
+    policy = policy_of(mode, model)
+    imitation = Imitation(ThoughtTerm(coef=0.5), policy, layout_of(mode))
+    episodes = played("thought_choice", Says("Up."), policy_of("thought_choice", model))
+    imitation.add(episodes)
+    assert imitation.steps == sum(len(each.turns) for each in episodes) == len(imitation.corrections)
+    imitation.corrections = imitation.corrections[:1]
+    [row] = imitation.corrections
+    prompt, text, scored = policy.to_imitate(row.prompt, row.thought, row.action)
+    with torch.no_grad():
+        logprobs = model(input_ids=torch.tensor([[*prompt, *text]])).logits[0].log_softmax(-1)
+    expected = -sum(logprobs[len(prompt) - 1 + at, text[at]].item() for at in range(scored)) / scored
+    args = arguments(tmp_path)
+    [loss] = imitation.losses(model, args, 0, 8)
+    assert loss.item() == pytest.approx(0.5 * expected, abs=1e-5)
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.01), [loss.item()]
+    for update in range(20):
+        optimizer.zero_grad()
+        [loss] = imitation.losses(model, args, update, 8)
+        loss.backward()
+        optimizer.step()
+        before.append(loss.item())
+    assert before == sorted(before, reverse=True)
+    assert before[-1] < 0.9 * before[0]
+
+
+def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_the_term_says(tmp_path):
+    mode = "thought_choice"
+    policy, episodes = policy_of(mode), played(mode, Says("Up."))
+    everything, latest = (
+        Imitation(ThoughtTerm(aggregate=which), policy, layout_of(mode)) for which in ("all", "latest")
+    )
+    for imitation in (everything, latest):
+        for each in episodes:
+            imitation.add([each])
+    assert len(everything.corrections) == sum(len(each.turns) for each in episodes)
+    assert latest.corrections == corrections_of(episodes[-1:], layout_of(mode))
+    restored = Imitation(ThoughtTerm(), policy, layout_of(mode))
+    restored.restore(everything.state, "here")
+    assert (restored.corrections, restored.steps) == (everything.corrections, everything.steps)
+    everything.steps *= 10  # a tenth of the steps was corrected
+    every_step = Imitation(ThoughtTerm(sample="all"), policy, layout_of(mode))
+    every_step.restore(everything.state, "here")
+    drawn = [len(every_step._drawn(10, random.Random(seed))) for seed in range(200)]
+    assert 0.5 < sum(drawn) / len(drawn) < 1.5
+    assert len(everything._drawn(10**6, random.Random(0))) == len(everything.corrections)
+    assert list(Imitation(ThoughtTerm(), policy, layout_of(mode)).losses(None, arguments(tmp_path), 0, 8)) == []
+
+
+def test_a_policy_that_writes_nothing_cannot_imitate_thoughts():
+    model = language_model("gpt2")
+    add_choice_head(model)
+    with pytest.raises(InvalidInput, match=r"terms\.sft_thought .* writes no thoughts"):
+        Imitation(ThoughtTerm(), LMPolicy(model, encoder()), PromptFormat())
+
+
+@pytest.mark.parametrize(("apart", "returns"), [(False, [6.5, 3.0, 6.0]), (True, [5.25, 0.5, 6.0])])
+def test_the_reward_of_the_format_is_credited_to_earlier_steps_or_to_its_own_alone(apart, returns):
+    (turn,) = episode().turns
+    values = [({"env": 0.0, "format": 1.0}), ({"env": 0.0, "format": 0.0}), ({"env": 1.0, "format": 1.0})]
+    three = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
+    settings = RLFTSettings(
+        rewards={"env": 1.0, "format": 5.0},
+        format_into_return=apart,
+        gamma=0.5,
+        baseline="none",
+        normalize_advantages=False,
+    )
+    samples = step_samples([three], PromptFormat(), settings)
+    assert [sample.advantage for sample in samples] == pytest.approx(returns)
+    assert [sample.target for sample in samples] == pytest.approx(returns)
