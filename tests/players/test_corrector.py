@@ -1,0 +1,59 @@
+"""A chat model that corrects thoughts: what it is shown, and how its answers are read."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_endpoint import ScriptedEndpoint
+
+from reflectrl.core import Observation
+from reflectrl.core.chat import BadReply
+from reflectrl.players.remote import RemoteCorrector
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.chat import read_correction
+from reflectrl.prompts.views import State, menu_view
+
+LAYOUT = PromptFormat(history=2, action_mode="thought_choice")
+ROOM = Observation("Number 3, target 5.", ("add one", "subtract one"))
+
+
+def thinking(thought: str, action: str = "add one"):
+    state = State(ROOM, ("add one",), said={"policy": thought} if thought else {})
+    return menu_view("corrector", LAYOUT, state, LAYOUT.menu_of(ROOM), action=action)
+
+
+@pytest.mark.parametrize(
+    ("reply", "correction"),
+    [
+        ('{"evaluation": "YES"}', ""),
+        ('{"evaluation": "yes", "correction": "ignored"}', ""),
+        ('Sure: {"evaluation": "NO", "correction": " The target\\n is higher. "} Good luck.', "The target is higher."),
+    ],
+)
+def test_an_answer_says_that_the_thought_is_right_or_has_a_better_one(reply: str, correction: str) -> None:
+    assert read_correction(reply) == correction
+
+
+@pytest.mark.parametrize(
+    "reply", ["", "NO", '{"correction": "x"}', '{"evaluation": "NO"}', '{"evaluation": "NO", "correction": {}}', "[1]"]
+)
+def test_any_other_answer_is_asked_for_again(reply: str) -> None:
+    with pytest.raises(BadReply, match="evaluation"):
+        read_correction(reply)
+
+
+def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer_is_left_alone(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    answers = {"higher": '{"evaluation": "YES"}', "lower": '{"evaluation": "NO", "correction": "It is higher."}'}
+
+    def reply(chat):
+        return next((answer for word, answer in answers.items() if word in chat[1]["content"]), "no idea")
+
+    endpoint.reply = reply
+    corrector = RemoteCorrector(endpoint.at())
+    views = [thinking(text) for text in ("It is higher.", "It is lower.", "Who knows?", "")]
+    assert [words.text for words in corrector.say(views, [0.0] * 4)] == ["", "It is higher.", "", ""]
+    asked = {request.chat[1]["content"] for request in endpoint.requests}
+    assert len(asked) == 3  # nothing was asked about no thought
+    shown = "Past: add one\nNumber 3, target 5.\nPossible moves: add one, subtract one\n"
+    assert f"{shown}Thought: It is lower.\nMove: add one" in asked
