@@ -53,6 +53,27 @@ class Part:
     """True where the prompts are computed as a prefix tree."""
 
 
+def parts(
+    rows: Sequence[Tokens],
+    views: Sequence[MenuView],
+    decisions: Sequence[Decision],
+    *,
+    max_tokens: int,
+    trees: bool,
+) -> list[Part]:
+    """Divide decisions, whose token ids are ``rows``, into forward passes of at most ``max_tokens`` tokens each."""
+    return [
+        Part(
+            tuple(indices),
+            tuple(views[index] for index in indices),
+            tuple(decisions[index] for index in indices),
+            tuple(rows[index] for index in indices),
+            trees,
+        )
+        for indices in split(rows, tokens=max_tokens, trees=trees)
+    ]
+
+
 class TrainablePolicy(Policy, Protocol):
     """Policy that a trainer can improve: it scores decisions with the function that it acts with."""
 
@@ -153,16 +174,7 @@ class LMPolicy:
         rows = self._encoder.rows([view.prompt for view in views])
         width = self._base.config.get_text_config().hidden_size
         tree = self._prefix_cache is not None and shares_enough(rows, width)
-        return [
-            Part(
-                tuple(indices),
-                tuple(views[index] for index in indices),
-                tuple(decisions[index] for index in indices),
-                tuple(rows[index] for index in indices),
-                tree,
-            )
-            for indices in split(rows, tokens=max_tokens, trees=tree)
-        ]
+        return parts(rows, views, decisions, max_tokens=max_tokens, trees=tree)
 
     def score(self, part: Part, model: Any = None) -> Scores:
         """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.

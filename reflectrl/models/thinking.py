@@ -20,10 +20,10 @@ from reflectrl.core import Choice, Decision, Written
 from reflectrl.engine.decode import Sampler
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.engine.sequences import Tokens, padded, split
+from reflectrl.engine.sequences import Tokens, padded
 from reflectrl.models.encode import PromptBatch, PromptEncoder, over_menus
 from reflectrl.models.load import LanguageModel
-from reflectrl.models.policy import LMPolicy, Part, Scores
+from reflectrl.models.policy import LMPolicy, Part, Scores, parts
 from reflectrl.models.writer import Writer
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import json_answer, read_answer
@@ -74,16 +74,7 @@ class WritingPolicy(LMPolicy):
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included."""
         prompts = self._prompts(views)
         rows = [self._row(prompt, _text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
-        return [
-            Part(
-                tuple(indices),
-                tuple(views[index] for index in indices),
-                tuple(decisions[index] for index in indices),
-                tuple(rows[index] for index in indices),
-                tree=False,
-            )
-            for indices in split(rows, tokens=max_tokens, trees=False)
-        ]
+        return parts(rows, views, decisions, max_tokens=max_tokens, trees=False)
 
     def score(self, part: Part, model: Any = None) -> Scores:
         """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
