@@ -237,15 +237,31 @@ def commit() -> str:
     return os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
 
 
-def publish(readme: Path, mark: str, text: str) -> None:
-    """Put ``text`` between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``readme``.
+def content(page: Path, mark: str) -> str:
+    """Return what stands between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``page``.
 
     Raises:
-        InvalidInput: ``readme`` lacks the marks.
+        InvalidInput: ``page`` lacks the marks.
 
     """
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
-    _, end, after = rest.partition("<!-- end -->")
+    return _parts(page, mark)[1]
+
+
+def publish(page: Path, mark: str, text: str) -> None:
+    """Put ``text`` between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``page``.
+
+    Raises:
+        InvalidInput: ``page`` lacks the marks.
+
+    """
+    before, _, after = _parts(page, mark)
+    page.write_text(f"{before}{text}{after}", encoding="utf-8")
+
+
+def _parts(page: Path, mark: str) -> tuple[str, str, str]:
+    """Return a page up to the end of a mark's line, what follows up to the next end mark, and the rest."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
+    text, end, after = rest.partition("<!-- end -->")
     if not begin or not end:
-        raise InvalidInput(f"{readme} has no lines '<!-- {mark} -->' and '<!-- end -->'; write them where tables go.")
-    readme.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")
+        raise InvalidInput(f"{page} has no lines '<!-- {mark} -->' and '<!-- end -->'; write them where tables go.")
+    return before + begin, text, end + after

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
+from arms import ENVIRONMENTS, Arm
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
@@ -29,22 +30,24 @@ _ENGINE = ("reflectrl/engine", "reflectrl/models")
 _TRAINING = (*_ENGINE, "reflectrl/training", "reflectrl/rollout", "reflectrl/players", "reflectrl/prompts")
 
 
-def _learning(env: str) -> tuple[str, ...]:
-    return (*_TRAINING, "reflectrl/config/rlft.py", "data_gen", f"envs/{env}", f"recipes/{env}/nano*.yaml")
+def _learning(arms: Sequence[Arm]) -> tuple[str, ...]:
+    """Return the paths that decide what arms of one environment learn."""
+    env = arms[0].recipe.partition("/")[0]
+    recipes = dict.fromkeys(path for arm in arms for path in _recipe_files(arm.recipe))
+    return (*_TRAINING, "reflectrl/config/rlft.py", "data_gen", f"envs/{env}", *recipes)
+
+
+def _recipe_files(recipe: str) -> list[str]:
+    """Return the file of a shipped recipe and those of the recipes that it extends."""
+    file = f"recipes/{recipe}.yaml"
+    parent = yaml.safe_load((ROOT / file).read_text(encoding="utf-8")).get("extends")
+    return [file, *(_recipe_files(parent) if parent else ())]
 
 
 def _scripts(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks/{name}.py" for name in names)
 
 
-_LEARNED = {
-    "taxi": "dangerous_taxi",
-    "ride": "dangerous_taxi",
-    "line": "number_line",
-    "explore": "auto_explore",
-    "alfworld": "alfworld",
-}
-"""Environments of the learning benchmark, by their names there."""
 _ENGINE_SECTIONS = (
     "nano",
     "whole",
@@ -59,10 +62,11 @@ _ENGINE_SECTIONS = (
     "kernels",
 )
 TABLES: Mapping[str, tuple[str, ...]] = {
-    **{f"{kind}_{name}": _learning(env) for name, env in _LEARNED.items() for kind in ("learning", "ablations")},
+    **{f"learning_{env}": _learning((about.reflecting, about.silent)) for env, about in ENVIRONMENTS.items()},
+    **{f"ablations_{env}": _learning((about.reflecting, *about.ablations)) for env, about in ENVIRONMENTS.items()},
     "learning_short": (),
     "reflections": _scripts("reflections"),
-    "learner": _learning("dangerous_taxi"),
+    "learner": _learning((ENVIRONMENTS["taxi"].reflecting, ENVIRONMENTS["taxi"].silent)),
     "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
     "explorer": ("envs/auto_explore", "recipes/smollm2/explorer.yaml", *_scripts("explorer", "walkers")),
     "alfworld_engine": ("envs/alfworld", *_scripts("alfworld_engine")),
@@ -92,7 +96,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "shop players": ("envs/shop", "envs/auto_explore/bm25.py"),
     "robots players": ("envs/robots",),
-    "ratings": (*_learning("number_line"), "reflectrl/raters", "recipes/vtifa"),
+    "ratings": (*_learning((ENVIRONMENTS["line"].reflecting,)), "reflectrl/raters", "recipes/vtifa"),
     "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls", "scripted_teacher")),
     "kills": ("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core", *_scripts("kills")),
     "mutated_recipes": ("reflectrl/config", *_scripts("mutated_recipes", "mutations")),
@@ -102,12 +106,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 """Files, folders and patterns of git that decide what each published table says; none for numbers of others."""
 
 MADE_FROM: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("learning_short", "reflections"), tuple(f"learning_{name}" for name in _LEARNED)
+    ("learning_short", "reflections"), tuple(f"learning_{env}" for env in ENVIRONMENTS)
 )
 """Tables that the runs of other tables made, which may be of several commits: stale where one of those is."""
 
-UNPUBLISHED = "recipes/auto_explore/nano_search.yaml"
-"""A recipe of no published table, which the pattern of its neighbours holds too."""
 UNUSED = (
     "data_gen/estimate.py",
     "reflectrl/players/remote.py",
@@ -119,7 +121,8 @@ and local players, so they call nothing here: a test runs all stages of one and 
 among them, since an expert's reflection is searched for secrets too."""
 
 _MARKED = re.compile(r"^<!-- (?!end)([\w ]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
-_COMMIT = re.compile(r"commit ([0-9a-f]{7,40})")
+COMMIT = re.compile(r"commit ([0-9a-f]{7,40})(?: \(same bytes at ([0-9a-f]{7,40})\))?")
+"""A commit that a table was made at, and the last one that was found to compute the same."""
 _NUMBER = re.compile(r"[*+-]*\d")
 
 
@@ -130,7 +133,7 @@ class Table:
     page: str
     name: str
     commits: tuple[str, ...] = ()
-    """Those that it was made at; none where there is something wrong with the table."""
+    """Those that it was made at, or that compute the same; none where there is something wrong with the table."""
     fault: str = ""
 
 
@@ -139,7 +142,7 @@ def tables(root: Path, declared: Mapping[str, Sequence[str]] = TABLES) -> Iterat
     for page in sorted(path for pattern in PAGES for path in root.glob(pattern)):
         name, text = page.relative_to(root).as_posix(), page.read_text(encoding="utf-8")
         for mark, content in _MARKED.findall(text):
-            commits = tuple(dict.fromkeys(_COMMIT.findall(content)))
+            commits = tuple(dict.fromkeys(same or made for made, same in COMMIT.findall(content)))
             dirty = [commit for commit in commits if f"{commit}-dirty" in content]
             if mark not in declared:
                 fault = "add the paths that decide what it says to TABLES in benchmarks/stale.py"
@@ -181,7 +184,7 @@ def faults(
 
 def _changed(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
     """Return the files among ``paths`` that mean something else now than at ``commit``."""
-    without = [f":(exclude){path}" for path in (UNPUBLISHED, *UNUSED) if path not in paths]
+    without = [f":(exclude){path}" for path in UNUSED if path not in paths]
     listed = _git(root, "diff", "--name-only", "--no-renames", commit, "--", *paths, *without).stdout.splitlines()
     present = {file: (root / file).read_text(encoding="utf-8") for file in listed if (root / file).is_file()}
     now = {file: _meaning(file, text) for file, text in present.items()}

@@ -1,0 +1,157 @@
+"""Whether tables of learning still hold: short runs at the commit of a table and at this one, compared byte by byte.
+
+    python benchmarks/confirm.py taxi line          # the tables of these environments; a minute or two an arm
+    python benchmarks/confirm.py taxi --runs DIR    # the short runs stay in DIR
+
+The same recipe and seed give the same bytes on one machine. Where each arm of a table, trained for a few steps, has the
+same weights, metrics and evaluation at both commits, the changes between them changed nothing that it computes, and the
+table says so: "at commit A (same bytes at B)". Otherwise it stays stale and must be made again. A short run passes all
+stages with one seed; minutes, which no run repeats exactly, remain those of the first commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from arms import ENVIRONMENTS, HERE, ONE_THREAD, Arm, commit, content, publish
+from learner import SHIPPED
+from stale import COMMIT, ROOT
+
+from reflectrl.config import load_recipe
+from reflectrl.core import InvalidInput, ReflectRLError
+from reflectrl.core.jsonl import read_jsonl
+from reflectrl.core.layout import METRICS, RESULTS
+from reflectrl.pipeline.console import Reporter
+
+SHORT = ("data.samples=400", "sft.reflector.steps=20", "sft.policy.steps=20", "eval.episodes=32", "seed=0")
+ITERATIONS = 3
+"""Iterations of each stage of a curriculum in a short run."""
+
+
+def arms_of(env: str) -> dict[str, tuple[Path, tuple[Arm, ...]]]:
+    """Return the page and the arms of each table that runs of an environment make, by the table's name."""
+    about = ENVIRONMENTS[env]
+    main, page = (about.silent, about.reflecting), HERE / "README.md"
+    tables = {f"learning_{env}": (page, main), f"ablations_{env}": (page, (about.reflecting, *about.ablations))}
+    if env == "taxi":
+        tables["learner"] = (HERE / "learner.md", (*main, SHIPPED))
+    return tables
+
+
+def overrides(arm: Arm) -> list[str]:
+    """Return the changes to an arm's recipe that make a run of a minute."""
+    recipe = load_recipe(arm.recipe, arm.overrides)
+    stages = range(len(recipe.rlft.stages)) if recipe.rlft else ()
+    validation = ["rlft.validation.every=2"] if recipe.rlft and recipe.rlft.validation else []
+    return [*arm.overrides, *SHORT, *(f"rlft.stages.{at}.iterations={ITERATIONS}" for at in stages), *validation]
+
+
+def train(code: Path, folder: Path, arm: Arm) -> None:
+    """Train a short run of an arm with the code of a checkout.
+
+    Raises:
+        InvalidInput: the run did not end well.
+
+    """
+    words = ["--recipe", arm.recipe, "--runs", str(folder.parent), "--run", folder.name, *overrides(arm)]
+    done = subprocess.run(
+        [sys.executable, "-m", "reflectrl", "run", *words],
+        cwd=code,  # the first place in which Python looks for modules
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(code)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise InvalidInput(f"a short run of {arm.recipe} in {code} ended with code {done.returncode}: {last[0]}")
+
+
+def differences(before: Path, after: Path) -> list[str]:
+    """Return the files of a run that are others in a second run, columns aside that only one of them has."""
+    weights = [path.relative_to(before) for path in sorted(before.glob("*/*.safetensors"))]
+    changed = [str(path) for path in weights if (before / path).read_bytes() != (after / path).read_bytes()]
+    for name in (METRICS, RESULTS):
+        rows, others = ([row for _, row in read_jsonl(run / name)] for run in (before, after))
+        if len(rows) != len(others) or any(_differ(*pair) for pair in zip(rows, others, strict=True)):
+            changed.append(name)
+    return changed
+
+
+def _differ(one: object, other: object) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return any(_differ(one[key], other[key]) for key in one.keys() & other.keys())
+    return one != other
+
+
+@contextmanager
+def checkout(made_at: str) -> Iterator[Path]:
+    """Check out a commit in a folder that is deleted in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = Path(folder, made_at)
+        git = ("git", "-C", str(ROOT), "worktree")
+        subprocess.run([*git, "add", "--quiet", "--detach", str(code), made_at], check=True)
+        try:
+            yield code
+        finally:
+            subprocess.run([*git, "remove", "--force", str(code)], check=True)
+
+
+def confirm(made_at: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -> bool:
+    """Tell whether short runs of arms come out the same at a commit and now; short runs that exist are not repeated."""
+    same = True
+    with checkout(made_at) as before:
+        for arm in arms:
+            folders = [runs / at / f"{arm.recipe}-{arm.name}" for at in (made_at, commit())]
+            for code, folder in zip((before, ROOT), folders, strict=True):
+                if not (folder / RESULTS).exists():
+                    train(code, folder, arm)
+            changed = differences(*folders)
+            same = same and not changed
+            found = f"other {', '.join(changed)}" if changed else "the same bytes"
+            reporter.line(f"{arm.recipe}, {arm.title}: {found}")
+    return same
+
+
+def main() -> int:
+    """Confirm the tables of some environments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("envs", nargs="+", choices=[*ENVIRONMENTS], metavar="ENV")
+    parser.add_argument("--runs", type=Path, help="folder of the short runs; by default one that is deleted")
+    given = parser.parse_args()
+    reporter, wrong = Reporter(), 0
+    if commit().endswith("-dirty"):
+        reporter.line("error: files differ from the commit that a table would name; commit them first")
+        return 2
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = given.runs or Path(temporary)
+        for env in given.envs:
+            for name, (page, arms) in arms_of(env).items():
+                text = content(page, name)
+                for made_at, _ in dict.fromkeys(COMMIT.findall(text)):
+                    if made_at == commit():
+                        continue
+                    try:
+                        same = confirm(made_at, arms, runs, reporter)
+                    except ReflectRLError as error:
+                        reporter.line(f"error: {error}")
+                        return error.exit_code
+                    wrong += not same
+                    if same:
+                        pattern = rf"commit {made_at}( \(same bytes at \w+\))?"
+                        text = re.sub(pattern, f"commit {made_at} (same bytes at {commit()})", text)
+                        publish(page, name, text)
+                    reporter.line(f"{name}, made at {made_at}: {'confirmed' if same else 'stale, make it again'}")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Tables of learning are confirmed by short runs at two commits."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from arms import ENVIRONMENTS
+from confirm import arms_of, differences, overrides
+from stale import COMMIT, TABLES
+from trained_runs import TrainedRuns
+
+from reflectrl.config import load_recipe
+
+
+def test_weights_and_results_are_compared_and_new_columns_are_not(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    run = trained_run()
+    other = shutil.copytree(run, tmp_path / "other")
+    assert differences(run, other) == []
+    rows = (other / "eval.jsonl").read_text()
+    (other / "eval.jsonl").write_text(rows.replace('"success":', '"new": 1, "success":'))
+    assert differences(run, other) == []
+    (other / "eval.jsonl").write_text(rows.replace('"episodes": ', '"episodes": 1'))
+    weights = other / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert differences(run, other) == ["policy/model.safetensors", "eval.jsonl"]
+    (other / "eval.jsonl").write_text("".join(rows.splitlines(keepends=True)[:-1]))
+    assert "eval.jsonl" in differences(run, other)
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_every_arm_of_a_table_has_a_short_run(env: str) -> None:
+    tables = arms_of(env)
+    assert {*tables} <= {*TABLES}
+    for arm in chain.from_iterable(arms for _, arms in tables.values()):
+        recipe = load_recipe(arm.recipe, overrides(arm))
+        assert recipe.rlft is not None
+        assert sum(stage.iterations for stage in recipe.rlft.stages) <= 6
+
+
+def test_a_confirmed_table_is_judged_by_the_commit_that_confirms_it() -> None:
+    text = "at commit 1a2b3c4 (same bytes at 5d6e7f8), commit 9a0b1c2 by"
+    assert COMMIT.findall(text) == [("1a2b3c4", "5d6e7f8"), ("9a0b1c2", "")]
