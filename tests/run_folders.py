@@ -34,7 +34,8 @@ def iteration(number, **changed):
     line |= {"grad_norm": 0.2, "learning_rate": 1e-3, "logprob_gap": 0.0}
     line |= {"success_by_group": {}, "validation_success": None, "validation_greedy": None, "validation_by_group": {}}
     line |= {"entropy_coef": None, "thought_tokens": None, "thought_distinct": None}
-    line |= {"thought_repeated": None, "thought_bleu": None}
+    line |= {"thought_repeated": None, "thought_bleu": None, "thought_templates": None}
+    line |= {"thought_misread": None, "thought_consistent": None, "thought_corrected": None}
     return {**line, "env_steps": 10 * (number + 1), **changed}
 
 

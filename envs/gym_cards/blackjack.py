@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from itertools import product
@@ -10,7 +11,7 @@ from typing import Any
 from gymnasium.envs.toy_text.blackjack import BlackjackEnv, deck
 from numpy.random import Generator
 
-from reflectrl.core import Outcome, Task
+from reflectrl.core import Outcome, Reading, Task
 from reflectrl.envs.gym_cards.cards import NAMES, RANKS, names, shared_out, value
 from reflectrl.envs.gym_cards.game import Game
 from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
@@ -92,6 +93,14 @@ class Blackjack(Game):
         held = _held(total, ace)
         counted = " with an ace as 11" if held > total else ""
         return f"You hold {held}{counted}, the dealer shows {_named(self._shown)}."
+
+    def read(self, thought: str) -> Reading:
+        """It has to name the player's total and the dealer's open card."""
+        held = _held(sum(self._engine.player), 1 in self._engine.player)
+        words = thought.casefold()
+        totals = [int(number) for number in re.findall(r"\bhold\D*(\d+)", words)]
+        shown = re.findall(r"\bshows (an ace|\d+)", words)
+        return Reading(totals[-1:] == [held] and shown[-1:] == [_named(self._shown)])
 
     def text(self) -> str:
         """The cards that lie open."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, nearest
 from reflectrl.envs.gym_cards.blackjack import Blackjack
 from reflectrl.envs.gym_cards.game import Game
 from reflectrl.envs.gym_cards.number_line import NumberLine
@@ -101,6 +101,10 @@ class GymCards(NatLangEnv):
         if self.last_action is None:
             return standing
         return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
+
+    def read_thought(self, thought: str) -> Reading:
+        """Judge what the thought says of the state: the side of the target, a formula, or totals."""
+        return self._game.read(thought)
 
     def mistaken(self) -> bool | None:
         """True if the last action was worse than the expert's."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from numpy.random import Generator
 
-from reflectrl.core import Outcome, Task
+from reflectrl.core import Outcome, Reading, Task
 from reflectrl.envs.gym_cards.pictures import Sketch
 
 
@@ -52,6 +52,10 @@ class Game(ABC):
     @abstractmethod
     def standing(self) -> str:
         """Say in words where things stand, as far as one can know who sees the state."""
+
+    @abstractmethod
+    def read(self, thought: str) -> Reading:
+        """Say whether a thought about the present state, in words like those of ``standing``, is right."""
 
     @abstractmethod
     def text(self) -> str:

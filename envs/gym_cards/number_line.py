@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import permutations
 
 from numpy.random import Generator
 
-from reflectrl.core import Outcome, Task
+from reflectrl.core import Outcome, Reading, Task
 from reflectrl.envs.gym_cards.cards import shared_out
 from reflectrl.envs.gym_cards.game import Game
 from reflectrl.envs.gym_cards.pictures import PAPER, Sketch, Words
 
+SIDES = {"higher": "+", "lower": "-"}
+"""Words for the side of the target, with the action towards it."""
 LAST = 5
 """The highest number; the lowest is 0."""
 
@@ -64,8 +67,17 @@ class NumberLine(Game):
 
     def standing(self) -> str:
         """Say on which side the target is."""
-        side = {None: "reached", "+": "higher", "-": "lower"}[self.best()]
+        side = next((side for side, action in SIDES.items() if action == self.best()), "reached")
         return f"The target is {side}."
+
+    def read(self, thought: str) -> Reading:
+        """It has to name the side and, where it names the numbers, these."""
+        words = thought.casefold()
+        named = [action for side, action in SIDES.items() if re.search(rf"\b{side}\b", words)]
+        called = named[0] if len(named) == 1 else None
+        numbers = {"target": self._target, "current": self._number}
+        misread = any(int(n) != numbers[name] for name, n in re.findall(r"\b(target|current)\b[^\d.]*(\d+)", words))
+        return Reading(called == self.best() and not misread, called)
 
     def text(self) -> str:
         """Both numbers."""

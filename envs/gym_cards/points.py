@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import combinations_with_replacement
 from typing import ClassVar
 
 from numpy.random import Generator
 
-from reflectrl.core import Outcome, Task
+from reflectrl.core import Outcome, Reading, Task
 from reflectrl.envs.gym_cards.cards import RANKS, names, shared_out, value
 from reflectrl.envs.gym_cards.formula import EQUALS, Formula, can_equal, is_solvable
 from reflectrl.envs.gym_cards.game import Game
@@ -19,6 +20,8 @@ RULES = (
     "once. A counts as 1; J, Q and K count as 10."
 )
 
+CLAIM = re.compile(r"([-+*/()\d][-+*/()\d\s]*?)\s*(?:=|equals?\b)\s*(\d+)", re.IGNORECASE)
+"""What a thought claims of a formula."""
 LINE = 11
 """Symbols of a formula in a line of the picture."""
 
@@ -109,6 +112,24 @@ class Points(Game):
             rest.append(symbol)
             formula = formula.then(symbol)
         return f"{' '.join([*self._written, *rest])} equals {self.target}."
+
+    def read(self, thought: str) -> Reading:
+        """The last formula that it names has to equal the target and to begin as this one; or rightly there is none."""
+        if self._ended:
+            return Reading()
+        claims = CLAIM.findall(thought)
+        if not claims:
+            gives_up = "nothing" in thought.casefold().split()
+            return Reading(gives_up and not self._is_hopeful, EQUALS if gives_up else None)
+        symbols = [*re.findall(r"\d+|[^\d\s]", claims[-1][0]), EQUALS]
+        formula: Formula | None = Formula(tuple(sorted(map(value, self._ranks))))
+        for symbol in symbols[:-1]:
+            formula = formula and formula.then(symbol)
+        begun = len(self._written)
+        if symbols[:begun] != self._written:
+            return Reading(right=False)
+        right = formula is not None and formula.value == self.target == int(claims[-1][1])
+        return Reading(right, symbols[begun])
 
     def text(self) -> str:
         """The cards and what is written."""

@@ -68,6 +68,13 @@ def _check_hints(env: NatLangEnv) -> None:
         f"{env.name}: reflection() says {leaked[:1]}, which secrets() calls hidden and the text does not show; reflect "
         "on what a player can know.",
     )
+    if hints.reflection is not None:
+        reading = env.reading(hints.reflection)
+        _need(
+            reading.right is not False and reading.action in (None, *env.observation.actions),
+            f"{env.name}: read_thought() makes {reading} of the expert's own {hints.reflection!r}; expected that it is "
+            "right and calls for a legal action or none.",
+        )
 
 
 def _check_expert(env: NatLangEnv, task: Task) -> None:

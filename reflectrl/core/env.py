@@ -1,10 +1,10 @@
 """``NatLangEnv``: an environment whose observations and actions are text.
 
-An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write seven more (``expert``,
-``reflection``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). The base class does the rest:
-seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after the end,
-snapshots and copies. When one of those methods raises, or returns a value that no player can use, the error says where
-in the episode that happened.
+An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write eight more (``expert``,
+``reflection``, ``read_thought``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). The base class
+does the rest: seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after
+the end, snapshots and copies. When one of those methods raises, or returns a value that no player can use, the error
+says where in the episode that happened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reflectrl.core.extras import Extras
 from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_tasks
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.spaces import TextSpace
-from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Task
+from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
 
 _T = TypeVar("_T")
 _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
@@ -139,6 +139,10 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """Return the expert's reflection on the last action and the present state."""
         action = self.expert()
         return None if action is None else f"Next: {action}."
+
+    def read_thought(self, thought: str) -> Reading:  # noqa: ARG002 - an environment that can tell uses it
+        """Say whether a policy's thought about the present state is right, and which action it calls for."""
+        return Reading()
 
     def spoiler(self) -> str | None:
         """Return privileged facts about the present state, for a teaching model that must not repeat them."""
@@ -259,6 +263,10 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         if (wrong := wrong_hints(hints, legal)) is not None:
             raise self._broke(wrong, asked=True)
         return hints
+
+    def reading(self, thought: str) -> Reading:
+        """Return ``read_thought(thought)``; raises ``EnvFailed`` where that raises."""
+        return self._call(self.read_thought, thought, asked=True)
 
     def _hints(self) -> Hints:
         return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), tuple(self.secrets()))

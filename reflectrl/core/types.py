@@ -91,6 +91,16 @@ class Hints:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What an environment makes of a policy's thought about its present state."""
+
+    right: bool | None = None
+    """False for a thought that misreads the state; ``None`` where the environment cannot tell."""
+    action: str | None = None
+    """Action that the thought calls for; ``None`` where it calls for none, or the environment cannot tell."""
+
+
+@dataclass(frozen=True)
 class Utterance:
     """Words of a frozen player."""
 
@@ -169,8 +179,10 @@ class Turn:
     """New words of the frozen players at this step, by role; they stay in view until the role speaks again."""
     decision: Decision
     rewards: Mapping[str, float]
-    """Rewards of the step by source: ``"env"``, the roles of raters, and ``"format"``, which is 1 where the text of a
-    policy that writes names a legal action. A failed rating is absent, never 0."""
+    """Rewards of the step by source: ``"env"``, the roles of raters, and of a policy that writes ``"format"``, 1 where
+    the text names a legal action, ``"agreement"``, 1 where the environment finds the thought right, and
+    ``"consistency"``, 1 where the action is the one that the thought calls for. What is not known is absent, never
+    0."""
     illegal: bool = False
 
     @property

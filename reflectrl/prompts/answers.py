@@ -43,11 +43,16 @@ def read_answer(text: str, menu: Menu) -> Answer:
     The value is compared with the actions of ``menu`` as a whole, without regard to case and runs of spaces; failing
     that, it may hold exactly one of them as whole words, where ``go to shelf 10`` does not hold ``go to shelf 1``.
     """
-    thoughts, actions = [*_THOUGHTS.finditer(text)], [*_ACTION.finditer(text)]
-    thought = _unescaped(thoughts[-1][1]) if thoughts else text
+    thought, actions = thought_in(text), [*_ACTION.finditer(text)]
     if not actions:
         return Answer(thought, len(text), None)
-    return Answer(thought, actions[-1].start(), _named(_unescaped(actions[-1][1]), menu))
+    return Answer(thought, actions[-1].start(), named_action(_unescaped(actions[-1][1]), menu))
+
+
+def thought_in(text: str) -> str:
+    """Return the last value of ``thoughts`` in a text; the whole text where there is none."""
+    thoughts = [*_THOUGHTS.finditer(text)]
+    return _unescaped(thoughts[-1][1]) if thoughts else text
 
 
 def _unescaped(value: str) -> str:
@@ -57,7 +62,8 @@ def _unescaped(value: str) -> str:
         return value
 
 
-def _named(value: str, menu: Menu) -> int | None:
+def named_action(value: str, menu: Menu) -> int | None:
+    """Return the position in the menu of the one action that a text names, as ``read_answer`` says."""
     names = [_plain(action) for action in menu.actions]
     value = _plain(value)
     if value in names:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reflectrl.core import Hints, InvalidInput, Observation, nearest
+from reflectrl.core import Hints, InvalidInput, Observation, Reading, nearest
 from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt
@@ -49,6 +49,8 @@ class State:
     """Hints of the expert, where a player reads them."""
     visited: tuple[Observation, ...] = ()
     """(t,) states before this one; read by raters only."""
+    reading: Reading | None = None
+    """What the environment makes of the policy's thought; read by correctors that read hints."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class MenuView(View):
     """View of a player that chooses from, or speaks about, the legal actions."""
 
     menu: Menu
+    reading: Reading | None = None
+    """What the environment makes of the policy's thought; for a corrector that reads hints."""
 
 
 def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:
@@ -109,6 +113,7 @@ def menu_view(
         state.hints if hints else None,
         action,
         menu=menu,
+        reading=state.reading if hints else None,
     )
 
 

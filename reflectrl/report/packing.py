@@ -10,10 +10,12 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 from reflectrl.core import Trajectory, Turn
 from reflectrl.core.types import OUTCOMES
+from reflectrl.prompts.answers import thought_in
 from reflectrl.report.markup import MAX_CHARACTERS, shortened
 
 MAX_ACTIONS = 24
@@ -62,7 +64,8 @@ def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
     the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
     chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities, what the
-    policy wrote or -1]: texts are numbers, probabilities ten-thousandths.
+    policy wrote or -1, correction]: texts are numbers, probabilities ten-thousandths. A correction is the differences
+    between thought and correction, see ``differences``; empty without one.
     """
     seen = _Texts()
     packed = [_episode(recorded, seen) for recorded in episodes]
@@ -87,6 +90,8 @@ def _episode(recorded: Recorded, texts: _Texts) -> list[Any]:
 def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list[Any]:
     seen, chosen = turn.observation, turn.decision.choice.index
     odds, written = turn.decision.choice.probabilities, turn.decision.choice.written
+    better = turn.said["corrector"].text if "corrector" in turn.said else ""
+    corrected = differences(thought_in(written.text), better) if written and better else []
     if len(odds) != len(turn.menu):
         odds = ()  # they are not known
     ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
@@ -104,7 +109,18 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         _ten_thousandths(sum(odds[at] for at in others) if odds else 0.0),
         [_ten_thousandths(odds[at]) for at in kept] if odds else [],
         -1 if written is None else texts.text(written.text),
+        [(kind, texts.text(words)) for kind, words in corrected],
     ]
+
+
+def differences(old: str, new: str) -> list[tuple[int, str]]:
+    """Return the words of two texts in runs: 0 for those in both, -1 for those of the old one, 1 for the new one's."""
+    before, after = old.split(), new.split()
+    runs = []
+    for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        parts = [(0, before[a:b])] if kind == "equal" else [(-1, before[a:b]), (1, after[c:d])]
+        runs += [(sign, " ".join(words)) for sign, words in parts if words]
+    return runs
 
 
 def _ten_thousandths(probability: float) -> int:

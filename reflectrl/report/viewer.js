@@ -49,13 +49,14 @@ function load(number) {
 }
 
 function step(data, episode, place) {
-  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written] =
+  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written, correction] =
     episode.steps[place];
   return {
     seen: data.texts[seen],
     menu: data.menus[menu].map((text) => data.texts[text]),
     said: said < 0 ? null : data.texts[said],
     written: written < 0 ? null : data.texts[written],
+    correction: correction.map(([kind, text]) => [kind, data.texts[text]]),
     chosen, reward, illegal, value, advantage, hidden, rest, odds,
   };
 }
@@ -157,6 +158,12 @@ function drawMenu(now) {
   return make("ul", "menu", ...items);
 }
 
+// Words of the thought that the corrector left, struck out or added.
+function drawCorrection(runs) {
+  const tags = { "-1": "del", 0: "span", 1: "ins" };
+  return make("blockquote", "correction", ...runs.flatMap(([kind, text]) => [make(tags[kind], "", text), " "]));
+}
+
 function drawNumbers(now, toGo, columns) {
   const pairs = [["reward", now.reward], ["reward-to-go", toGo]];
   if (columns.advantage && now.advantage !== null) pairs.push(["advantage", now.advantage]);
@@ -216,6 +223,7 @@ function drawEpisode(number, data, episode) {
   const said = words
     .filter(([, text]) => text !== null)
     .flatMap(([name, text]) => [make("h5", "", name), make("blockquote", "", text)]);
+  if (now.correction.length) said.push(make("h5", "", "Thought, corrected"), drawCorrection(now.correction));
   const actions = now.odds.length ? "Actions, with the policy's probabilities" : "Actions";
   const about = ["All steps"];
   if (gamma !== 1) about.push(`reward-to-go discounted by ${gamma}`);

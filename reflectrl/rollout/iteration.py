@@ -41,7 +41,7 @@ class Iteration(EpisodeMeans, IterationPlace):
     thought_tokens: float | None = metric(
         "rollout/thought_tokens", "Tokens written a step", low=0.0, panel=True, late=True, default=None
     )
-    """Mean number of tokens that the policy wrote before it acted; ``None``, like the next three, without any."""
+    """Mean number of tokens that the policy wrote before it acted; ``None``, like the next seven, without any."""
     thought_distinct: float | None = metric(
         "rollout/thought_distinct", "Distinct thoughts", fraction=True, panel=True, late=True, default=None
     )
@@ -54,6 +54,27 @@ class Iteration(EpisodeMeans, IterationPlace):
         "rollout/thought_bleu", "Self-BLEU of thoughts", fraction=True, panel=True, late=True, default=None
     )
     """Mean BLEU-2 of a thought against the others: 1 where all are the same."""
+    thought_templates: float | None = metric(
+        "rollout/thought_templates",
+        "Distinct templates",
+        fraction=True,
+        panel=True,
+        late=True,
+        default=None,
+    )
+    """Number of different thoughts, with numbers and names masked, as a fraction of all of the iteration."""
+    thought_misread: float | None = metric(
+        "rollout/thought_misread", "Misread states", fraction=True, panel=True, late=True, default=None
+    )
+    """Fraction of the thoughts that misread the state; ``None`` where the environment cannot tell."""
+    thought_consistent: float | None = metric(
+        "rollout/thought_consistent", "Consistent thoughts", fraction=True, panel=True, late=True, default=None
+    )
+    """Fraction of the thoughts before the action that they call for, of those that call for one."""
+    thought_corrected: float | None = metric(
+        "rollout/thought_corrected", "Corrected thoughts", fraction=True, panel=True, late=True, default=None
+    )
+    """Fraction of the thoughts that a corrector rewrote; ``None`` without one."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
     validation_success: float | None = metric(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from reflectrl.core import EpisodeFailed, Hints, InvalidInput, NatLangEnv, Task, Trajectory, Turn
+from reflectrl.core import EpisodeFailed, Hints, InvalidInput, NatLangEnv, Reading, Task, Trajectory, Turn
 from reflectrl.core.profile import part
 from reflectrl.players import Policy, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State
 from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
 from reflectrl.workers.env import Local, Pending, gather, send
-from reflectrl.workers.protocol import AskHints, Reset, Step
+from reflectrl.workers.protocol import AskHints, AskReading, EpisodeRequest, Reset, Step
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,7 @@ class _Slot:
         observation = self.env.observation
         _, reward, terminated, truncated, info = self.read()
         self.carried = {**self.carried, **{role: move.said[role].text for role in starting if role in move.said}}
-        rewards = {"env": reward}
-        if move.decision.choice.written is not None:
-            rewards["format"] = float(move.decision.choice.legal)
+        rewards = {"env": reward, **move.thought_rewards}
         self.turns.append(Turn(observation, move.menu.actions, move.said, move.decision, rewards, info["illegal"]))
         if terminated or truncated:
             task, seed, turns = self.episode.task, self.episode.seed, tuple(self.turns)
@@ -166,7 +166,7 @@ def begin_ahead(envs: Sequence[NatLangEnv], episodes: Sequence[Episode]) -> list
     return send([env for env, _ in together], [episode.reset for _, episode in together])
 
 
-def _send(slots: Sequence[_Slot], requests: Sequence[Reset | Step | AskHints]) -> None:
+def _send(slots: Sequence[_Slot], requests: Sequence[EpisodeRequest]) -> None:
     """Send a request to the environment of each slot; ``_each`` reads the results."""
     with part("environments: send"):
         for slot, pending in zip(slots, send([slot.env for slot in slots], requests), strict=True):
@@ -203,10 +203,24 @@ def _step(
     _send(unsent, [slot.episode.reset for slot in unsent])  # after the hints, which would have waited for it
     if not slots:
         return []
-    moves = play_turn([slot.state for slot in slots], policy=policy, seats=seats, layout=layout)
+    moves = play_turn(
+        [slot.state for slot in slots], policy=policy, seats=seats, layout=layout, read=partial(_readings, slots)
+    )
     starting = [seat.role for seat in seats if seat.when == "episode_start"]
     _send(slots, [Step(move.decision.action) for move in moves])
     return _each(_Slot.play, slots, moves, [starting] * len(slots))
+
+
+def _readings(slots: Sequence[_Slot], thoughts: Sequence[str | None]) -> list[Reading | None]:
+    """Return what the environments make of thoughts; nothing is known from one that fails at it."""
+    writing = [(slot, thought) for slot, thought in zip(slots, thoughts, strict=True) if thought is not None]
+    _send([slot for slot, _ in writing], [AskReading(thought) for _, thought in writing])
+    gather([slot.pending for slot, _ in writing if slot.pending is not None])
+    found: dict[int, Reading] = {}
+    for slot, _ in writing:
+        with suppress(EpisodeFailed):
+            found[slot.number] = slot.read()
+    return [found.get(slot.number) for slot in slots]
 
 
 def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> None:

@@ -4,32 +4,61 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from reflectrl.core import Trajectory
+from reflectrl.prompts.answers import thought_in
 
 BLEU_SAMPLES = 100
 """Thoughts that are compared with each other for BLEU, at most, drawn always alike."""
 
 
+_MASKED = re.compile(r"\d+(?:\.\d+)?|(?<=[^.!?:\s] )[A-Z]\w*")
+"""Numbers, and words with a capital letter inside a sentence."""
+
+
 def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the fields ``thought_*`` of ``Iteration``, by name; nothing where no policy wrote any thought."""
+    """Return the fields ``thought_*`` of ``Iteration``, by name; nothing where no policy wrote any thought.
+
+    What is not known of these episodes is NaN: every process of a launch has the same fields.
+    """
     written = [[turn.decision.choice.written for turn in each.turns] for each in trajectories]
     said = [[text for text in episode if text is not None] for episode in written]
     everything = [text for episode in said for text in episode]
     if not everything:
         return {}
     thoughts = [text.text for text in everything]
+    turns = [turn for each in trajectories for turn in each.turns]
+    right, meant = (
+        [turn.rewards[source] for turn in turns if source in turn.rewards] for source in ("agreement", "consistency")
+    )
+    corrected = [bool(turn.said["corrector"].text) for turn in turns if "corrector" in turn.said]
     repeated = [one.text == other.text for episode in said for one, other in pairwise(episode)]
     return {
         "thought_tokens": fmean(len(text.ids) for text in everything),
         "thought_distinct": len(set(thoughts)) / len(thoughts),
         "thought_repeated": fmean(repeated) if repeated else 0.0,
         "thought_bleu": self_bleu(thoughts),
+        "thought_templates": len({template(thought) for thought in thoughts}) / len(thoughts),
+        "thought_misread": 1 - fmean(right) if right else math.nan,
+        "thought_consistent": fmean(meant) if meant else math.nan,
+        "thought_corrected": fmean(corrected) if corrected else math.nan,
     }
+
+
+def known(means: Mapping[str, float]) -> dict[str, Any]:
+    """Return the same means with ``None`` for those that are not known."""
+    return {name: None if math.isnan(value) else value for name, value in means.items()}
+
+
+def template(text: str) -> str:
+    """Return the thought in a policy's text on one line, its numbers and names masked."""
+    return _MASKED.sub("#", " ".join(thought_in(text).split()))
 
 
 def self_bleu(texts: Sequence[str]) -> float:

@@ -6,15 +6,15 @@ episode's seed, the step and the role alone, so any of them plays the same step 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reflectrl.core import Decision, Trajectory, Utterance, WorkFailed
+from reflectrl.core import Decision, Reading, Trajectory, Utterance, WorkFailed
 from reflectrl.core.profile import part
 from reflectrl.core.seeds import draw
 from reflectrl.players import Policy, ReadsHints, Seat
 from reflectrl.prompts import Menu, PromptFormat
-from reflectrl.prompts.answers import thought_of
+from reflectrl.prompts.answers import named_action, thought_of
 from reflectrl.prompts.views import MenuView, State, View, menu_view, view
 
 
@@ -28,9 +28,30 @@ class Move:
     decision: Decision
     reflection: str | None
     """The reflection that the policy read, new or given; ``None`` without a reflection."""
+    reading: Reading | None = None
+    """What the environment makes of the policy's thought; ``None`` without one, or where no environment is asked."""
+
+    @property
+    def thought_rewards(self) -> dict[str, float]:
+        """Rewards of what the policy wrote, see ``Turn.rewards``; none where it wrote nothing."""
+        if self.decision.choice.written is None:
+            return {}
+        rewards, reading = {"format": float(self.decision.choice.legal)}, self.reading or Reading()
+        if reading.right is not None:
+            rewards["agreement"] = float(reading.right)
+        if reading.action is not None and self.decision.choice.legal:
+            rewards["consistency"] = float(reading.action == self.decision.action)
+        return rewards
 
 
-def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> list[Move]:
+def play_turn(
+    states: Sequence[State],
+    *,
+    policy: Policy,
+    seats: Sequence[Seat],
+    layout: PromptFormat,
+    read: Callable[[Sequence[str | None]], Sequence[Reading | None]] | None = None,
+) -> list[Move]:
     """Play one step in each of ``states``: speak, show the menu, act, and let the correctors speak.
 
     A role whose words are in ``State.said`` already is not asked.
@@ -40,6 +61,7 @@ def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat],
         policy: chooses the actions.
         seats: frozen players, asked in this order.
         layout: how prompts are written.
+        read: asks the environments about the policy's thoughts, one a state, ``None`` where it wrote nothing.
 
     Raises:
         InvalidInput: a state that a player cannot be shown, or that is too long for its model.
@@ -59,11 +81,14 @@ def play_turn(states: Sequence[State], *, policy: Policy, seats: Sequence[Seat],
     with part("policy: act"):
         decisions = policy.act(views, _draws(now, "policy"))
     now = [_after(state, menu, decision, layout) for state, menu, decision in zip(now, menus, decisions, strict=True)]
+    if read is not None and any(decision.choice.written for decision in decisions):
+        readings = read([state.said.get("policy") for state in now])
+        now = [_read(state, menu, each) for state, menu, each in zip(now, menus, readings, strict=True)]
     for seat in seats:
         if seat.when == "after_act":
             _speak(seat, now, said, layout, menus, decisions)
     return [
-        Move(menu, words, decision, state.said.get("reflector"))
+        Move(menu, words, decision, state.said.get("reflector"), state.reading)
         for menu, words, decision, state in zip(menus, said, decisions, now, strict=True)
     ]
 
@@ -74,6 +99,14 @@ def _after(state: State, menu: Menu, decision: Decision, layout: PromptFormat) -
     if written is None:
         return state
     return replace(state, said={**state.said, "policy": thought_of(written, layout.action_mode, menu)})
+
+
+def _read(state: State, menu: Menu, reading: Reading | None) -> State:
+    """Return the state with a reading of its thought, which calls for the one action that it names, if for no other."""
+    if reading is not None and reading.action is None:
+        named = named_action(state.said["policy"], menu)
+        reading = reading if named is None else replace(reading, action=menu.actions[named])
+    return replace(state, reading=reading)
 
 
 def menu_of(state: State, layout: PromptFormat) -> Menu:

@@ -34,7 +34,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.thoughts import thought_means
+from reflectrl.rollout.thoughts import known, thought_means
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
     StepSample,
@@ -277,7 +277,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             validation_success=None,
             validation_greedy=None,
             validation_by_group={},
-            **{name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)},
+            **known({name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}),
         )
         check_gap(self.args.terms, done.logprob_gap, self.args.updates_per_iteration)
         return done

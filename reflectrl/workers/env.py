@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from reflectrl.core.env import NatLangEnv, place_in_episode
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
-from reflectrl.core.types import Hints, Observation, Outcome, Task
+from reflectrl.core.types import Hints, Observation, Outcome, Reading, Task
 from reflectrl.workers.process import Call, WorkerProcess, progress
 from reflectrl.workers.protocol import (
     Answer,
     AskHints,
+    AskReading,
     Close,
     Describe,
+    EpisodeRequest,
     ListTasks,
     Made,
     Make,
@@ -117,7 +119,7 @@ class Pending:
         pool, sentence = self.env.pool, f"{self.env.failed_at(self.request)}: it {how}"
         pool.count_failure(sentence)
         self._failures += 1
-        if pool.limits.on_failure == "drop" and isinstance(self.request, Reset | Step | AskHints):
+        if pool.limits.on_failure == "drop" and isinstance(self.request, EpisodeRequest):
             self._error = EpisodeFailed(f"{sentence}; the episode is dropped.")
             self.done = True
         elif self._failures == MAX_ATTEMPTS:
@@ -134,14 +136,14 @@ class Local:
     """A request to an environment that lives in this process, which is made when its result is read."""
 
     env: NatLangEnv
-    request: Reset | Step | AskHints
+    request: EpisodeRequest
 
     def result(self) -> Any:
         """Return what the environment's method does."""
         return _call(self.env, self.request)
 
 
-def send(envs: Sequence[NatLangEnv], requests: Sequence[Reset | Step | AskHints]) -> list[Pending | Local]:
+def send(envs: Sequence[NatLangEnv], requests: Sequence[EpisodeRequest]) -> list[Pending | Local]:
     """Send a request to each environment; those in worker processes work while the caller does something else.
 
     An environment waits until all requests that were sent to its process before are answered, so a slow one holds up
@@ -199,6 +201,8 @@ def _call(env: NatLangEnv, request: Request) -> Any:
             return env.reset(seed=seed, options={"task": task})
         case Step(action=action):
             return env.step(action)
+        case AskReading(thought=thought):
+            return env.reading(thought)
     return env.hints()
 
 
@@ -278,6 +282,11 @@ class WorkerEnv(NatLangEnv):
     def reflection(self) -> str | None:
         """Reflection of the inner expert."""
         return self.hints().reflection
+
+    def read_thought(self, thought: str) -> Reading:
+        """Reading of a policy's thought by the inner environment."""
+        reading: Reading = self._ask(AskReading(thought))
+        return reading
 
     def spoiler(self) -> str | None:
         """Privileged facts of the inner expert."""
@@ -362,7 +371,7 @@ class WorkerEnv(NatLangEnv):
                 where = place_in_episode(task, 0)
             case Step(action=action) if task:
                 where = place_in_episode(task, played, action)
-            case AskHints() if task:
+            case AskHints() | AskReading() if task:
                 where = place_in_episode(task, played, hints=True)
             case _:
                 where = "when it was made"

@@ -24,6 +24,7 @@ from reflectrl.workers.protocol import (
     REQUESTS,
     Answer,
     AskHints,
+    AskReading,
     Describe,
     ListTasks,
     Made,
@@ -108,6 +109,8 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             return Played(outcome, env.observation)
         case AskHints():
             return env.hints()
+        case AskReading(thought=thought):
+            return env.reading(thought)
     del envs[number]
     env.close()
     return None

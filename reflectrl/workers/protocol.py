@@ -16,7 +16,7 @@ import msgspec
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import to_plain
 from reflectrl.core.text import shown
-from reflectrl.core.types import Hints, Observation, Outcome, Task
+from reflectrl.core.types import Hints, Observation, Outcome, Reading, Task
 
 T = TypeVar("T")
 
@@ -64,12 +64,20 @@ class AskHints(Message, frozen=True):
     """Answered by ``Hints``."""
 
 
+class AskReading(Message, frozen=True):
+    """Ask about a policy's thought; answered by ``Reading``."""
+
+    thought: str
+
+
 class Close(Message, frozen=True):
     """Close the environment; answered by ``None``."""
 
 
-Request = Make | ListTasks | Describe | Reset | Step | AskHints | Close
+Request = Make | ListTasks | Describe | Reset | Step | AskHints | AskReading | Close
 """A request to one environment."""
+EpisodeRequest = Reset | Step | AskHints | AskReading
+"""A request about an episode."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,7 @@ REPLIES: Mapping[type[Request], msgspec.json.Decoder[Reply]] = {
         (Reset, Observation),
         (Step, Played),
         (AskHints, Hints),
+        (AskReading, Reading),
         (Close, None),
     )
 }

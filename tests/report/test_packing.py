@@ -7,7 +7,7 @@ from dataclasses import replace
 from records import chose
 from run_folders import blocks, episode, iteration, make_run, tasks, unpacked
 
-from reflectrl.core import Task
+from reflectrl.core import Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import write_report
 from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns
@@ -35,7 +35,7 @@ def test_an_episode_has_its_task_end_and_seed_and_a_step_what_was_seen_said_poss
     assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
     texts, menu, (seen, _, said, *numbers) = only_step(late)
     assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
-    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1]
+    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, []]
 
 
 def test_what_is_the_same_is_said_once():
@@ -65,8 +65,20 @@ def test_a_step_without_a_reflection_probabilities_or_a_known_action_is_packed_a
     played = episode(odds=(), reflection=None, text="x" * 5000)
     turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))
     texts, menu, step = only_step(replace(played, turns=(turn,)))
-    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1])
+    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, []])
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
+
+
+def test_a_thought_that_was_corrected_is_packed_with_the_words_that_were_struck_out_and_added():
+    (turn,) = episode().turns
+    written = Written('{"thoughts": "It is lower now.", "action": "left"}', (1,), (0.0,), 0)
+    choice = replace(turn.decision.choice, written=written)
+    said = {"corrector": Utterance("Then it is higher now.")}
+    turn = replace(turn, decision=replace(turn.decision, choice=choice), said=said)
+    texts, _, step = only_step(replace(episode(), turns=(turn,)))
+    assert texts[step[11]] == written.text
+    runs = [(kind, texts[words]) for kind, words in step[12]]
+    assert runs == [(-1, "It"), (1, "Then it"), (0, "is"), (-1, "lower"), (1, "higher"), (0, "now.")]
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

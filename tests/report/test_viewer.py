@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from run_folders import HOSTILE, episode, iteration, make_run
 
-from reflectrl.core import Turn
+from reflectrl.core import Turn, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import write_report
 
@@ -157,6 +157,18 @@ def test_a_step_shows_menu_probabilities_reward_and_what_is_to_go(opened, report
     assert page.locator("blockquote").inner_text() == "Good."
     rows = page.locator(".overview tbody tr").all_inner_texts()
     assert [row.split() for row in rows] == [["1", "right", "−0.10", "+0.40"], ["2", "right", "+1.00", "+1.00"]]
+
+
+@pytest.mark.slow
+def test_a_corrected_thought_is_shown_with_what_was_struck_out_and_added(opened, tmp_path):
+    (turn,) = episode().turns
+    choice = replace(turn.decision.choice, written=Written("It is lower.", (1,), (0.0,), 1))
+    said = {"corrector": Utterance("It is higher.")}
+    turn = replace(turn, decision=replace(turn.decision, choice=choice), said=said)
+    path = make_run(tmp_path / "one", {"rlft": [replace(episode(), turns=(turn,))]})
+    page = opened(write_report([path], path / "report.html"))
+    assert page.locator("blockquote").all_inner_texts() == ["It is lower.", "It is lower. higher."]
+    assert (page.locator("del").inner_text(), page.locator("ins").inner_text()) == ("lower.", "higher.")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from thinkers import Thinks
 
 from reflectrl.core import EpisodeFailed, Utterance, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
@@ -130,3 +131,33 @@ def test_an_episode_that_cannot_be_played_on_is_left_out_and_the_others_are_as_e
     assert sorted(finished, key=lambda trajectory: trajectory.seed) == played
     broken = [Episode(episode.task, 2) for episode in episodes(4)]
     assert rollout(envs, broken, **options) == []
+
+
+# ---- thoughts --------------------------------------------------------------------------------------------------------
+
+
+def thinking(text, env="gym_cards:number_line", **options):
+    env = make_env(env, **options)
+    to_play = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:8])]
+    played = rollout([env], to_play, policy=Thinks(text), seats=(), layout=PromptFormat(action_mode="json"))
+    return [turn for each in played for turn in each.turns]
+
+
+def test_the_environment_says_whether_a_thought_is_right_and_whether_the_action_follows_from_it():
+    for turn in thinking("The target is higher."):
+        target, number = (int(word.strip(".")) for word in turn.observation.text.split() if word.strip(".").isdigit())
+        plus = turn.decision.action == "+"
+        assert turn.rewards == {
+            "env": turn.reward,
+            "format": 1.0,
+            "agreement": float(target > number),
+            "consistency": float(plus),
+        }
+
+
+def test_a_thought_that_names_an_action_calls_for_it_where_the_environment_cannot_tell():
+    for turn in thinking("I should ADD ONE.", "number_line"):
+        called = {"consistency": float(turn.decision.action == "add one")} if "add one" in turn.menu else {}
+        assert turn.rewards == {"env": turn.reward, "format": 1.0, **called}
+    silent = [turn for turn in thinking("Add one or subtract one?", "number_line") if len(turn.menu) == 2]
+    assert {tuple(turn.rewards) for turn in silent} == {("env", "format")}

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from run_folders import episode
 
-from reflectrl.core import Written
+from reflectrl.core import Utterance, Written
 from reflectrl.rollout.metrics import episode_metrics
-from reflectrl.rollout.thoughts import self_bleu, thought_means
+from reflectrl.rollout.thoughts import known, self_bleu, template, thought_means
 
 
 def thinking(*thoughts, legal=True):
@@ -20,16 +21,17 @@ def thinking(*thoughts, legal=True):
     return replace(played, turns=turns)
 
 
-def numbers(tokens, distinct, repeated, bleu):
-    named = {"tokens": tokens, "distinct": distinct, "repeated": repeated, "bleu": bleu}
-    return {f"thought_{name}": value for name, value in named.items()}
+def numbers(tokens, distinct, repeated, bleu, templates):
+    named = {"tokens": tokens, "distinct": distinct, "repeated": repeated, "bleu": bleu, "templates": templates}
+    unknown = dict.fromkeys(("misread", "consistent", "corrected"), math.nan)
+    return {f"thought_{name}": value for name, value in {**named, **unknown}.items()}
 
 
 def test_thoughts_that_are_all_the_same_have_collapsed_and_different_ones_have_not():
     same = thought_means([thinking("go up", "go up"), thinking("go up")])
-    assert same == pytest.approx(numbers(5, 1 / 3, 1, 1))
+    assert same == pytest.approx(numbers(5, 1 / 3, 1, 1, 1 / 3), nan_ok=True)
     varied = thought_means([thinking("go up", "left then down"), thinking("the door is shut")])
-    assert varied == pytest.approx(numbers(12, 1, 0, 0), abs=0.5)
+    assert varied == pytest.approx(numbers(12, 1, 0, 0, 1), abs=0.5, nan_ok=True)
     assert varied["thought_bleu"] == 0
 
 
@@ -40,6 +42,30 @@ def test_bleu_of_a_text_counts_words_and_pairs_that_the_others_have_and_punishes
     assert self_bleu(["a b", "a b c"]) == pytest.approx(
         (2.718281828 ** (1 - 3 / 2) + (2 / 3 * 1 / 2) ** 0.5) / 2, abs=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("The target 3 is\n above 2.5. Go to Rome.", "The target # is above #. Go to #."),
+        ('{"thoughts": "Take apple 12.", "action": "take apple 12"}', "Take apple #."),
+    ],
+)
+def test_a_template_is_the_thought_without_its_numbers_and_names(text, masked):
+    assert template(text) == masked
+
+
+def test_what_environment_and_corrector_make_of_thoughts_is_averaged_over_those_they_know():
+    played = thinking("a", "b", "c")
+    judged = ({"agreement": 0.0, "consistency": 1.0}, {"agreement": 1.0}, {})
+    turns = tuple(
+        replace(turn, rewards={"env": 0.0, **rewards}, said={"corrector": Utterance(words)})
+        for turn, rewards, words in zip(played.turns, judged, ("", "B", "C"), strict=True)
+    )
+    means = known(thought_means([replace(played, turns=turns)]))
+    assert (means["thought_misread"], means["thought_consistent"]) == (0.5, 1.0)
+    assert means["thought_corrected"] == pytest.approx(2 / 3)
+    assert known(thought_means([played]))["thought_misread"] is None
 
 
 def test_a_policy_that_writes_nothing_has_no_thoughts_and_text_that_names_no_action_counts_as_illegal():

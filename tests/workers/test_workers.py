@@ -17,6 +17,7 @@ from pathlib import Path
 import faulty
 import pytest
 from faulty import wait_until
+from thinkers import Thinks
 
 from reflectrl.core import (
     EpisodeFailed,
@@ -90,6 +91,18 @@ def test_episodes_are_the_same_with_any_number_of_processes_and_environments(poo
         assert play(pool.make("dangerous_taxi", {"stage": "full"}, count), reflecting(ExpertReflector())) == here
     with WorkerPool(1) as one:
         assert play(one.make("faulty", {}, 3)) == play(pool.make("faulty", {}, 3)) == undisturbed()
+
+
+def test_what_it_makes_of_thoughts_is_what_the_inner_one_does(pool):
+    options = {"game": "number_line"}
+    inner, envs = make_env("gym_cards", **options), pool.make("gym_cards", options, 2)
+    to_play = [Episode(task, 0) for task in inner.tasks("train")[:4]]
+    here, there = (
+        rollout(each, to_play, policy=Thinks("The target is lower."), seats=(), layout=PromptFormat())
+        for each in ([inner], envs)
+    )
+    assert here == there
+    assert {turn.rewards["agreement"] for played in there for turn in played.turns} == {0.0, 1.0}
 
 
 def test_it_says_of_itself_and_shows_what_the_inner_one_does(pool):

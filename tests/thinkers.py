@@ -1,0 +1,19 @@
+"""A policy that writes the same text before each random action: what tests of thoughts share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reflectrl.core import Written
+from reflectrl.players import RandomPolicy
+
+
+class Thinks(RandomPolicy):
+    """Acts at random after the same thought, in which it names a legal action or not."""
+
+    def __init__(self, text, legal=True):
+        self.written = Written(text, (1,), (0.0,), 1, legal)
+
+    def act(self, views, draws):
+        decisions = super().act(views, draws)
+        return [replace(each, choice=replace(each.choice, written=self.written)) for each in decisions]
