@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
+from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core.settings import Count, Section
 from reflectrl.endpoint.endpoint import Endpoint
 
@@ -35,6 +36,20 @@ class ReflectorSection(Section):
         if (self.run is None) == (self.endpoint is None):
             raise ValueError("a reflector is taken from a run or asked through an endpoint; set one of the two")
         return self
+
+
+class TrialsSection(Section):
+    """Trials over the same tasks, of which later ones remember what succeeded in earlier ones (RAP, section 3)."""
+
+    count: Annotated[int, Field(ge=2)] = 3
+    """Trials; each plays every task of the split once, sampled."""
+    policies: Annotated[list[Literal["sft", "rlft", "remote"]], Field(min_length=1)] = ["rlft"]
+    """Policies of ``eval.policies`` that play them."""
+    begin_with: Literal["nothing", "teacher"] = "nothing"
+    """What is remembered in the first trial: nothing, so that it is one without a memory (the paper's ReAct), or the
+    teacher's successful episodes, which the later trials remember as well (the paper's RAP_train)."""
+    control: bool = True
+    """Play the same trials without any memory too, which tells what trying again is worth alone."""
 
 
 class EvalSection(Section):
@@ -68,6 +83,11 @@ class EvalSection(Section):
     """Play the RLFT policy with blank, shuffled or the expert's reflections as well."""
     reflectors: list[ReflectorSection] = []
     """Play the RLFT policy with other reflectors as well."""
+    memory: MemoryPlayerSection | None = None
+    """A memory of the teacher's successful episodes for trained policies at evaluation alone, which were trained
+    without one; absent: that of ``players.memory``, if any."""
+    trials: TrialsSection | None = None
+    """Also play the tasks in trials that remember each other; absent: none."""
 
     @property
     def splits(self) -> tuple[str, ...]:

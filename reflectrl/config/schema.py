@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
+from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
@@ -86,19 +87,6 @@ class PolicyPlayerSection(Section):
     """Chat endpoint whose model answers with a label."""
 
 
-class MemoryPlayerSection(Section):
-    """The frozen player that shows, before each action, parts of the teacher's successful episodes that resemble it."""
-
-    embedder: Literal["hashing", "minilm"] = "hashing"
-    """Similarity of texts: by hashed words, or by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB."""
-    episodes: Count = 8
-    """Episodes that are shown at once, at most."""
-    steps: Count = 5
-    """Steps that are shown before the step that resembles the present one most, and as many from it on."""
-    max_chars: Count = 2000
-    """Most characters that are shown; whole episodes and steps are left out."""
-
-
 class RaterPlayerSection(Section):
     """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
 
@@ -143,7 +131,7 @@ class PlayersSection(Section):
     """Players of the turn, by role."""
 
     memory: MemoryPlayerSection | None = None
-    """Shows past episodes to the reflector and the policy in RLFT and evaluation; absent: none are shown."""
+    """Shows the teacher's successful episodes in SFT rows, RLFT and evaluation; absent: none are shown."""
     reflector: ReflectorPlayerSection = ReflectorPlayerSection()
     """Writes the reflection."""
     policy: PolicyPlayerSection = PolicyPlayerSection()
@@ -261,6 +249,7 @@ class Recipe(Section):
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
         self._check_rewards()
         self._check_thoughts()
+        self._check_memory()
         if self.players.reflector.player == "none" and self.eval.controls:
             raise ValueError(
                 "eval.controls replace a reflector's words, but players.reflector.player is none; remove one"
@@ -270,6 +259,30 @@ class Recipe(Section):
                 "eval.reflectors advise the rlft policy; expected it in eval.policies, trained with a reflector"
             )
         return self
+
+    def _check_memory(self) -> None:
+        if self.players.memory is not None and self.eval.memory is not None:
+            raise ValueError(
+                "players.memory is read in training and evaluation, and eval.memory instead of it in an evaluation of "
+                "policies that were trained without; remove one of the two"
+            )
+        memory = self.players.memory or self.eval.memory
+        if self.eval.trials is not None:
+            if memory is None:
+                raise ValueError(
+                    "eval.trials remember trials before, but no memory says how; set eval.memory, or players.memory "
+                    "where policies are trained with one"
+                )
+            if unknown := [name for name in self.eval.trials.policies if name not in self.eval.policies]:
+                raise ValueError(
+                    f"eval.trials.policies names {unknown[0]}, but eval.policies does not; name it in both or neither"
+                )
+        speechless = self.players.reflector.player == "none" and self.prompt.action_mode == "enumerated"
+        if memory is not None and memory.key == "action" and speechless:
+            raise ValueError(
+                f"a memory's key is {memory.key}, which compares a reflection or a thought with past actions, but this "
+                "recipe has neither; set key to observation, or give it a reflector"
+            )
 
     def _check_thoughts(self) -> None:
         """Refuse settings of thoughts that a policy does not have."""

@@ -2,7 +2,7 @@
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  ratings.jsonl
-              eval.jsonl  report.html  compute.json
+              eval.jsonl  trials.jsonl  report.html  compute.json
 
 No other module spells these names.
 """
@@ -47,6 +47,8 @@ RATINGS = "ratings.jsonl"
 """``Ratings`` lines of a run with a rater."""
 RESULTS = "eval.jsonl"
 """``EvalRow`` lines."""
+TRIALS = "trials.jsonl"
+"""``TrialRow`` lines of an evaluation with trials."""
 FAILURES = "failures"
 """Folder of batches whose loss was not finite."""
 TRACKERS = "trackers"
@@ -69,7 +71,7 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
         f"{_TRAJECTORIES}/rlft-*.jsonl",
         f"{_TRAJECTORIES}/advantages-*.jsonl",
     ),
-    "eval": (RESULTS, f"{_TRAJECTORIES}/eval-*.jsonl"),
+    "eval": (RESULTS, TRIALS, f"{_TRAJECTORIES}/eval-*.jsonl"),
 }
 """Files that each stage leaves for others to read; a folder that is named here has one digest for all that is in it."""
 MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, RESULTS)

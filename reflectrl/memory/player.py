@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 from reflectrl.core import Utterance
 from reflectrl.memory.experience import goal, news
 from reflectrl.memory.retriever import Key, Query, Retriever, Window
 from reflectrl.prompts.views import View
 
+KeySource = Literal["observation", "action", "either", "planner", "none"]
 _KEY = re.compile(r"\b(search|action):\s*(\w[^\n.;]*)", re.IGNORECASE)
+
+
+class KeyWriter(Protocol):
+    """Says what to look for, ``search: WORDS`` or ``action: WORDS``; a ``Planner`` is one."""
+
+    def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:
+        """Return words with a key, one a thought or reflection; words without one are a miss."""
+        ...
 
 
 @dataclass
@@ -32,16 +41,19 @@ class Memory:
     Its words depend on the view and the retriever alone, however many episodes are played side by side. To let later
     episodes read of earlier ones, set ``retriever`` to one with a new snapshot between two batches, never within one.
 
-    A view does not name its task or the task's group, so ``Query.task_type`` stays open here, and an environment that
-    states no goal is searched by the key alone.
+    The past episode of the task that is played is left out where the view names the task, as those of a rollout do; a
+    state from elsewhere is of no known task. An environment that states no goal is searched by the key alone.
 
     Args:
         retriever: past episodes.
-        key: what is looked for in their steps: the present observation, once there was a step; the key that the planner
-            says (``search: mug``, ``action: put``); or nothing. A planner's words without a key are the plan.
+        key: what is looked for in their steps. ``observation``: what followed the last action, among the observations;
+            ``action``: the reflection (without one, the thought of the step before), among the actions; ``either``:
+            that of these two whose best window scores higher; ``planner``: what the planner says (``search: mug``,
+            ``action: put``); or nothing.
+        planner: reads the keys of ``planner`` out of reflections and thoughts. Without one, they are read in the words
+            of the seat ``planner``, which are the plan where they hold none.
         max_chars: most characters said. Whole windows are left out, those ranked last first; then the only one left
             gets smaller. No step is cut.
-        task_id: the task that is played, whose own past episode is left out; for playing one task at a time.
         fallback: words where nothing is retrieved, such as examples written by hand.
 
     """
@@ -50,42 +62,69 @@ class Memory:
         self,
         retriever: Retriever,
         *,
-        key: Literal["observation", "planner", "none"] = "observation",
+        key: KeySource = "observation",
+        planner: KeyWriter | None = None,
         max_chars: int = 2000,
-        task_id: str = "",
         fallback: str = "",
     ) -> None:
         self.retriever = retriever
         self.counts = Counts()
         self._key = key
+        self._planner = planner
         self._max_chars = max_chars
-        self._task_id = task_id
         self._fallback = fallback
 
-    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - nothing is random
-        """Return the windows for each view as text."""
-        return [Utterance(self._words(view)) for view in views]
+    @property
+    def reads_thoughts(self) -> bool:
+        """Whether its keys come from reflections or thoughts, so that it speaks after the reflector."""
+        return self._key in ("action", "either") or self._planner is not None
 
-    def _words(self, view: View) -> str:
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return the windows for each view as text."""
+        written = [_thought(view) if self._planner is not None else view.said.get("planner", "") for view in views]
+        if self._planner is not None and self._key == "planner":
+            asked = [number for number, thought in enumerate(written) if thought]
+            words = self._planner.keys([written[number] for number in asked], [draws[number] for number in asked])
+            for number, said in zip(asked, words, strict=True):
+                written[number] = said
+        return [Utterance(self._words(view, said)) for view, said in zip(views, written, strict=True)]
+
+    def _words(self, view: View, written: str) -> str:
+        """Return the memory's words; ``written`` may hold the planner's key."""
         self.counts.asked += 1
-        key = self._key_of(view)
-        if key is None and self._key == "planner":
+        keys = self._keys_of(view, written)
+        if not keys and self._key == "planner":
             self.counts.key_misses += 1
-        planned = view.said.get("planner", "")
+            if "memory" in view.before:  # unusable keys leave the examples as they are
+                self.counts.hits += view.before["memory"] not in ("", self._fallback)
+                return view.before["memory"]
+        is_key = keys and self._key == "planner" and self._planner is None
         query = Query(
             task=goal(view.observation.task),
-            plan="" if key is not None and self._key == "planner" else planned,
-            key=key,
-            task_id=self._task_id,
+            task_type=view.task_type,
+            plan="" if is_key else view.said.get("planner", ""),
+            task_id=view.task_id,
         )
-        words = described(self.retriever.retrieve(query), self._max_chars)
+        found = [self.retriever.retrieve(replace(query, key=key)) for key in keys or (None,)]
+        words = described(max(found, key=lambda windows: windows[0].score if windows else -1.0), self._max_chars)
         self.counts.hits += bool(words)
         return words or self._fallback
 
-    def _key_of(self, view: View) -> Key | None:
-        if self._key == "observation" and view.past:
-            return Key("observation", news(view.observation.text, view.past[-1]))
-        return parsed_key(view.said.get("planner", "")) if self._key == "planner" else None
+    def _keys_of(self, view: View, written: str) -> tuple[Key, ...]:
+        if self._key == "planner":
+            key = parsed_key(written)
+            return () if key is None else (key,)
+        keys: list[Key] = []
+        if self._key in ("observation", "either") and view.past:
+            keys.append(Key("observation", news(view.observation.text, view.past[-1])))
+        if self._key in ("action", "either") and (thought := _thought(view)):
+            keys.append(Key("action", thought))
+        return tuple(keys)
+
+
+def _thought(view: View) -> str:
+    """Return the reflection, or without one the policy's thought at the step before; empty without either."""
+    return view.said.get("reflector") or view.before.get("policy", "")
 
 
 def parsed_key(words: str) -> Key | None:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
-from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line
-from reflectrl.core.layout import BASE, POLICIES, RESULTS, unfinished_file
+from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
+from reflectrl.core.layout import BASE, POLICIES, RESULTS, TRIALS, unfinished_file
+from reflectrl.core.seeds import derive_seed
 from reflectrl.endpoint.account import Account, Usage
+from reflectrl.memory import Experience
+from reflectrl.memory.store import successes
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
+from reflectrl.pipeline.players import RunPlayers, seated
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, ShuffledReflector, reflecting
+from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, Seat, ShuffledReflector
+from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
+from reflectrl.rollout.trials import TrialRow, trial_row
 
 _FOLDERS = {"zero_shot": BASE, "base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
 """Folders of the local policies, by their names in a recipe."""
@@ -36,6 +42,7 @@ class _Evaluation:
         self.run = run
         self.run_players = RunPlayers(recipe, run, account)
         self.rows: list[EvalRow] = []
+        self.trial_rows: list[TrialRow] = []
         self._unfinished = run / unfinished_file("eval")
         self._advance = advance
         self._checked = False
@@ -66,6 +73,12 @@ class _Evaluation:
         played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
         return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
 
+    @cached_property
+    def _memory(self) -> tuple[Seat, ...]:
+        """The memory that trained policies read."""
+        alone, players = self.recipe.eval.memory, self.run_players
+        return players.memory if alone is None else players.remembering(alone, players.taught)
+
     def play(
         self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
@@ -73,36 +86,81 @@ class _Evaluation:
 
         Trained policies read the memory of the recipe.
         """
-        section, splits = self.recipe.eval, self.recipe.eval.splits
-        row = self._before.get((name, reflections, mode, split))
-        if row is not None:
-            trajectories = read_trajectories(self.run / episodes_file(row, len(splits)))[1]
-        else:
-            who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
-            label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
-            episodes, finished = self._episodes[split, mode], itertools.count(1)
-            for player in (policy, reflector):
-                if isinstance(player, LMPolicy | LMReflector):
-                    player.forget()  # as in a process that resumes here: a logit's last bits may decide an action
-            trajectories = play_all(
-                self._envs,
-                episodes,
-                policy=policy,
-                seats=(*(self.run_players.memory if name in POLICIES.values() else ()), *reflecting(reflector)),
-                layout=self.run_players.layout,
-                on_episode=lambda _: self._advance(next(finished), len(episodes), label),
-            )
-            row = summarise(name, reflections, mode, split, trajectories)
-            row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
-            header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
-            write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
-            append_jsonl(self._unfinished, [row])
+        section = self.recipe.eval
+        seats = seated(self._memory if name in POLICIES.values() else (), reflector)
+        row, trajectories = self._play(name, reflections, mode, split, self._episodes[split, mode], policy, seats)
         self.rows.append(row)
         for group in section.groups:
             if any(trajectory.task.id.startswith(group) for trajectory in trajectories):
                 part = summarise(name, reflections, mode, split, trajectories, group)
                 self.rows.append(replace(part, benchmark=row.benchmark, chosen=row.chosen))
         return trajectories
+
+    def _play(
+        self,
+        name: str,
+        reflections: str,
+        mode: str,
+        split: str,
+        episodes: Sequence[Episode],
+        policy: Policy,
+        seats: Sequence[Seat],
+    ) -> tuple[EvalRow, list[Trajectory]]:
+        """Play and record episodes, or read what an earlier process has recorded of them."""
+        section, splits = self.recipe.eval, self.recipe.eval.splits
+        row = self._before.get((name, reflections, mode, split))
+        if row is not None:
+            return row, read_trajectories(self.run / episodes_file(row, len(splits)))[1]
+        who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
+        label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
+        finished = itertools.count(1)
+        for player in (policy, *(seat.player for seat in seats)):
+            if isinstance(player, LMPolicy | LMReflector):
+                player.forget()  # as in a process that resumes here: a logit's last bits may decide an action
+        trajectories = play_all(
+            self._envs,
+            episodes,
+            policy=policy,
+            seats=seats,
+            layout=self.run_players.layout,
+            on_episode=lambda _: self._advance(next(finished), len(episodes), label),
+        )
+        row = summarise(name, reflections, mode, split, trajectories)
+        row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
+        header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
+        write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
+        append_jsonl(self._unfinished, [row])
+        return row, trajectories
+
+    def trials(self, name: str, reflections: str, policy: Policy, reflector: Player | None) -> None:
+        """Play the trials of a policy, with a memory and, if wanted, without, and record a row of each."""
+        section, settings = self.recipe.eval.trials, self.recipe.eval.memory or self.recipe.players.memory
+        if section is None or settings is None or name not in section.policies:
+            return
+        for split in self.recipe.eval.splits:
+            for memory in (True, False) if section.control else (True,):
+                played: list[list[Trajectory]] = []
+                for number in range(1, section.count + 1):
+                    past = self._past(played) if memory else ()
+                    seats = seated(self.run_players.remembering(settings, past), reflector)
+                    mode = f"{'trial' if memory else 'alone'}{number}"
+                    episodes = self._trial_episodes(split, number)
+                    played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])
+                    row = trial_row(name, reflections, split, played, memory=memory, remembered=len(past))
+                    self.trial_rows.append(row)
+
+    def _trial_episodes(self, split: str, number: int) -> list[Episode]:
+        """Return each task of the split once, with the seeds of a trial."""
+        section, seed = self.recipe.eval, derive_seed(self.recipe.seed, "trial", number)
+        return fixed_episodes(
+            self._env, split, episodes=None, max_tasks=section.max_tasks, seed=seed, prefixes=section.tasks
+        )
+
+    def _past(self, played: Sequence[Sequence[Trajectory]]) -> tuple[Experience, ...]:
+        """Return what the next trial remembers: the best episode of each task so far."""
+        section = self.recipe.eval.trials
+        taught = self.run_players.taught if section is not None and section.begin_with == "teacher" else ()
+        return (*taught, *successes(itertools.chain(*played)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:
         """Check the prompts of the first local policy; those of the next ones are as long."""
@@ -130,12 +188,15 @@ class _Evaluation:
                 if name == "rlft" and reflections == who:
                     for control in section.controls:
                         self.play(name, control, "sampled", split, player(False), _control(control, sampled))
+            if reflections == who:
+                self.trials(name, who, player(False), reflector)
 
     def plain_rows(self, name: str) -> None:
         """Play a policy without a local model, sampled."""
         policy = self.run_players.plain_policy(name)
         for split in self.recipe.eval.splits:
             self.play(name, "none", "sampled", split, policy, None)
+        self.trials(name, "none", policy, None)
 
 
 def _control(kind: str, sampled: Sequence[Trajectory]) -> Player:
@@ -167,6 +228,10 @@ def run_eval(
                 evaluation.model_rows(name)
             else:
                 evaluation.plain_rows(name)
+    if evaluation.trial_rows:
+        write_jsonl(run / TRIALS, evaluation.trial_rows)
+    else:
+        (run / TRIALS).unlink(missing_ok=True)
     write_results(run / RESULTS, evaluation.rows)
     (run / unfinished_file("eval")).unlink(missing_ok=True)
     whole = [row for row in evaluation.rows if not row.group]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, eval_role
 from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
+from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import RaterPlayerSection
 from reflectrl.core import InvalidInput, NatLangEnv
@@ -25,7 +26,7 @@ from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.memory import EmbeddingCache, HashingEmbedder, Memory, Retriever, Windows
+from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Memory, Retriever, Windows
 from reflectrl.memory.language import minilm
 from reflectrl.memory.store import successes
 from reflectrl.models.builtin import make_base
@@ -69,6 +70,7 @@ class RunPlayers:
         self._account = account or Account()
         self._clients: list[ChatClient] = []
         self._whole_dataset = False
+        self._embedders: dict[str, EmbeddingCache] = {}
 
     @property
     def usage(self) -> Usage:
@@ -161,19 +163,29 @@ class RunPlayers:
 
     def seats(self, policy: LanguageModel | None) -> tuple[Seat, ...]:
         """Return the frozen players of this recipe, see ``reflector``."""
-        return (*self.memory, *reflecting(self.reflector(policy)))
+        return seated(self.memory, self.reflector(policy))
 
     @cached_property
     def memory(self) -> tuple[Seat, ...]:
-        """The seat of the recipe's memory, which holds the teacher's successful episodes; empty without one."""
+        """The seat of the memory that policies are trained with (``players.memory``); empty without one."""
         section = self.recipe.players.memory
-        if section is None:
+        return () if section is None else self.remembering(section, self.taught)
+
+    def remembering(self, section: MemoryPlayerSection, past: Sequence[Experience]) -> tuple[Seat, ...]:
+        """Return the seat of a memory of ``past`` episodes; empty where nothing is past."""
+        if not past:
             return ()
-        _, taught = read_trajectories(self.run.verified(TEACHER, "gen-data"))
         window = Windows(section.episodes, section.steps)
-        embedder = EmbeddingCache(minilm() if section.embedder == "minilm" else HashingEmbedder())
-        retriever = Retriever(successes(taught), embedder, action=window, observation=window)
-        return (Seat("memory", Memory(retriever, max_chars=section.max_chars)),)
+        name = section.embedder
+        if name not in self._embedders:
+            self._embedders[name] = EmbeddingCache(minilm() if name == "minilm" else HashingEmbedder())
+        retriever = Retriever(past, self._embedders[name], action=window, observation=window)
+        return (Seat("memory", Memory(retriever, key=section.key, max_chars=section.max_chars)),)
+
+    @cached_property
+    def taught(self) -> tuple[Experience, ...]:
+        """The successful episodes of the teacher."""
+        return successes(read_trajectories(self.run.verified(TEACHER, "gen-data"))[1])
 
     @cached_property
     def rater(self) -> tuple[Seat, ...]:
@@ -292,3 +304,9 @@ class RunPlayers:
             cache_size=settings.cache_size,
             prefix_cache=self._prefix_cache(lm, section, "reflector"),
         )
+
+
+def seated(memory: tuple[Seat, ...], reflector: Player | None) -> tuple[Seat, ...]:
+    """Return the seats before the act; a memory that is asked for what a reflection says speaks after it."""
+    last = any(isinstance(seat.player, Memory) and seat.player.reads_thoughts for seat in memory)
+    return (*reflecting(reflector), *memory) if last else (*memory, *reflecting(reflector))

@@ -1,15 +1,16 @@
 """``view``: the one place that decides what each role may see, and writes a step's prompts.
 
     role        when            state  past  menu  words of others               besides
-    planner     episode_start   yes    yes   no    none
-    memory      before_act      yes    yes   no    planner
+    planner     episode_start   yes    yes   no    none                          task's id and kind
+    memory      before_act      yes    yes   no    planner, reflector            task's id and kind, words before
     reflector   before_act      yes    yes   no    planner, memory
     policy      the act         yes    yes   yes   planner, memory, reflector
     corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
     rater       episode_end     last   all   no    none                          every state of the episode
 
-No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to players that declare
-``ReadsHints`` (the environment's own expert), and never into a text.
+Memory and planner are also told the id and the kind of the task, which no text shows, and the memory what it said
+itself and the policy thought at the step before. No role sees a reward, whether an episode succeeded, or the options of
+a task. Hints go to players that declare ``ReadsHints`` (the environment's own expert), and never into a text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reflectrl.prompts.prompt import Prompt
 
 SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
     "planner": (),
-    "memory": ("planner",),
+    "memory": ("planner", "reflector"),
     "reflector": ("planner", "memory"),
     "policy": ("planner", "memory", "reflector"),
     "corrector": ("planner", "memory", "reflector", "policy"),
@@ -51,6 +52,12 @@ class State:
     """(t,) states before this one; read by raters only."""
     reading: Reading | None = None
     """What the environment makes of the policy's thought; read by correctors that read hints."""
+    before: Mapping[str, str] = field(default_factory=dict)
+    """Words of the step before, by role, the policy's thought among them; read by memories only."""
+    task_id: str = ""
+    """Id of the task, empty where it is not known; for a memory or planner to leave out that task's own episode."""
+    task_type: str = ""
+    """Kind of the task (``Task.group``), empty where it is not known; for a memory or planner."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,12 @@ class View:
     """The action just chosen; for a corrector."""
     visited: tuple[Observation, ...] = ()
     """(t,) states in which the actions of ``past`` were chosen; for a rater."""
+    before: Mapping[str, str] = field(default_factory=dict)
+    """What the memory said and the policy thought at the step before; for a memory."""
+    task_id: str = ""
+    """Id of the task, for a memory or planner; empty where it is not known."""
+    task_type: str = ""
+    """Kind of the task, for a memory or planner; empty for none, or where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +103,7 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
     if role not in FROZEN_ROLES:
         raise InvalidInput(f"role {role!r} is unknown; {nearest(role, FROZEN_ROLES)}")
     said = _seen(role, state)
+    recalls = role in ("planner", "memory")
     return View(
         layout.prompt(state.observation, state.past, said),
         state.observation,
@@ -97,6 +111,9 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
         said,
         state.hints if hints else None,
         visited=state.visited if role == "rater" else (),
+        before=_words_before(state) if role == "memory" else {},
+        task_id=state.task_id if recalls else "",
+        task_type=state.task_type if recalls else "",
     )
 
 
@@ -115,6 +132,10 @@ def menu_view(
         menu=menu,
         reading=state.reading if hints else None,
     )
+
+
+def _words_before(state: State) -> dict[str, str]:
+    return {role: state.before[role] for role in ("memory", "policy") if role in state.before}
 
 
 def _seen(role: str, state: State) -> dict[str, str]:

@@ -11,7 +11,7 @@ from string import Template
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output, write_text
-from reflectrl.report import audit
+from reflectrl.report import audit, trials
 from reflectrl.report.compare import HEADS, compare, group_cells
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, shortened, table
@@ -152,9 +152,8 @@ def _index(runs: Sequence[Run], sources: Sources) -> str:
 def _run(number: int, run: Run) -> str:
     seed = "" if run.seed is None else f"Seed {run.seed}. "
     made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
-    effort = "".join(
-        f"<div>{part}</div>" for part in (_curriculum(run), _ratings(run), _seconds(run) + _calls(run)) if part
-    )
+    parts = (_curriculum(run), _ratings(run), _trials(run), _seconds(run) + _calls(run))
+    effort = "".join(f"<div>{part}</div>" for part in parts if part)
     return (
         f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
         f'{made}<div class="effort">{effort}</div>'
@@ -197,6 +196,15 @@ def _ratings(run: Run) -> str:
     parts = table("Agreement of ratings with success", audit.HEADS, audit.agreement_rows(run), words=1)
     levels = table("Ratings by level", audit.LEVELS, audit.level_rows(run), words=1)
     return f'<h4>Ratings</h4>{parts}{levels}<p class="note">{escaped(audit.NOTE)}</p>'
+
+
+def _trials(run: Run) -> str:
+    """Return the table of the run's trials; empty without any."""
+    if not run.trials:
+        return ""
+    rows = [list(map(escaped, row[1:])) for row in trials.trial_cells([run])]
+    drawn = table("Trials", trials.HEADS[1:], rows, words=len(trials.WORDS) - 1)
+    return f'<h4>Trials</h4>{drawn}<p class="note">{escaped(trials.NOTE)}</p>'
 
 
 def _seconds(run: Run) -> str:

@@ -15,7 +15,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT
+from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT, TRIALS
 from reflectrl.core.nested import dotted
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.core.version import version_errors
@@ -25,6 +25,7 @@ from reflectrl.raters.agreement import Ratings
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
+from reflectrl.rollout.trials import TrialRow, read_trials
 
 T = TypeVar("T", Iteration, Throughput)
 
@@ -101,6 +102,8 @@ class Run:
     calls: tuple[Calls, ...] = ()
     ratings: tuple[Ratings, ...] = ()
     """The lines of ``ratings.jsonl``; empty without a rater."""
+    trials: tuple[TrialRow, ...] = ()
+    """The lines of ``trials.jsonl``; empty for an evaluation without trials."""
 
     @property
     def own_rows(self) -> list[EvalRow]:
@@ -136,8 +139,9 @@ def _read_run(path: Path, name: str) -> Run:
             f"{path} is no run folder: its recipe.yaml cannot be read ({error.strerror}); "
             "expected a folder that `reflectrl run` made."
         ) from error
-    results, metrics, throughput, ratings = (
-        artefacts.verify(file) if (path / file).is_file() else None for file in (RESULTS, METRICS, THROUGHPUT, RATINGS)
+    results, metrics, throughput, ratings, trials = (
+        artefacts.verify(file) if (path / file).is_file() else None
+        for file in (RESULTS, METRICS, THROUGHPUT, RATINGS, TRIALS)
     )
     values = _values(recipe)
     rlft = _part(values, "rlft")
@@ -157,6 +161,7 @@ def _read_run(path: Path, name: str) -> Run:
         times=_stage_times(ledger),
         calls=tuple(_calls(each.parent, values) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
         ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
+        trials=tuple(read_trials(trials)) if trials else (),
     )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from reflectrl.core.text import visible
 from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells
 from reflectrl.rollout.results import EvalRow
 
 SUCCESS = "success [95 %]"
@@ -92,6 +93,10 @@ def print_table(runs: Sequence[Path]) -> None:
         print_rows(heads, shown, words=heads.index(FIRST_NUMBER), bold=[row.policy == "rlft" for _, row in rows])
     for tasks in played_on(read):
         print_line(f"Played on {tasks}.")
+    if trials := trial_cells(read):
+        print_line("")
+        print_rows(HEADS, trials, words=len(WORDS))
+        print_line(NOTE)
     for each in read:
         if not each.rows:
             print_line(f"{each.name}: not evaluated yet; run `reflectrl eval` for it.")

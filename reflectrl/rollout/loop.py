@@ -56,6 +56,7 @@ class _Slot:
         """Begin the episode, whose reset was sent."""
         self.turns: list[Turn] = []
         self.carried: dict[str, str] = {}  # words of episode_start, in view until the end
+        self.before: dict[str, str] = {}  # words of the step before, for a memory
         self.hints: Hints | None = None
         self.trajectory: Trajectory | None = None
         self.read()
@@ -64,7 +65,17 @@ class _Slot:
     @property
     def state(self) -> State:
         past = tuple(turn.decision.action for turn in self.turns)
-        return State(self.env.observation, past, self.episode.seed, self.carried, self.hints)
+        task = self.episode.task
+        return State(
+            self.env.observation,
+            past,
+            self.episode.seed,
+            self.carried,
+            self.hints,
+            before=self.before,
+            task_id=task.id,
+            task_type=task.group,
+        )
 
     def ask(self) -> None:
         """Take in what the expert was asked about the present state."""
@@ -78,6 +89,9 @@ class _Slot:
         observation = self.env.observation
         _, reward, terminated, truncated, info = self.read()
         self.carried = {**self.carried, **{role: move.said[role].text for role in starting if role in move.said}}
+        self.before = {role: words.text for role, words in move.said.items()}
+        if move.thought is not None:
+            self.before["policy"] = move.thought
         rewards = {"env": reward, **move.thought_rewards}
         self.turns.append(Turn(observation, move.menu.actions, move.said, move.decision, rewards, info["illegal"]))
         if terminated or truncated:

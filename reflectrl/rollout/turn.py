@@ -31,6 +31,9 @@ class Move:
     reading: Reading | None = None
     """What the environment makes of the policy's thought; ``None`` without one, or where no environment is asked."""
 
+    thought: str | None = None
+    """What the policy thought; ``None`` for one that writes nothing."""
+
     @property
     def thought_rewards(self) -> dict[str, float]:
         """Rewards of what the policy wrote, see ``Turn.rewards``; none where it wrote nothing."""
@@ -88,7 +91,7 @@ def play_turn(
         if seat.when == "after_act":
             _speak(seat, now, said, layout, menus, decisions)
     return [
-        Move(menu, words, decision, state.said.get("reflector"), state.reading)
+        Move(menu, words, decision, state.said.get("reflector"), state.reading, state.said.get("policy"))
         for menu, words, decision, state in zip(menus, said, decisions, now, strict=True)
     ]
 
@@ -186,9 +189,11 @@ def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Traject
 def states_of(trajectory: Trajectory) -> Iterator[State]:
     """Yield the state of each turn as its policy saw it, from the record alone: no player is asked again."""
     said: dict[str, str] = {}
+    task = trajectory.task
     for step, turn in enumerate(trajectory.turns):
         said |= {role: words.text for role, words in turn.said.items()}
-        yield State(turn.observation, trajectory.actions[:step], trajectory.seed, dict(said))
+        past = trajectory.actions[:step]
+        yield State(turn.observation, past, trajectory.seed, dict(said), task_id=task.id, task_type=task.group)
 
 
 def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:

@@ -131,11 +131,11 @@ def test_r8_a_task_that_needs_the_example_of_another_is_solved_in_the_second_tri
     first = trial(Memory(Retriever(store.snapshot(), embedder)), FIRST, SECOND)
     assert [each.success for each in first] == [True, False]
     assert [store.add(each) for each in first] == [True, False]
-    memory = Memory(Retriever(store.snapshot(), embedder), task_id=SECOND.id)
+    memory = Memory(Retriever(store.snapshot(), embedder))
     [second] = trial(memory, SECOND)
     assert second.success
     assert [each.success for each in trial(None, FIRST, SECOND)] == [True, False]
-    [alone] = trial(Memory(memory.retriever, task_id=FIRST.id), FIRST)
+    [alone] = trial(Memory(memory.retriever), FIRST)  # whose own episode is left out
     assert {turn.said["memory"].text for turn in alone.turns} == {""}
 
 

@@ -1,0 +1,145 @@
+"""Trials: what later ones remember, the tasks that they solve together, and that a kill changes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from scripted_endpoint import Chat, ScriptedEndpoint
+from trained_runs import TrainedRuns, play_stages, small_recipe
+
+from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.report import print_table, write_report
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.trials import TrialRow, read_trials
+
+BRIEF = ("eval.policies=[rlft]", "eval.greedy=false")
+SHORT = (*BRIEF, "eval.trials.policies=[rlft]", "eval.trials.count=2")
+
+
+def episodes(run: Path, name: str) -> list[Trajectory]:
+    return read_trajectories(run / "trajectories" / f"eval-{name}.jsonl")[1]
+
+
+def remembered(played: Trajectory) -> str:
+    return "\n".join(turn.said["memory"].text for turn in played.turns if "memory" in turn.said)
+
+
+def rows(run: Path, *, memory: bool = True) -> list[TrialRow]:
+    return [row for row in read_trials(run / "trials.jsonl") if row.memory == memory]
+
+
+@pytest.mark.slow
+def test_the_first_trial_remembers_nothing_and_later_ones_what_succeeded_in_other_tasks(trained_run: TrainedRuns):
+    run = trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials")
+    first, second = (episodes(run, f"rlft-local-trial{number}") for number in (1, 2))
+    assert {turn.said.get("memory") for played in first for turn in played.turns} == {None}
+    starts = {played.task.id: played.turns[0].observation.text for played in first if played.success}
+    assert 0 < len(starts) < len(first)
+    for played in second:
+        shown = remembered(played)
+        assert any(text in shown for task, text in starts.items() if task != played.task.id)
+        assert starts.get(played.task.id, "nothing") not in shown
+    assert [row.remembered for row in rows(run)] == [0, len(starts)]
+    assert [row.remembered for row in rows(run, memory=False)] == [0, 0]
+    alone = episodes(run, "rlft-local-alone1")
+    assert [played.actions for played in alone] == [played.actions for played in first]  # the same draws
+
+
+@pytest.mark.slow
+def test_the_paper_counts_a_task_that_any_trial_so_far_has_solved(
+    trained_run: TrainedRuns, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials")
+    solved: set[str] = set()
+    for row in rows(run):
+        played = episodes(run, f"rlft-local-trial{row.trial}")
+        assert row.metrics.success == sum(each.success for each in played) / len(played)
+        solved |= {each.task.id for each in played if each.success}
+        assert row.solved == len(solved) / len(played)
+    print_table([run])
+    table = capsys.readouterr().out
+    assert f"{run.name}  rlft    with     test   2" in table
+    page = write_report([run], tmp_path / "report.html").read_text()
+    assert "<h4>Trials</h4>" in page
+    assert "solved so far" in page
+
+
+@pytest.mark.slow
+def test_trials_that_were_killed_go_on_after_the_last_whole_one_with_the_same_memory(
+    trained_run: TrainedRuns, tmp_path: Path
+) -> None:
+    whole, run = trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials"), tmp_path / "run"
+    shutil.copytree(whole, run)
+    [sampled] = (run / "eval.jsonl").read_text().splitlines(keepends=True)
+    first = {**json.loads(sampled), "mode": "trial1"}
+    (run / "eval.partial.jsonl").write_text(f'{sampled}{json.dumps(first)}\n{{"half')
+    for name in ("eval.jsonl", "trials.jsonl"):
+        (run / name).unlink()
+    shutil.copy(run / "trajectories" / "eval-rlft-local-trial2.jsonl", tmp_path)
+    (run / "trajectories" / "eval-rlft-local-trial2.jsonl").unlink()
+    ledger = json.loads((run / "stages.json").read_text())
+    ledger["eval"] |= {"done": False, "artefacts": {}}
+    (run / "stages.json").write_text(json.dumps(ledger))
+    play_stages(small_recipe(*SHORT, "sft.policy.steps=25", name="rap/nano_trials"), run, "eval")
+    for name in ("trials.jsonl", "trajectories/eval-rlft-local-trial2.jsonl"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_an_evaluation_without_trials_leaves_none_behind(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials"), run)
+    recipe = small_recipe(*BRIEF, "sft.policy.steps=25", "eval.trials=null", name="rap/nano_trials")
+    play_stages(recipe, run, "eval")
+    assert not (run / "trials.jsonl").exists()
+    assert any(remembered(played) for played in episodes(run, "rlft-local-sampled"))  # eval.memory, trained without
+    assert not any(remembered(played) for played in read_trajectories(run / "trajectories" / "rlft-00003.jsonl")[1])
+
+
+@pytest.mark.slow
+def test_a_memory_may_begin_with_the_teachers_episodes(trained_run: TrainedRuns) -> None:
+    run = trained_run(*BRIEF, "eval.trials.count=2", "eval.trials.control=false", name="rap/nano_trials_taught")
+    first, second = rows(run)
+    assert 0 < first.remembered <= second.remembered
+    assert all(remembered(played) for played in episodes(run, "rlft-local-trial1"))
+    [played, *_] = episodes(run, "rlft-local-trial1")
+    assert list(played.turns[0].said) == ["reflector", "memory"]  # which looks for what the reflection says
+
+
+@pytest.mark.slow
+def test_r6_a_chat_model_is_shown_what_succeeded_in_the_trial_before(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    def first_action(chat: Chat) -> str:
+        return chat[1]["content"].splitlines()[-2].partition(".")[0]
+
+    endpoint.reply = first_action
+    at = f"players.policy.endpoint.base_url={endpoint.url}"
+    brief = (at, "rlft=null", "eval.episodes=2", "eval.trials.count=2")
+    recipe = small_recipe(*brief, name="rap/nano_trials_chat")
+    play_stages(recipe, tmp_path / "run")
+    first, second = rows(tmp_path / "run")
+    assert 0 < first.metrics.success < 1
+    asked = [request.chat[1]["content"] for request in endpoint.requests]
+    steps = sum(len(played.turns) for played in episodes(tmp_path / "run", "remote-none-trial2"))
+    assert 0 < sum("Memory: Done before: " in text for text in asked) <= steps
+    assert "Memory: Done before: " in asked[-1]
+    assert "Memory:" not in asked[0]
+    assert second.remembered == first.metrics.success * first.metrics.episodes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("eval.memory=null",), "no memory says how"),
+        (("players.memory={}",), "remove one of the two"),
+        (("eval.policies=[sft]",), "eval.policies does not"),
+        (("eval.memory.key=action", "players.reflector.player=none"), "has neither"),
+    ],
+)
+def test_trials_that_could_remember_nothing_are_refused(overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        small_recipe(*overrides, name="rap/nano_trials")
