@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, open_account
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.core import InvalidInput, NatLangEnv
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
@@ -23,16 +23,27 @@ from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import Demonstration, choose_demonstrations, read_demonstrations
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
+from reflectrl.data_gen.in_view import words_in_view
 from reflectrl.data_gen.rows import policy_row, reflector_row, with_unreliable_reflections, write_rows
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
 from reflectrl.endpoint.account import Usage
 from reflectrl.endpoint.journal import Journal
+from reflectrl.players import ScriptedReflector, Seat, reflecting
 from reflectrl.prompts import TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
 
 if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
     from reflectrl.endpoint.chat import ChatClient
+
+
+Seats = Callable[[Sequence[Trajectory]], Sequence[Seat]]
+"""Function from the teacher's episodes to the frozen players of the recipe, in the order in which they speak."""
+
+
+def reflector_alone(taught: Sequence[Trajectory]) -> tuple[Seat, ...]:  # noqa: ARG001 - which nobody remembers
+    """Return the seats of a recipe without other frozen players."""
+    return reflecting(ScriptedReflector(lambda _: ""))
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ def generate(
     *,
     spending: Spending | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    seats: Seats = reflector_alone,
 ) -> DataSummary | None:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
 
@@ -93,6 +105,7 @@ def generate(
         progress: called with the number of samples done and wanted.
         spending: limits on the calls to chat endpoints.
         tell: called with a sentence on the calls to make and their estimated cost.
+        seats: makes the frozen players whose words the rows show, out of the teacher's episodes.
 
     Returns:
         Summary of the collected samples; ``None`` for a dry run.
@@ -120,7 +133,7 @@ def generate(
         Batches(folder / CALLS / "teacher", client).check_collected()
     with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # episodes count in a row: none may be missing
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
-        collection = Collection(recipe, envs, client, given, progress)
+        collection = Collection(recipe, envs, client, given, progress, seats)
         if given:
             tell(collection.shown.sentence(collection.missing))
         if client is not None and collection.missing:
@@ -175,7 +188,9 @@ class Collection:
         client: ChatClient | None,
         given: Sequence[Demonstration],
         progress: Progress | None = None,
+        seats: Seats = reflector_alone,
     ) -> None:
+        self._seats = seats
         self._recipe = recipe
         self._envs = envs
         self._client = client
@@ -290,10 +305,14 @@ class Collection:
         write_samples(folder / NEGATIVES, header, [sample for sample in samples if sample.negative])
         rng = random.Random(derive_seed(self._recipe.seed, "reflection dropout"))
         doubtful = with_unreliable_reflections(samples, self._recipe.data.reflection_dropout, rng)
+        seats = self._seats(played)
+        heard, read = words_in_view(doubtful, seats, layout, played)
+        silent = [seat for seat in seats if seat.role != "reflector"]
+        _, unadvised = words_in_view(samples, silent, layout, played)
         rows = {
-            "reflector": [reflector_row(sample, layout) for sample in samples],
-            "policy": [policy_row(sample, layout, reflection=True) for sample in doubtful],
-            "policy-no-reflection": [policy_row(sample, layout, reflection=False) for sample in samples],
+            "reflector": map(reflector_row, samples, itertools.repeat(layout), heard),
+            "policy": map(policy_row, doubtful, itertools.repeat(layout), read),
+            "policy-no-reflection": map(policy_row, samples, itertools.repeat(layout), unadvised),
         }
         for name, content in rows.items():
             write_rows(folder / sft_rows_file(name), content)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.data_gen.in_view import Words
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import json_answer
@@ -50,20 +51,19 @@ class Row:
         return f" {json_answer(self.thought, menu.actions[menu.labels.index(self.completion)])}"
 
 
-def reflector_row(sample: Sample, layout: PromptFormat) -> Row:
-    """Return the reflector's row of ``sample``: its state, completed by its reflection."""
-    prompt = view("reflector", layout, State(sample.observation, sample.past)).prompt
+def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
+    """Return the reflector's row of ``sample``: its state and ``said`` by others, completed by its reflection."""
+    prompt = view("reflector", layout, State(sample.observation, sample.past, said=said)).prompt
     completion = layout.completion(sample.reflection)
     return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative)
 
 
-def policy_row(sample: Sample, layout: PromptFormat, *, reflection: bool) -> Row:
-    """Return the policy's row of ``sample``: state, reflection (unless ablated) and menu, completed by one label.
+def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
+    """Return the policy's row of ``sample``: state, words ``said`` by others and menu, completed by one label.
 
     A policy that writes before it acts is taught to think what the reflector would say.
     """
     menu = layout.relabelled(sample.menu, sample.observation, sample.seed)
-    said = {"reflector": sample.reflection} if reflection else {}
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]
     thought = "" if layout.action_mode == "enumerated" else layout.completion(sample.reflection)

@@ -49,7 +49,8 @@ class TrialsSection(Section):
     """What is remembered in the first trial: nothing, so that it is one without a memory (the paper's ReAct), or the
     teacher's successful episodes, which the later trials remember as well (the paper's RAP_train)."""
     control: bool = True
-    """Play the same trials without any memory too, which tells what trying again is worth alone."""
+    """Play the same trials without any memory too, which tells what trying again is worth alone; in a recipe without a
+    memory there are no others."""
 
 
 class EvalSection(Section):

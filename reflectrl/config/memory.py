@@ -12,9 +12,10 @@ class MemoryPlayerSection(Section):
 
     embedder: Literal["hashing", "minilm"] = "hashing"
     """Similarity of texts: by hashed words, or by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB."""
-    key: Literal["observation", "action"] = "observation"
-    """What is looked for in the steps of past episodes: what followed the last action, among their observations; or the
-    reflection (without a reflector, the thought of the step before), among their actions."""
+    key: Literal["observation", "action", "either", "none"] = "observation"
+    """What is looked for in the steps of past episodes: what followed the last action, among their observations; the
+    reflection, among their actions (without a reflector, the thought at the step before; without either, the last
+    action); that of these two which finds the better match; or nothing."""
     episodes: Count = 8
     """Episodes that are shown at once, at most."""
     steps: Count = 5

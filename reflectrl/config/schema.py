@@ -268,21 +268,15 @@ class Recipe(Section):
             )
         memory = self.players.memory or self.eval.memory
         if self.eval.trials is not None:
-            if memory is None:
+            if memory is None and not self.eval.trials.control:
                 raise ValueError(
                     "eval.trials remember trials before, but no memory says how; set eval.memory, or players.memory "
-                    "where policies are trained with one"
+                    "where policies are trained with one, or eval.trials.control=true for trials without any"
                 )
             if unknown := [name for name in self.eval.trials.policies if name not in self.eval.policies]:
                 raise ValueError(
                     f"eval.trials.policies names {unknown[0]}, but eval.policies does not; name it in both or neither"
                 )
-        speechless = self.players.reflector.player == "none" and self.prompt.action_mode == "enumerated"
-        if memory is not None and memory.key == "action" and speechless:
-            raise ValueError(
-                f"a memory's key is {memory.key}, which compares a reflection or a thought with past actions, but this "
-                "recipe has neither; set key to observation, or give it a reflector"
-            )
 
     def _check_thoughts(self) -> None:
         """Refuse settings of thoughts that a policy does not have."""

@@ -47,9 +47,9 @@ class Memory:
     Args:
         retriever: past episodes.
         key: what is looked for in their steps. ``observation``: what followed the last action, among the observations;
-            ``action``: the reflection (without one, the thought of the step before), among the actions; ``either``:
-            that of these two whose best window scores higher; ``planner``: what the planner says (``search: mug``,
-            ``action: put``); or nothing.
+            ``action``: the reflection, among the actions (without one, the policy's thought at the step before; without
+            either, the last action); ``either``: that of these two whose best window scores higher; ``planner``: what
+            the planner says (``search: mug``, ``action: put``); or nothing.
         planner: reads the keys of ``planner`` out of reflections and thoughts. Without one, they are read in the words
             of the seat ``planner``, which are the plan where they hold none.
         max_chars: most characters said. Whole windows are left out, those ranked last first; then the only one left
@@ -117,8 +117,8 @@ class Memory:
         keys: list[Key] = []
         if self._key in ("observation", "either") and view.past:
             keys.append(Key("observation", news(view.observation.text, view.past[-1])))
-        if self._key in ("action", "either") and (thought := _thought(view)):
-            keys.append(Key("action", thought))
+        if self._key in ("action", "either") and (words := _thought(view) or "".join(view.past[-1:])):
+            keys.append(Key("action", words))
         return tuple(keys)
 
 

@@ -135,14 +135,15 @@ class _Evaluation:
     def trials(self, name: str, reflections: str, policy: Policy, reflector: Player | None) -> None:
         """Play the trials of a policy, with a memory and, if wanted, without, and record a row of each."""
         section, settings = self.recipe.eval.trials, self.recipe.eval.memory or self.recipe.players.memory
-        if section is None or settings is None or name not in section.policies:
+        if section is None or name not in section.policies:
             return
+        kinds = [memory for memory, there in ((True, settings is not None), (False, section.control)) if there]
         for split in self.recipe.eval.splits:
-            for memory in (True, False) if section.control else (True,):
+            for memory in kinds:
                 played: list[list[Trajectory]] = []
                 for number in range(1, section.count + 1):
                     past = self._past(played) if memory else ()
-                    seats = seated(self.run_players.remembering(settings, past), reflector)
+                    seats = seated(self.run_players.remembering(settings, past) if settings else (), reflector)
                     mode = f"{'trial' if memory else 'alone'}{number}"
                     episodes = self._trial_episodes(split, number)
                     played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])

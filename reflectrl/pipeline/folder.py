@@ -43,12 +43,11 @@ from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data"),
+    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory"),
     "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
     "rlft": (
         "rlft",
         "players.reflector",
-        "players.memory",
         "players.corrector",
         "players.rater",
         "players.policy.temperature",

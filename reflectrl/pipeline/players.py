@@ -16,7 +16,7 @@ from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import RaterPlayerSection
-from reflectrl.core import InvalidInput, NatLangEnv
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
@@ -47,6 +47,7 @@ from reflectrl.players import (
     Player,
     Policy,
     RandomPolicy,
+    ScriptedReflector,
     Seat,
     reflecting,
 )
@@ -170,6 +171,12 @@ class RunPlayers:
         """The seat of the memory that policies are trained with (``players.memory``); empty without one."""
         section = self.recipe.players.memory
         return () if section is None else self.remembering(section, self.taught)
+
+    def teaching_seats(self, taught: Sequence[Trajectory]) -> tuple[Seat, ...]:
+        """Return the seats whose words SFT rows show, those of RLFT; the reflector's is a place for the teacher's."""
+        section = self.recipe.players.memory
+        memory = () if section is None else self.remembering(section, successes(taught))
+        return seated(memory, ScriptedReflector(lambda _: ""))
 
     def remembering(self, section: MemoryPlayerSection, past: Sequence[Experience]) -> tuple[Seat, ...]:
         """Return the seat of a memory of ``past`` episodes; empty where nothing is past."""

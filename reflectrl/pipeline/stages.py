@@ -12,7 +12,7 @@ from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.layout import STAGES
 from reflectrl.core.version import version_errors
-from reflectrl.data_gen.generate import Spending
+from reflectrl.data_gen.generate import Seats, Spending, reflector_alone
 from reflectrl.endpoint.account import Usage
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
@@ -113,7 +113,9 @@ def _gen_data(job: _Job) -> bool:
         generate(job.recipe, job.run.path, spending=job.spending, tell=report)
         return False
     with job.reporter.stage("gen-data") as advance:
-        summary = generate(job.recipe, job.run.path, advance, spending=job.spending, tell=report)
+        summary = generate(
+            job.recipe, job.run.path, advance, spending=job.spending, tell=report, seats=_teaching_seats(job)
+        )
         if summary is None:  # only those two end before the rows
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
@@ -123,6 +125,15 @@ def _gen_data(job: _Job) -> bool:
         advance(summary.samples, summary.samples, note)
     _report_calls(job, summary.usage, summary.spent)
     return True
+
+
+def _teaching_seats(job: _Job) -> Seats:
+    """Return what makes the frozen players that the SFT rows show, besides the reflector."""
+    if job.recipe.players.memory is None:
+        return reflector_alone
+    from reflectrl.pipeline.players import RunPlayers
+
+    return RunPlayers(job.recipe, job.run).teaching_seats
 
 
 def _sft(job: _Job) -> bool:

@@ -30,7 +30,6 @@ class Move:
     """The reflection that the policy read, new or given; ``None`` without a reflection."""
     reading: Reading | None = None
     """What the environment makes of the policy's thought; ``None`` without one, or where no environment is asked."""
-
     thought: str | None = None
     """What the policy thought; ``None`` for one that writes nothing."""
 

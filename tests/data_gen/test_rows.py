@@ -26,8 +26,8 @@ SAMPLE = Sample(
     negative=True,
 )
 LAYOUT = PromptFormat(labels="letters")
-REFLECTOR = reflector_row(SAMPLE, LAYOUT)
-POLICY = policy_row(SAMPLE, LAYOUT, reflection=True)
+REFLECTOR = reflector_row(SAMPLE, LAYOUT, {})
+POLICY = policy_row(SAMPLE, LAYOUT, {"reflector": SAMPLE.reflection})
 MENU = LAYOUT.menu_of(SAMPLE.observation)
 
 
@@ -37,9 +37,9 @@ def test_a_sample_becomes_a_row_for_each_player() -> None:
     menu = "A. go west\nB. go east\nAction:\n"
     assert POLICY.prompt.text == f"Past: wait\nA hall.\nReflection: Good.\n{menu}"
     assert (POLICY.player, POLICY.completion) == ("policy", "B")
-    assert policy_row(SAMPLE, LAYOUT, reflection=False).prompt.text == f"Past: wait\nA hall.\n{menu}"
+    assert policy_row(SAMPLE, LAYOUT, {}).prompt.text == f"Past: wait\nA hall.\n{menu}"
     listed = replace(SAMPLE, observation=replace(SAMPLE.observation, common=("go up", "go east")))
-    row = policy_row(listed, replace(LAYOUT, menu="first"), reflection=False)
+    row = policy_row(listed, replace(LAYOUT, menu="first"), {})
     assert row.prompt.text == "A. go up\nB. go east\nPast: wait\nA hall.\nC. go west\nNot now: A\nAction:\n"
     assert row.completion == "B"
 

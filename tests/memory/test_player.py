@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from records import chose
@@ -84,6 +85,48 @@ def test_r7_nonsense_keys_leave_the_examples_of_the_task_and_are_counted():
     assert plain == nonsense == more
     assert "see4" in keyed
     assert (memory.counts.asked, memory.counts.hits, memory.counts.key_misses) == (4, 4, 3)
+
+
+def test_r7_unusable_keys_leave_the_examples_of_the_step_before():
+    memory = memory_of(LOG, key="planner")
+    nonsense = replace(seen("see1", "act1", task="count", planner="blah"), before={"memory": "What was shown."})
+    assert said(memory, nonsense) == ["What was shown."]
+    assert (memory.counts.hits, memory.counts.key_misses) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "actions", "best"),
+    [
+        ({"reflector": "act5 now"}, {"policy": "act4"}, ("act3",), "act5"),
+        ({}, {"policy": "act4 perhaps"}, ("act3",), "act4"),
+        ({}, {}, ("act0", "act3"), "act3"),
+        ({}, {}, (), None),
+    ],
+)
+def test_the_key_for_actions_is_the_reflection_else_the_thought_before_else_the_last_action(
+    words, before, actions, best
+):
+    view = replace(seen("see5", *actions, task="count"), said=words, before=before)
+    [shown] = said(memory_of(LOG, key="action"), view)
+    assert ("[...]" in shown) == (best is not None)
+    if best is not None:  # a window of two steps on each side
+        assert shown.split("> ")[3].startswith(best)
+
+
+def test_of_two_keys_the_one_that_finds_the_better_match_counts():
+    view = seen("see5 and more", "act1", task="count")
+    [by_action] = said(memory_of(LOG, key="either"), view)
+    assert by_action == said(memory_of(LOG, key="action"), view)[0]
+    [by_observation] = said(memory_of(LOG, key="either"), seen("see5", "act9", task="count"))
+    assert "> act5: see5" in by_observation
+
+
+def test_the_past_episode_of_the_task_that_is_played_is_left_out_and_its_kind_compared():
+    one, other = past("one", *STEPS, task_type="odd"), past("two", *STEPS, task_type="even")
+    memory = memory_of(one, other)
+    assert said(memory, replace(seen("zero"), task_id="one"))[0].startswith("Done before: two")
+    assert said(memory, replace(seen("zero"), task_type="even"))[0].startswith("Done before: two")
+    assert "two" not in said(memory_of(one, other, key="none"), replace(seen("zero"), task_id="two"))[0]
 
 
 def test_an_empty_memory_says_the_examples_that_were_given_for_it_and_counts_no_hit():

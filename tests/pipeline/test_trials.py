@@ -134,10 +134,9 @@ def test_r6_a_chat_model_is_shown_what_succeeded_in_the_trial_before(
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (("eval.memory=null",), "no memory says how"),
+        (("eval.memory=null", "eval.trials.control=false"), "no memory says how"),
         (("players.memory={}",), "remove one of the two"),
         (("eval.policies=[sft]",), "eval.policies does not"),
-        (("eval.memory.key=action", "players.reflector.player=none"), "has neither"),
     ],
 )
 def test_trials_that_could_remember_nothing_are_refused(overrides: tuple[str, ...], sentence: str) -> None:

@@ -1,0 +1,71 @@
+"""Words of frozen players in the prompts of SFT rows: who plays with a memory is taught with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from reflectrl.core import Observation, Trajectory
+from reflectrl.core.seeds import draw
+from reflectrl.data_gen.samples import Sample
+from reflectrl.players import Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State, view
+
+Words = Mapping[str, str]
+"""Words by role."""
+
+
+def words_in_view(
+    samples: Sequence[Sample], seats: Sequence[Seat], layout: PromptFormat, taught: Sequence[Trajectory]
+) -> tuple[list[Words], list[Words]]:
+    """Ask the frozen players about the state of each sample, as they are asked at play.
+
+    Args:
+        samples: the taught steps; their reflections are the reflector's words.
+        seats: the frozen players in the order in which they speak; the reflector's is only its place.
+        layout: layout of the prompts.
+        taught: the teacher's episodes; a sample of another one, a demonstration's, is without a plan.
+
+    Returns:
+        For each sample, the words in view of its reflector, and those in view of its policy.
+
+    """
+    states = [
+        State(each.observation, each.past, each.seed, task_id=each.task.id, task_type=each.task.group)
+        for each in samples
+    ]
+    heard: list[Words] = [{} for _ in states]
+    for seat in seats:
+        if seat.role == "reflector":
+            heard = [state.said for state in states]
+            said: list[str | None] = [sample.reflection for sample in samples]
+        elif seat.when == "episode_start":
+            said = _plans(seat, states, layout, taught)
+        else:
+            said = list(_say(seat, states, layout))
+        states = [
+            state if words is None else replace(state, said={**state.said, seat.role: words})
+            for state, words in zip(states, said, strict=True)
+        ]
+    return heard, [state.said for state in states]
+
+
+def _plans(seat: Seat, states: Sequence[State], layout: PromptFormat, taught: Sequence[Trajectory]) -> list[str | None]:
+    """Return the plan of each state's episode, made in its first state; ``None`` for an episode not ``taught``."""
+    starts: dict[tuple[str, int], Observation] = {
+        (each.task.id, each.seed): each.turns[0].observation for each in taught if each.turns
+    }
+    first = {
+        key: replace(state, observation=starts[key], past=())
+        for state in states
+        if (key := (state.task_id, state.seed)) in starts
+    }
+    plans = dict(zip(first, _say(seat, list(first.values()), layout), strict=True))
+    return [plans.get((state.task_id, state.seed)) for state in states]
+
+
+def _say(seat: Seat, states: Sequence[State], layout: PromptFormat) -> list[str]:
+    views = [view(seat.role, layout, state) for state in states]
+    draws = [draw(state.seed, len(state.past), seat.role) for state in states]
+    return [utterance.text for utterance in seat.player.say(views, draws)]

@@ -1,0 +1,52 @@
+"""Words of frozen players in SFT rows are those that they would say at play."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from records import chose, turn_of
+
+from reflectrl.core import Observation, Task, Trajectory, Utterance
+from reflectrl.data_gen.in_view import words_in_view
+from reflectrl.data_gen.samples import Sample
+from reflectrl.players import ScriptedReflector, Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import View
+
+LAYOUT = PromptFormat(history=1)
+START, HALL = Observation("The start.", ("go",)), Observation("A hall.", ("go",))
+TASK = Task("a", {"group": "walks"})
+TAUGHT = Trajectory(TASK, 1, (turn_of(START, ("go",), None, chose(0, "go"), 0.0),), True, False, True)
+SAMPLES = [
+    Sample(TASK, 1, ("go",), HALL, ("go",), "Good.", "go", False),
+    Sample(TASK, 1, (), START, ("go",), "Begin.", "go", False),
+    Sample(Task("shown"), 2, ("go",), HALL, ("go",), "Fine.", "go", False),  # a demonstration's
+]
+REFLECTOR = Seat("reflector", ScriptedReflector(lambda _: ""))
+
+
+class Telling:
+    """Says what it sees."""
+
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
+        return [
+            Utterance(" ".join((view.observation.text, view.task_id, view.task_type, *sorted(view.said.values()))))
+            for view in views
+        ]
+
+
+def test_a_plan_is_made_where_the_episode_began_and_read_by_both_players():
+    heard, read = words_in_view(SAMPLES, [Seat("planner", Telling(), "episode_start"), REFLECTOR], LAYOUT, [TAUGHT])
+    plan = {"planner": "The start. a walks"}
+    assert heard == [plan, plan, {}]
+    assert read == [{**plan, "reflector": "Good."}, {**plan, "reflector": "Begin."}, {"reflector": "Fine."}]
+
+
+def test_a_memory_before_the_reflector_is_read_by_it_and_one_after_it_reads_it():
+    memory = Seat("memory", Telling())
+    heard, read = words_in_view(SAMPLES[:1], [memory, REFLECTOR], LAYOUT, [TAUGHT])
+    assert heard == [{"memory": "A hall. a walks"}]
+    assert read == [{"memory": "A hall. a walks", "reflector": "Good."}]
+    heard, read = words_in_view(SAMPLES[:1], [REFLECTOR, memory], LAYOUT, [TAUGHT])
+    assert heard == [{}]
+    assert read == [{"memory": "A hall. a walks Good.", "reflector": "Good."}]
