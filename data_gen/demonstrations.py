@@ -139,7 +139,9 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
     return found
 
 
-def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[str]) -> Demonstrated:
+def choose_demonstrations(
+    given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[tuple[str, ...]]
+) -> Demonstrated:
     """Return the samples to learn from: none of a held-out task, nor of a state that shows one of its ``starts``.
 
     Raises:
@@ -153,7 +155,7 @@ def choose_demonstrations(given: Sequence[Demonstration], env: NatLangEnv, start
     for where, sample in ((found.where, found.sample) for found in given):
         if (wrong := wrong_observation(sample.observation, env.max_actions, ended=False)) is not None:
             raise InvalidInput(f"{where} cannot be learned from: it {wrong}; remove the line.")
-        if sample.task.id not in held_out and sample.observation.full_text not in starts:
+        if sample.task.id not in held_out and sample.observation.shown not in starts:
             samples.append(sample)
     return Demonstrated(tuple(samples), len(given) - len(samples))
 

@@ -29,8 +29,8 @@ class Teaching:
     """Probability that a random action is played instead of the advised one."""
     negatives: float
     """Probability of a negative example at each step."""
-    held_out: frozenset[str]
-    """Texts of the states in which held-out tasks start; no sample shows one."""
+    held_out: frozenset[tuple[str, ...]]
+    """``Observation.shown`` of the states in which held-out tasks start; no sample shows one."""
 
 
 async def play_teacher_episode(env: NatLangEnv, number: int, task: Task, teaching: Teaching) -> TeacherEpisode:
@@ -97,7 +97,7 @@ class _Episode:
             if terminated or truncated:
                 break
             if env.hints().mistaken is not False:
-                if env.observation.full_text in self._teaching.held_out:
+                if env.observation.shown in self._teaching.held_out:
                     self._skipped += 1
                 else:
                     state = State(env.observation, (*past, wrong), self._seed)
@@ -116,7 +116,7 @@ class _Episode:
         seen = view("reflector", teaching.layout, replace(state, hints=hints), hints=True)
         menu = menu_of(state, teaching.layout)
         advice = await teaching.teacher.advise(Request(seen, menu, mistaken, draw))
-        if state.observation.full_text in teaching.held_out:
+        if state.observation.shown in teaching.held_out:
             self._skipped += 1
         elif leaks(advice.reflection, seen.prompt.text, hints.secrets):
             self._indiscreet += 1

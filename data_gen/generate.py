@@ -201,7 +201,7 @@ class Collection:
         self._prompts = TeacherPrompts(env.instructions)
         self._teaching = Teaching(
             teacher=self._teacher(),
-            layout=recipe.prompt.layout(env.instructions),
+            layout=recipe.layout(env.instructions),
             seed=recipe.seed,
             noise=recipe.data.noise,
             negatives=recipe.data.negatives,
@@ -334,9 +334,13 @@ class Collection:
         )
 
 
-def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[str]:
-    """Return the texts of the states in which held-out tasks start; none where one text may show different states."""
+def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[tuple[str, ...]]:
+    """Return what the states show in which held-out tasks start; none where different states may show the same."""
     if not env_class(recipe.env.name).observable:
         return frozenset()
     tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]
-    return frozenset(env.reset(seed=0, options={"task": task})[0] for task in tasks)
+    starts: set[tuple[str, ...]] = set()
+    for task in tasks:
+        env.reset(seed=0, options={"task": task})
+        starts.add(env.observation.shown)
+    return frozenset(starts)

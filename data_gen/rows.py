@@ -20,6 +20,9 @@ from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import json_answer
 from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
 from reflectrl.prompts.views import State, menu_view, view
+from reflectrl.rollout.image_files import with_images, without_images
+
+_HOLDERS = ("prompt",)
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows, all or none, as ``datasets.load_dataset("json")`` reads them."""
-    write_jsonl(path, rows)
+    """Write rows, all or none, as ``datasets.load_dataset("json")`` reads them; their images stand beside the file."""
+    write_jsonl(path, (without_images(row, path, _HOLDERS) for row in rows))
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -92,10 +95,10 @@ def read_rows(path: Path) -> list[Row]:
 
     Raises:
         InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, a menu with other labels than
-            actions, or a completion that is no label of it; names file and line.
+            actions, a completion that is no label of it, or an image that is missing; names file and line.
 
     """
-    rows = [_read(value, where) for where, value in read_jsonl(path)]
+    rows = [_read(with_images(value, path, where, _HOLDERS), where) for where, value in read_jsonl(path)]
     if not rows:
         raise InvalidInput(f"{path} has no rows; run gen-data with more data.samples.")
     return rows

@@ -10,6 +10,7 @@ from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.rollout.record import Header, read_records, write_records
 
 FORMAT = "reflectrl-samples"
+_HOLDERS = ("observation",)
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,15 @@ class TeacherEpisode:
 
 
 def write_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:
-    """Write a file of samples, all of it or nothing."""
-    write_records(path, FORMAT, header, samples)
+    """Write a file of samples, all of it or nothing; their images stand beside it."""
+    write_records(path, FORMAT, header, samples, _HOLDERS)
 
 
 def read_samples(path: Path) -> tuple[Header, list[Sample]]:
     """Read a file of samples.
 
     Raises:
-        InvalidInput: another format or version, or a bad line; names file and line.
+        InvalidInput: another format or version, a bad line, or an image that is missing or damaged; names the file.
 
     """
-    return read_records(path, FORMAT, Sample)
+    return read_records(path, FORMAT, Sample, _HOLDERS)

@@ -11,7 +11,10 @@ from reflectrl.core.settings import Count, Fraction, Positive, Section
 
 
 class BuiltinSection(Section):
-    """Shape of ``builtin/nano``: a GPT-2 made from a configuration, with a tokenizer trained on the run's SFT rows."""
+    """Shape of ``builtin/nano``: a GPT-2 made from a configuration, with a tokenizer trained on the run's SFT rows.
+
+    With ``images`` it is a LLaVA: a vision tower and a Llama of this shape each.
+    """
 
     layers: Count = 2
     """Transformer blocks."""
@@ -19,6 +22,10 @@ class BuiltinSection(Section):
     """Hidden size."""
     heads: Count = 2
     """Attention heads; must divide the width."""
+    image_size: Count = 60
+    """Pixels in each direction to which a picture is scaled; with ``images``."""
+    patch_size: Count = 12
+    """Pixels in each direction of a patch, which becomes a token; must divide the image size."""
     vocabulary: Annotated[int, Field(ge=300)] = 768
     """Largest size of the tokenizer's vocabulary."""
     pieces: Literal["phrases", "names", "words"] = "phrases"
@@ -29,6 +36,8 @@ class BuiltinSection(Section):
     def _heads_divide_width(self) -> BuiltinSection:
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide width={self.width}; choose a divisor")
+        if self.image_size % self.patch_size:
+            raise ValueError(f"patch_size={self.patch_size} does not divide image_size={self.image_size}")
         return self
 
 
@@ -71,6 +80,9 @@ class ModelSection(Section):
     """
     builtin: BuiltinSection = BuiltinSection()
     """Only for ``builtin/nano``."""
+    images: bool = False
+    """Load an image-text model with its processor: the player sees the pictures of a state in place of its text.
+    Excludes ``prefix_reuse``."""
     max_length: Count = 1024
     """Longest prompt and completion, in tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -98,6 +110,14 @@ class ModelSection(Section):
         if isinstance(values, dict) and "autocast" in values:
             raise ValueError("autocast was given, which is no key any more; set compute to auto, float32 or bfloat16")
         return values
+
+    @model_validator(mode="after")
+    def _images_are_read_whole(self) -> ModelSection:
+        if self.images and self.prefix_reuse:
+            raise ValueError(
+                "images=true was given with prefix_reuse=true, which keeps states of text alone; set it to false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_are_no_finer_than_compute(self) -> ModelSection:

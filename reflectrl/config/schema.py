@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -113,8 +113,10 @@ class RaterPlayerSection(Section):
     def _labels_differ(self) -> RaterPlayerSection:
         if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
             raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
-        if self.model.name == "builtin/nano" or self.model.lora is not None:
-            raise ValueError("model is not trained, so builtin/nano and lora make no sense; name a trained model")
+        if self.model.name == "builtin/nano" or self.model.lora is not None or self.model.images:
+            raise ValueError(
+                "model is not trained and reads text, so builtin/nano, lora and images make no sense; name another"
+            )
         return self
 
 
@@ -241,6 +243,14 @@ class Recipe(Section):
     eval: EvalSection = EvalSection()
     """Evaluation."""
 
+    def layout(self, instructions: str) -> PromptFormat:
+        """Return the layout of the prompts for an environment with these ``instructions``."""
+        roles = {"policy": self.model, "reflector": self.reflector_model or self.model}
+        if self.players.reflector.player == "remote":
+            del roles["reflector"]
+        images = tuple(role for role, model in roles.items() if model.images)
+        return replace(self.prompt.layout(instructions), images=images)
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         if self.rlft is None and "rlft" in self.eval.policies:
@@ -250,6 +260,10 @@ class Recipe(Section):
         self._check_rewards()
         self._check_thoughts()
         self._check_memory()
+        if self.model.images and "remote" in self.eval.policies:
+            raise ValueError(
+                "eval.policies names remote, which reads text, but model.images shows the policy pictures; remove one"
+            )
         if self.players.reflector.player == "none" and self.eval.controls:
             raise ValueError(
                 "eval.controls replace a reflector's words, but players.reflector.player is none; remove one"

@@ -60,6 +60,11 @@ class Observation:
         """Task and text of the state."""
         return f"{self.task}\n{self.text}" if self.task else self.text
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Task and text of the state, and the hash of each picture: equal where a player sees the same."""
+        return (self.full_text, *(image.sha256 for image in self.images))
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -127,9 +127,9 @@ def frozen_layers(model: PreTrainedModel) -> FrozenLayers | None:
 
     What is trained is seen from a few tokens that are read with gradient, and so is whether the architecture gives the
     same logits when it begins at that layer: one whose layers see more than the states before them does not. A
-    compiled model would be compiled again.
+    compiled model would be compiled again, and one of images is read whole.
     """
-    if getattr(model, "compiled", False):
+    if getattr(model, "compiled", False) or hasattr(model, "pictures"):
         return None
     tokens = known_tokens(model, max(map(max, _ROWS)) + 1)
     rows = [tuple(tokens[number] for number in row) for row in _ROWS]

@@ -54,6 +54,8 @@ def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> st
         tree_tokens: tokens of a tree, at most; trees that are not longer than a sequence are always tried.
 
     """
+    if hasattr(model, "pictures"):
+        return "it reads images, whose states are not kept"
     kernel = model.config.get_text_config()._attn_implementation  # transformers has no public name for it
     if kernel not in ("eager", "sdpa"):
         return f"its attention kernel {kernel} takes no mask of one's own"

@@ -1,16 +1,33 @@
-"""``builtin/nano``: a small GPT-2, written once as an ordinary model folder, so that everything runs offline."""
+"""``builtin/nano``: a small GPT-2, or a small LLaVA for images, written once as an ordinary model folder.
+
+So everything runs offline, by the code that loads models of any name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    CLIPVisionConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from reflectrl.config.model import ModelSection
+from reflectrl.config.model import BuiltinSection, ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.load import BUILTIN, LanguageModel, save_model
+from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.tokenizer import train_tokenizer
+
+IMAGE = "<image>"
+"""Token of an image in the vocabulary of the LLaVA."""
 
 
 def make_base(
@@ -32,9 +49,17 @@ def make_base(
     tokenizer = train_tokenizer(
         corpus, labels, pieces=shape.pieces, vocabulary=shape.vocabulary, max_length=section.max_length
     )
+    make = _llava if section.images else _gpt2
+    with seeded(seed):
+        lm = make(shape, tokenizer, section.max_length)
+    save_model(lm, folder)
+    return section.model_copy(update={"name": str(folder)})
+
+
+def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:
     config = GPT2Config(
         vocab_size=len(tokenizer),
-        n_positions=section.max_length,
+        n_positions=max_length,
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
@@ -47,7 +72,50 @@ def make_base(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    with seeded(seed):
-        model = GPT2LMHeadModel(config)
-    save_model(LanguageModel(model, tokenizer), folder)
-    return section.model_copy(update={"name": str(folder)})
+    return LanguageModel(GPT2LMHeadModel(config), tokenizer)
+
+
+def _llava(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:
+    """Return a LLaVA whose images are as many tokens as they have patches."""
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
+    image, side = tokenizer.convert_tokens_to_ids(IMAGE), shape.image_size
+    sizes = {
+        "hidden_size": shape.width,
+        "intermediate_size": 4 * shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+    }
+    seen = CLIPVisionConfig(**sizes, image_size=side, patch_size=shape.patch_size)
+    text = LlamaConfig(
+        **sizes,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=max_length,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    config = LlavaConfig(
+        vision_config=seen,
+        text_config=text,
+        image_token_id=image,
+        vision_feature_layer=-1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model: PreTrainedModel = LlavaForConditionalGeneration(config)
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(
+            size={"shortest_edge": side},
+            crop_size={"height": side, "width": side},
+            image_mean=[1.0] * 3,  # white paper is 0, so that ink stands out before anything is learned
+            image_std=[0.5] * 3,
+        ),
+        tokenizer=tokenizer,
+        patch_size=shape.patch_size,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,  # of the whole image, which this strategy leaves out
+        image_token=IMAGE,
+    )
+    read_pictures(model, Pictures(processor, config, BUILTIN))
+    return LanguageModel(model, tokenizer)

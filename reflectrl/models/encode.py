@@ -17,6 +17,7 @@ from torch.distributions import Categorical
 
 from reflectrl.core import InvalidInput
 from reflectrl.engine.sequences import Inputs, Tokens, padded
+from reflectrl.models.pictures import Pictures
 from reflectrl.models.plain_text import PlainText
 from reflectrl.prompts import Menu, Prompt
 
@@ -39,8 +40,16 @@ class PromptBatch:
 class PromptEncoder:
     """Tokenizes prompts within a length limit; the tokens of the ``cache_size`` prompts used last are kept."""
 
-    def __init__(self, tokenizer: Any, label_ids: Sequence[int], max_length: int, cache_size: int = 50_000) -> None:
-        self._plain = PlainText(tokenizer)
+    def __init__(
+        self,
+        tokenizer: Any,
+        label_ids: Sequence[int],
+        max_length: int,
+        cache_size: int = 50_000,
+        *,
+        pictures: Pictures | None = None,
+    ) -> None:
+        self._plain = PlainText(tokenizer, pictures)
         self._label_ids = list(label_ids)
         self.max_length = max_length
         self._cache_size = cache_size
@@ -50,7 +59,7 @@ class PromptEncoder:
         """Return the token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
 
         Raises:
-            InvalidInput: the prompt does not fit even without history.
+            InvalidInput: the prompt does not fit even without history, or has pictures that the model does not read.
 
         """
         return self.all_tokens([prompt], reserve)[0]

@@ -1,4 +1,4 @@
-"""Loading and saving models, in folders that ``AutoModelForCausalLM`` or ``AutoPeftModelForCausalLM`` loads too."""
+"""Loading and saving models, in folders that the ``Auto`` classes of transformers and peft load too."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -32,12 +34,14 @@ from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.packages import local_name
+from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.tokenizer import add_label_tokens, label_ids
 
 if TYPE_CHECKING:  # see adapters.py
     from peft import PeftModel
 
 BUILTIN = "builtin/nano"
+_TEXT_MODELS = AutoModelForCausalLM._model_mapping  # transformers has no public name for it
 _LAYERS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers")
 
 _log = logging.getLogger(__name__)
@@ -45,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A causal language model and its tokenizer."""
+    """A causal language model, which may read images, and its tokenizer."""
 
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
@@ -59,6 +63,11 @@ class LanguageModel:
     def adapted(self) -> bool:
         """True if the model is a ``PeftModel``."""
         return hasattr(self.model, "get_base_model")
+
+    @property
+    def pictures(self) -> Pictures | None:
+        """The way in which the model reads images; ``None`` for one that reads text."""
+        return getattr(self.base, "pictures", None)
 
 
 def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> LanguageModel:
@@ -75,10 +84,12 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
     """
     _check_folder(local_name(section.name))
     _warn_of_code(section.name, section)
-    tokenizer = _load_tokenizer(section.name, section)
+    processor, tokenizer = _load_processor(section.name, section)
     token_ids = add_label_tokens(tokenizer, labels)
     with seeded(seed):
         model = _load_weights(section.name, section, tokenizer)
+        if section.images:
+            read_pictures(model, Pictures(processor, model.config, section.name))
         if section.lora is not None:
             model = add_lora(model, section.lora, token_ids)
     round_frozen(model, section)
@@ -87,7 +98,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
 
 def check_labels(section: ModelSection, labels: Sequence[str]) -> None:
     """Check that the tokenizer of a model can write all ``labels``; raises as ``label_ids`` and ``new_model`` do."""
-    tokenizer = _load_tokenizer(section.name, section)
+    _, tokenizer = _load_processor(section.name, section)
     add_label_tokens(tokenizer, labels)
     label_ids(tokenizer, labels)
 
@@ -116,9 +127,11 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
             f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
             "trained with adapters: train it again, or set model.lora=null."
         )
-    tokenizer = _load_tokenizer(str(folder), section)
+    processor, tokenizer = _load_processor(str(folder), section)
     with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by those in the folder
         model = _load_weights(base, section, tokenizer)
+        if section.images:
+            read_pictures(model, Pictures(processor, model.config, str(folder)))
         if adapted:
             with _loading(str(folder), "adapter"):
                 model = load_lora(model, folder, trainable=trainable)
@@ -131,7 +144,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
 
 
 def save_model(lm: LanguageModel, folder: Path) -> None:
-    """Write adapter or weights (safetensors) and tokenizer to ``folder``, all or nothing."""
+    """Write adapter or weights (safetensors) and tokenizer or processor to ``folder``, all or nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(folder) as fresh, no_progress_bars():
         if lm.adapted:
@@ -139,7 +152,7 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
             lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
         else:
             lm.model.save_pretrained(fresh)
-        lm.tokenizer.save_pretrained(fresh)
+        (lm.pictures.processor if lm.pictures else lm.tokenizer).save_pretrained(fresh)
 
 
 def _base_of(folder: Path, section: ModelSection) -> str:
@@ -160,17 +173,23 @@ def _warn_of_code(name: str, section: ModelSection) -> None:
         _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
 
 
-def _load_tokenizer(name: str, section: ModelSection) -> PreTrainedTokenizerBase:
-    with _loading(name, "tokenizer"):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            local_name(name), trust_remote_code=section.trust_remote_code
+def _load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Return the processor of an image-text model, or else the tokenizer, and the tokenizer."""
+    kind, what = (AutoProcessor, "processor") if section.images else (AutoTokenizer, "tokenizer")
+    with _loading(name, what):
+        processor = kind.from_pretrained(local_name(name), trust_remote_code=section.trust_remote_code)
+    if section.images and not hasattr(processor, "image_processor"):
+        raise InvalidInput(
+            f"{name!r} has no processor of images that loads here, as model.images=true needs; set model.images=false "
+            "for a model of text, or install what its processor needs (torchvision, for the Qwen2-VL family)."
         )
+    tokenizer: PreTrainedTokenizerBase = processor.tokenizer if section.images else processor
     tokenizer.name_or_path = name
     if tokenizer.eos_token_id is None:
         raise InvalidInput(f"the tokenizer of {name!r} has no end-of-text token, so a reflection could not end.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
+    return processor, tokenizer
 
 
 def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
@@ -187,15 +206,29 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
     return config
 
 
+def _check_reads(name: str, config: PreTrainedConfig, section: ModelSection) -> None:
+    """Refuse a model of text as one of images, and the other way round."""
+    of_images, of_text = (type(config) in each for each in (AutoModelForImageTextToText._model_mapping, _TEXT_MODELS))
+    if section.images and not of_images:
+        raise InvalidInput(
+            f"model.images=true was given, but {name!r} ({config.model_type}) reads text alone; set model.images="
+            "false, or model.name to an image-text model."
+        )
+    if of_images and not of_text and not section.images:
+        raise InvalidInput(f"{name!r} ({config.model_type}) is an image-text model; set model.images=true.")
+
+
 def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     with _loading(name, "model"):
         config = read_config(name, section)
+        _check_reads(name, config, section)
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
         if context is not None and context < section.max_length:
             raise InvalidInput(
                 f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set it to {context}."
             )
-        model, report = AutoModelForCausalLM.from_pretrained(
+        kind = AutoModelForImageTextToText if section.images else AutoModelForCausalLM
+        model, report = kind.from_pretrained(
             local_name(name),
             config=config,
             dtype=getattr(torch, section.dtype),

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from reflectrl.models.pictures import Pictures
 from reflectrl.models.tokenizer import are_added
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.menu import Lines, text_of
+from reflectrl.prompts.prompt import unreadable
 
 
 class PlainText:
@@ -16,11 +18,12 @@ class PlainText:
 
     Observations, actions and reflections may hold ``</s>`` or ``<|3|>``: files that an agent reads do. Only the labels
     that a menu shows, which are our own, are single tokens; any other text has the tokens that it has without special
-    ones.
+    ones. Pictures come first, as ``pictures`` reads them.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, pictures: Pictures | None = None) -> None:
         self._tokenizer = tokenizer
+        self._pictures = pictures
         added = getattr(tokenizer, "added_tokens_decoder", {})
         special = {number for number, token in added.items() if token.special}
         self._special = special - {getattr(tokenizer, "unk_token_id", None)}
@@ -31,11 +34,27 @@ class PlainText:
         return self.prompts([prompt])[0]
 
     def prompts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Return the token ids of each prompt; the tokenizer is called once, or twice where there are labels."""
+        """Return the token ids of each prompt; the tokenizer is called once, or twice where there are labels.
+
+        Raises:
+            InvalidInput: a prompt with pictures, for a model that reads text.
+
+        """
         parts = [_parted(prompt) for prompt in prompts]
         heads = self._plain([head for head, _ in parts])
         tails = iter(self._labelled([lines for _, lines in parts if lines]))
-        return [head + next(tails) if lines else head for head, (_, lines) in zip(heads, parts, strict=True)]
+        words = [head + next(tails) if lines else head for head, (_, lines) in zip(heads, parts, strict=True)]
+        return [self._with_images(prompt, ids) for prompt, ids in zip(prompts, words, strict=True)]
+
+    def _with_images(self, prompt: Prompt, ids: list[int]) -> list[int]:
+        """Add the pictures of a prompt, if any, to its text, after the tokens that open every text."""
+        if not prompt.images:
+            return ids
+        if self._pictures is None:
+            raise unreadable()
+        opening = len(self._around) if ids[: len(self._around)] == self._around else 0
+        shown = itertools.chain.from_iterable(map(self._pictures.tokens, prompt.images))
+        return [*ids[:opening], *shown, *ids[opening:]]
 
     def text(self, text: str) -> list[int]:
         """Return the token ids of a text without labels, with those that open every text."""

@@ -38,7 +38,9 @@ class LMReflector(CachedPlayer):
         super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
         self._tokenizer = tokenizer
-        self._encoder = PromptEncoder(tokenizer, (), max_length)
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        pictures = getattr(base, "pictures", None)
+        self._encoder = PromptEncoder(tokenizer, (), max_length, pictures=pictures)
         self._temperature = temperature
         self._writer = Writer(
             model,

@@ -88,9 +88,10 @@ class Writer:
         """Do as ``write`` with the rows of a batch, by transformers alone."""
         batch = rows[first : first + self._batch_size]
         width = max(len(row) for row in batch)
-        device = self._model.device
+        device, pictures = self._model.device, getattr(self._base, "pictures", None)
+        ids = torch.tensor([[self._pad] * (width - len(row)) + [*row] for row in batch], device=device)
         written = self._model.generate(
-            input_ids=torch.tensor([[self._pad] * (width - len(row)) + [*row] for row in batch], device=device),
+            **({"input_ids": ids} if pictures is None else pictures.inputs(ids, self._base.dtype)),
             attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device),
             logits_processor=LogitsProcessorList([SamplerProcessor(sampler, first)]),
             max_new_tokens=self.max_new_tokens,

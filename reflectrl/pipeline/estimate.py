@@ -125,8 +125,8 @@ def estimate(recipe: Recipe) -> Estimate:
     """Estimate an iteration of the first stage of ``recipe`` on this machine; environments play in this process.
 
     Raises:
-        InvalidInput: no ``rlft`` section, a policy that writes before it acts, a dataset whose questions a chat model
-            writes, or a model whose configuration cannot be read.
+        InvalidInput: no ``rlft`` section, a policy that writes before it acts or reads pictures, a dataset whose
+            questions a chat model writes, or a model whose configuration cannot be read.
 
     """
     section = recipe.rlft
@@ -136,6 +136,11 @@ def estimate(recipe: Recipe) -> Estimate:
         raise InvalidInput(
             f"recipe {recipe.name!r} has prompt.action_mode={recipe.prompt.action_mode}, but what a policy writes is "
             "not estimated; expected enumerated: estimate without thoughts, which gives a lower bound."
+        )
+    if any(model.images for model in (recipe.model, recipe.reflector_model or recipe.model)):
+        raise InvalidInput(
+            f"recipe {recipe.name!r} has a model that reads pictures (model.images), whose vision tower is not "
+            "estimated; time a few iterations of the recipe itself."
         )
     if recipe.dataset is not None and recipe.dataset.writer == "openai":
         raise InvalidInput(
@@ -157,7 +162,7 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
     stage, settings = section.stages[0], recipe.players.reflector
     side_by_side = min(section.batch_size or section.episodes, section.episodes)
     envs = [recipe_env(recipe, folder, stage.env) for _ in range(side_by_side)]
-    layout, tasks = recipe.prompt.layout(envs[0].instructions), stage.choose(envs[0])
+    layout, tasks = recipe.layout(envs[0].instructions), stage.choose(envs[0])
     speaker: Player | None = None
     if settings.player != "none":
         longest = "the " * settings.max_new_tokens

@@ -184,7 +184,7 @@ def trained(run: Path, *, greedy: bool = True) -> ExplorePlayers:
     given = {**recipe.env.options, **recipe.eval.env}
     return ExplorePlayers(
         f"{policy} of {run}",
-        recipe.prompt.layout(cls.instructions),
+        recipe.layout(cls.instructions),
         lambda options: _enter(recipe, run, policy, options, greedy=greedy),
         recipe.env.name,
         {name: given[name] for name in brought.player_options if name in given},

@@ -108,7 +108,7 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
             f"menus of {recipe.env.name!r} with these options have up to {env.max_actions} actions, but {agent.who} "
             f"knows labels for {agent.max_actions}; choose options with shorter menus."
         )
-    header = Header(recipe.env.name, {**recipe.env.options, **options}, recipe.prompt.layout(env.instructions))
+    header = Header(recipe.env.name, {**recipe.env.options, **options}, recipe.layout(env.instructions))
     return Game(env, header, agent.who, agent.policy, agent.seats)
 
 

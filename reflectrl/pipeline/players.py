@@ -88,7 +88,7 @@ class RunPlayers:
     @cached_property
     def layout(self) -> PromptFormat:
         """Layout of the prompts."""
-        return self.recipe.prompt.layout(self.env({}).instructions)
+        return self.recipe.layout(self.env({}).instructions)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -130,7 +130,8 @@ class RunPlayers:
 
     def encoder(self, lm: LanguageModel) -> PromptEncoder:
         """Return the encoder of a policy's prompts."""
-        return PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, self.labels), self.recipe.model.max_length)
+        ids = label_ids(lm.tokenizer, self.labels)
+        return PromptEncoder(lm.tokenizer, ids, self.recipe.model.max_length, pictures=lm.pictures)
 
     def lm_policy(self, name: str) -> tuple[LanguageModel, Callable[[bool], Policy]]:
         """Return the model of a saved policy, and a function from ``greedy`` to a player of it."""

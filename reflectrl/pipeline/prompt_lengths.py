@@ -37,7 +37,7 @@ def _check(
 
     A reflection of ``reflection`` tokens is yet to be added to a policy's, and ``written`` tokens follow a prompt.
     """
-    plain = PlainText(lm.tokenizer)
+    plain = PlainText(lm.tokenizer, lm.pictures)
 
     def count(prompt: Prompt) -> int:
         return len(plain.prompt(prompt))

@@ -75,7 +75,7 @@ class HumanPolicy:
 
     def _decide(self, view: MenuView) -> Decision:
         menu, prompt = view.menu, view.prompt
-        self.console.show_prompt(prompt.head, prompt.text)
+        self.console.show_prompt(prompt.head, prompt.as_text())
         while True:
             answer = self.console.line()
             found = _named(answer, menu)
@@ -104,7 +104,7 @@ class HumanReflector(ReadsHints):
 
     def _reflect(self, view: View) -> str:
         prompt, advice = view.prompt, view.hints.reflection if view.hints else None
-        self._console.show_prompt(prompt.head, prompt.text.removesuffix(REFLECTION_CUE), goes_on=True)
+        self._console.show_prompt(prompt.head, prompt.as_text().removesuffix(REFLECTION_CUE), goes_on=True)
         self._console.show(f"Your reflection, or Enter for: {advice}\n" if advice else "Your reflection:\n")
         while not (said := self._console.line() or advice):
             self._console.show(f"Nothing was typed. Type how things stand, in one line. Or type {QUIT}.\n")

@@ -27,14 +27,14 @@ LISTED_ROLE = (
 
 
 def reflector_chat(prompt: Prompt) -> Messages:
-    """Ask for a reflection on a reflector's prompt."""
-    return [{"role": "system", "content": REFLECTOR_ROLE}, {"role": "user", "content": prompt.text}]
+    """Ask for a reflection on a reflector's prompt; raises as ``Prompt.as_text`` does."""
+    return [{"role": "system", "content": REFLECTOR_ROLE}, {"role": "user", "content": prompt.as_text()}]
 
 
 def policy_chat(prompt: Prompt) -> Messages:
-    """Ask for a label of a policy's prompt."""
+    """Ask for a label of a policy's prompt; raises as ``Prompt.as_text`` does."""
     role = LISTED_ROLE if prompt.menu and prompt.menu.common else POLICY_ROLE
-    return [{"role": "system", "content": role}, {"role": "user", "content": prompt.text}]
+    return [{"role": "system", "content": role}, {"role": "user", "content": prompt.as_text()}]
 
 
 CORRECTOR_ROLE = (
@@ -46,7 +46,13 @@ CORRECTOR_ROLE = (
 
 
 def corrector_chat(prompt: Prompt, thought: str, action: str) -> Messages:
-    """Ask whether a thought is right, and for a better one; ``prompt`` is the corrector's (GTR, section 4)."""
+    """Ask whether a thought is right, and for a better one; ``prompt`` is the corrector's (GTR, section 4).
+
+    Raises:
+        InvalidInput: only an image shows the state.
+
+    """
+    prompt.as_text()
     seen = "".join((prompt.head, *prompt.history, prompt.state))
     moves = ", ".join(prompt.menu.actions) if prompt.menu else ""
     asked = f"{seen}Possible moves: {moves}\nThought: {thought}\nMove: {action}"

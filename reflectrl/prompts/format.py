@@ -57,6 +57,8 @@ class PromptFormat(PromptLayout):
 
     instructions: str = ""
     """Text before everything else; empty for none."""
+    images: tuple[str, ...] = ()
+    """Roles that see the pictures of a state in place of its text."""
 
     def menu_of(self, observation: Observation, seed: int = 0, step: int = 0) -> Menu:
         """Return the menu of a step of the episode ``seed``; where the format shuffles, the two decide the order."""
@@ -75,23 +77,30 @@ class PromptFormat(PromptLayout):
         return tuple(order)
 
     def prompt(
-        self, observation: Observation, past: Sequence[str], said: Mapping[str, str], menu: Menu | None = None
+        self,
+        role: str,
+        observation: Observation,
+        past: Sequence[str],
+        said: Mapping[str, str],
+        menu: Menu | None = None,
     ) -> Prompt:
-        """Return ``p(s)``, one line of words a role of ``said``, then menu and action cue, or the cue to reflect.
+        """Return ``p(s)`` for a role, a line of words for each of ``said``, then menu and action cue, or another cue.
 
         Of a menu with common actions, these follow the task, so that all before the history is the same in an episode.
+        A state that only images show is shown by these to every role; players that read text refuse to read it.
 
         Raises:
-            InvalidInput: only an image shows the state, and this is text.
+            InvalidInput: a role that sees images, and a state without any.
 
         """
-        if observation.images and not observation.text.strip():
+        if role in self.images and not observation.images:
             raise InvalidInput(
-                "a state was shown as an image without text, but these players read text; expected words in "
-                "Observation.text: describe the state, or play it with players that see images."
+                f"the {role} reads pictures (model.images), but a state was shown without any; set the environment's "
+                "option observation to image or both, or model.images=false."
             )
+        pictured = bool(observation.images) and (role in self.images or not observation.text.strip())
         shown = tuple(past[-self.history :]) if self.history else ()
-        return _prompt(self, observation, shown, tuple(said.items()), menu)
+        return _prompt(self, observation, shown, tuple(said.items()), menu, pictured)
 
     @staticmethod
     def completion(words: str) -> str:
@@ -107,6 +116,7 @@ def _prompt(
     shown: tuple[str, ...],
     said: tuple[tuple[str, str], ...],
     menu: Menu | None,
+    pictured: bool,
 ) -> Prompt:
     """Write a prompt; an update asks for those of play again, and states recur."""
     cue = POLICY_CUES[layout.action_mode]
@@ -114,4 +124,6 @@ def _prompt(
     lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
     head = "".join(f"{part}\n" for part in (layout.instructions, observation.task) if part)
     history = tuple(f"Past: {action}\n" for action in shown or ("none",)) if layout.history else ()
+    if pictured:
+        return Prompt(head + listed, history, tail, menu, said=lines, images=observation.images)
     return Prompt(head + listed, history, tail, menu, state=f"{observation.text}\n", said=lines)

@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from reflectrl.core import InvalidInput
+from reflectrl.core import Image, InvalidInput
 from reflectrl.prompts.menu import Lines, Menu
 
 CUT = "[...]"
 """Mark in a prompt at a place where text was cut out."""
+
+
+def unreadable() -> InvalidInput:
+    """Return the refusal of a state that only images show by a player that reads text."""
+    return InvalidInput(
+        "a state was shown as an image without text, but this player reads text; expected words in Observation.text: "
+        "describe the state, or play it with a model that reads images (model.images=true)."
+    )
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,24 @@ class Prompt:
     """Text of the observation, between history and tail; its middle is cut second."""
     said: str = ""
     """Words of other players, one line a role, between state and tail; the ends of the lines are cut third."""
+    images: tuple[Image, ...] = ()
+    """Pictures of the state, read before all text and never cut."""
 
     @cached_property
     def text(self) -> str:
         """The prompt as the model reads it."""
         return "".join((self.head, *self.history, self.state, self.said, self.tail))
+
+    def as_text(self) -> str:
+        """Return the prompt for a player that reads text.
+
+        Raises:
+            InvalidInput: it has pictures.
+
+        """
+        if self.images:
+            raise unreadable()
+        return self.text
 
     @property
     def lines(self) -> Lines:
@@ -100,7 +121,7 @@ class Prompt:
         parts = [line.partition(" ") for line in self.said.splitlines(keepends=True)]
         lines = "".join(cue + space + _shortened(words, said) for cue, space, words in parts)
         text = _shortened(self.state, (state + 1) // 2, state // 2)
-        return Prompt(head, (), tail, menu, text, lines)
+        return Prompt(head, (), tail, menu, text, lines, self.images)
 
 
 def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[Prompt], int], limit: int) -> Prompt:

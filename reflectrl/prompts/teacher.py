@@ -15,6 +15,7 @@ from reflectrl.core.text import holds
 from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import claims, leaks, repeats
 from reflectrl.prompts.menu import Menu
+from reflectrl.prompts.prompt import unreadable
 from reflectrl.prompts.spoilers import named, quoted
 from reflectrl.prompts.views import View
 
@@ -56,7 +57,12 @@ class TeacherPrompts:
             spoiler: privileged facts for a reflection on an expert's episode; the model is asked to keep them private.
             mistaken: True if the last action was worse than another one; ``None`` where it may have been.
 
+        Raises:
+            InvalidInput: only an image shows the state.
+
         """
+        if seen.observation.images and not seen.observation.text.strip():
+            raise unreadable()
         role = TEACHER_ROLE + (DISCRETION if spoiler else "")
         task = f"{seen.observation.task}\n" if seen.observation.task else ""
         history = "".join(seen.prompt.history)

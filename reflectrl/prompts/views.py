@@ -8,9 +8,10 @@
     corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
     rater       episode_end     last   all   no    none                          every state of the episode
 
-Memory and planner are also told the id and the kind of the task, which no text shows, and the memory what it said
-itself and the policy thought at the step before. No role sees a reward, whether an episode succeeded, or the options of
-a task. Hints go to players that declare ``ReadsHints`` (the environment's own expert), and never into a text.
+The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner are
+also told the id and the kind of the task, which no text shows, and the memory what it said itself and the policy
+thought at the step before. No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to
+players that declare ``ReadsHints`` (the environment's own expert), and never into a text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from reflectrl.core import Hints, InvalidInput, Observation, Reading, nearest
 from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu
-from reflectrl.prompts.prompt import Prompt
+from reflectrl.prompts.prompt import Prompt, unreadable
 
 SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
     "planner": (),
@@ -97,15 +98,18 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
     """Return the view of ``state`` of a frozen player in ``role``; with the expert's hints if ``hints`` is true.
 
     Raises:
-        InvalidInput: an unknown role, or a state that only an image shows.
+        InvalidInput: an unknown role, one that sees pictures and a state without any, or a planner, memory or rater, which
+            read text, and a state that only images show.
 
     """
     if role not in FROZEN_ROLES:
         raise InvalidInput(f"role {role!r} is unknown; {nearest(role, FROZEN_ROLES)}")
+    if role in ("planner", "memory", "rater") and not state.observation.text.strip() and state.observation.images:
+        raise unreadable()
     said = _seen(role, state)
     recalls = role in ("planner", "memory")
     return View(
-        layout.prompt(state.observation, state.past, said),
+        layout.prompt(role, state.observation, state.past, said),
         state.observation,
         state.past,
         said,
@@ -123,7 +127,7 @@ def menu_view(
     """Return the view of ``state`` of the policy, or of the corrector of its ``action``; raises as ``view`` does."""
     said = _seen(role, state)
     return MenuView(
-        layout.prompt(state.observation, state.past, said, menu),
+        layout.prompt(role, state.observation, state.past, said, menu),
         state.observation,
         state.past,
         said,

@@ -63,7 +63,7 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
     """Load the agent of a run folder, or an exported one.
 
     Raises:
-        InvalidInput: there is no such agent, or its reflector is the expert.
+        InvalidInput: there is no such agent, its reflector is the expert, or it reads pictures.
 
     """
     recipe = read_recipe(run)
@@ -72,6 +72,11 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
         raise InvalidInput(
             f"{run} was trained with the expert's reflections, which exist only inside the environment; serve a run "
             "with another players.reflector.player."
+        )
+    if recipe.model.images:
+        raise InvalidInput(
+            f"{run} was trained to read pictures (model.images), but requests carry text; serve an agent that reads "
+            "text, or use this one with reflectrl.load_agent."
         )
     name = policy or last_policy(recipe, run)
     agent = load_agent(run, policy=name, greedy=greedy)

@@ -63,6 +63,11 @@ def export_run(
             f"the agent of {run} reads the teacher's episodes (players.memory), which an export does not hold; export "
             "a run without a memory, or use this one from its folder."
         )
+    if recipe.model.images:
+        raise InvalidInput(
+            f"the agent of {run} reads pictures (model.images), which an export and its example do not show; use it "
+            "from its folder, with reflectrl.load_agent."
+        )
     policy = last_policy(recipe, run)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

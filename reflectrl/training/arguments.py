@@ -70,7 +70,8 @@ def trainable_policy(
     if not getattr(lm.base, "is_quantized", False):  # those are on their device, and refuse to be moved
         lm.model.to(args.device)  # Trainer would do so too late for the states that are kept
     add_choice_head(lm.base, value_head=args.baseline == "value")
-    encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, labels), args.max_length)
+    ids = label_ids(lm.tokenizer, labels)
+    encoder = PromptEncoder(lm.tokenizer, ids, args.max_length, pictures=lm.pictures)
     cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens) if args.prefix_reuse else None
     if action_mode != "enumerated":
         return writing_policy(

@@ -30,7 +30,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.stop import Stop
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.seeding import seeded
-from reflectrl.engine.sequences import padded
+from reflectrl.engine.sequences import Tokens, padded
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.tokenizer import label_ids
@@ -107,7 +107,8 @@ def train_sft(
 
     """
     # a reflector answers in words: its tokenizer need not know the labels
-    encoder = PromptEncoder(lm.tokenizer, () if player == "reflector" else label_ids(lm.tokenizer, labels), max_length)
+    ids = () if player == "reflector" else label_ids(lm.tokenizer, labels)
+    encoder = PromptEncoder(lm.tokenizer, ids, max_length, pictures=lm.pictures)
     encoded = encode_rows(
         lm.tokenizer,
         encoder,
@@ -199,16 +200,21 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
 
     def broken_step(self) -> BrokenStep:
         """Describe the rows of all micro-batches."""
-        decode, step = self.processing_class.decode, self.state.global_step + 1
+        step = self.state.global_step + 1
         rows = [
             {"prompt": each.prompt.text, "completion": labels_of(each.prompt)[each.target]}
             if isinstance(each, ActionExample)
-            else {"prompt": decode(each.prompt), "completion": decode(each.completion)}
+            else {"prompt": self._text(each.prompt), "completion": self._text(each.completion)}
             for each, _ in self._batch
         ]
         name, where = f"sft-{self._player}-step-{step:05d}", f"step {step} of sft {self._player}"
         advice = "lower the learning_rate of this player in another --run"
         return BrokenStep(self._failures, name, where, rows, advice)
+
+    def _text(self, tokens: Tokens) -> str:
+        """Return the text of tokens, without the images among them."""
+        text: str = self.processing_class.decode([token for token in tokens if token >= 0])
+        return text
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Do one micro-batch; the first of a step begins a new list of rows."""

@@ -27,7 +27,7 @@ def text_losses(model: Any, examples: Sequence[TextExample], device: torch.devic
     for number, example in enumerate(examples):
         start, stop = len(example.prompt), len(example.prompt) + len(example.completion)
         ids[number, :stop] = torch.tensor(example.prompt + example.completion)
-        ids[number, stop:] = ids[number, 0]  # any id does on the right, where causal attention cannot see it
+        ids[number, stop:] = ids[number, stop - 1]  # any id does on the right, where causal attention cannot see it
         end = start + example.scored
         labels[number, start - 1 : end - 1] = ids[number, start:end]  # the token before predicts it
     # only these last positions need logits, whose size is otherwise (batch, length, vocabulary)

@@ -13,10 +13,11 @@ from reflectrl.core.seeds import draw
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.chat import policy_chat
 from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
 from reflectrl.rollout import Episode, play_turn, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
-from reflectrl.rollout.turn import policy_views
+from reflectrl.rollout.turn import policy_views, states_of
 from reflectrl.training.batch import scored, step_samples
 from reflectrl.workers.pool import WorkerPool
 
@@ -258,8 +259,24 @@ def test_images_stand_beside_the_trajectories_by_the_hash_of_their_bytes(tmp_pat
 
 
 def test_players_that_read_text_refuse_a_state_that_only_an_image_shows():
-    with pytest.raises(InvalidInput, match=r"Observation\.text"):
-        pictured(words=False)
+    (played,) = pictured(words=False)  # by a random player
+    prompt = policy_views(played, LAYOUT)[0].prompt
+    assert prompt.images == played.turns[0].observation.images
+    env = Pictured(size=6)
+    env.words = False
+    for refuses in (lambda: policy_chat(prompt), lambda: play(Seat("memory", ExpertReflector()), env=env)):
+        with pytest.raises(InvalidInput, match=r"Observation\.text"):
+            refuses()
+
+
+def test_a_role_that_sees_pictures_sees_them_in_place_of_the_text():
+    (played,) = pictured()
+    (state, *_), seeing = states_of(played), replace(LAYOUT, images=("reflector",))
+    shown, read = (view("reflector", layout, state).prompt for layout in (seeing, LAYOUT))
+    assert (shown.images, read.images) == (state.observation.images, ())
+    assert (state.observation.text in shown.text, state.observation.text in read.text) == (False, True)
+    with pytest.raises(InvalidInput, match=r"model\.images"):
+        view("reflector", seeing, replace(state, observation=replace(state.observation, images=())))
 
 
 def test_images_come_out_of_a_worker_process_unchanged():

@@ -1,0 +1,82 @@
+"""Images of records on disk: files named by their hash in ``images/`` beside the records, each once.
+
+Where a record has its images is a path of field names (``holders``) that ends at what has a field ``images``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core import Image, InvalidInput
+from reflectrl.core.files import in_one_move
+from reflectrl.core.jsonl import encode
+
+
+def without_images(record: Any, path: Path, holders: Sequence[str]) -> Any:
+    """Write the images of a record for the file ``path``; return what is encoded in their place, by hash."""
+    images: list[Image] = [image for holder in _objects(record, holders) for image in holder.images]
+    if not images:
+        return record
+    for image in images:
+        file = _image_file(path, image.sha256)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with in_one_move(file) as fresh:
+                fresh.write_bytes(image.data)
+    encoded = encode(record)
+    for stored, image in zip(_stored(encoded, holders), images, strict=True):
+        stored.clear()
+        stored["sha256"] = image.sha256
+    return encoded
+
+
+def with_images(record: Any, path: Path, where: str, holders: Sequence[str]) -> Any:
+    """Put the images that an encoded record of the file ``path`` names by hash back into it.
+
+    Raises:
+        InvalidInput: an image that is missing or damaged; names its file, and the record's place ``where``.
+
+    """
+    for stored in _stored(record, holders):
+        file = _image_file(path, str(stored.pop("sha256", "")))
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise InvalidInput(
+                f"{where} names the image {file}, which cannot be read ({error.strerror}); copy the folder "
+                f"{file.parent.name}/ along with the file {path.name}."
+            ) from error
+        if hashlib.sha256(data).hexdigest() != file.stem:
+            raise InvalidInput(f"image {file} is not the one that {where} names by its hash; restore it from a copy.")
+        stored["data"] = base64.b64encode(data).decode()
+    return record
+
+
+def _image_file(path: Path, sha256: str) -> Path:
+    return path.parent / "images" / f"{sha256}.png"
+
+
+def _objects(record: Any, holders: Sequence[str]) -> Iterator[Any]:
+    """Yield the parts of a record that have images."""
+    if isinstance(record, tuple):
+        for each in record:
+            yield from _objects(each, holders)
+    elif holders:
+        yield from _objects(getattr(record, holders[0]), holders[1:])
+    else:
+        yield record
+
+
+def _stored(record: Any, holders: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the objects in an encoded record, which may be damaged, that stand for images."""
+    if isinstance(record, list | tuple):
+        for each in record:
+            yield from _stored(each, holders)
+    elif isinstance(record, dict) and holders:
+        yield from _stored(record.get(holders[0]), holders[1:])
+    elif isinstance(record, dict) and isinstance(images := record.get("images"), list | tuple):
+        yield from (image for image in images if isinstance(image, dict))

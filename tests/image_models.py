@@ -1,0 +1,163 @@
+"""Image-text models of three families with random weights, from a few lines of configuration, and pictures to read."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image as Pillow
+from transformers import (
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Idefics3Processor,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+)
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+from reflectrl.config.model import BuiltinSection, ModelSection
+from reflectrl.core import Image, make_env
+from reflectrl.models.builtin import make_base
+from reflectrl.models.load import LanguageModel, save_model
+from reflectrl.models.pictures import Pictures, read_pictures
+from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.prompts import Menu, Prompt
+
+LABELS = ("A", "B")
+CORPUS = ["A. -\nB. +\nAction:\nPast: none\nThought: near\n"]
+MAX_LENGTH = 64
+MENU = Menu(LABELS, ("-", "+"))
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_LENGTH,
+}
+
+
+def cards() -> list[Image]:
+    """Pictures of three states of NumberLine."""
+    env = make_env("gym_cards", game="number_line", observation="image")
+    images = []
+    for task in env.tasks("train")[:3]:
+        env.reset(seed=0, options={"task": task})
+        images += env.observation.images
+    return images
+
+
+def prompts() -> list[Prompt]:
+    """Prompts of different lengths about three pictures, and one of text alone."""
+    tail = f"{MENU.text}Action:\n"
+    one, two, three = cards()
+    return [
+        Prompt("", (), tail, MENU, images=(one,)),
+        Prompt("", ("Past: none\n",), tail, MENU, images=(two,)),
+        Prompt("", (), tail, MENU, images=(one,), said="Thought: near\n"),
+        Prompt("", (), tail, MENU, images=(three, one)),
+        Prompt("", (), tail, MENU, state="near\n"),
+    ]
+
+
+def section(folder: Path, **options: Any) -> ModelSection:
+    """How the models below are loaded."""
+    return ModelSection(name=str(folder), images=True, prefix_reuse=False, max_length=MAX_LENGTH, **options)
+
+
+def save_llava(folder: Path) -> None:
+    """The built-in model, with four patches."""
+    shape = BuiltinSection(layers=1, width=32, heads=2, vocabulary=320, image_size=24, patch_size=12)
+    made = section(folder).model_copy(update={"name": "builtin/nano", "builtin": shape})
+    make_base(made, folder, corpus=CORPUS, labels=LABELS, seed=0)
+
+
+def save_idefics3(folder: Path) -> None:
+    """Idefics3, which is SmolVLM's architecture too: patches joined four by four, and marks around an image."""
+    tokenizer = _tokenizer("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Idefics3Config(
+        vision_config={**vision, "image_size": 56, "patch_size": 14},
+        text_config=LlamaConfig(**TEXT, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    size = {"longest_edge": 56}
+    images = Idefics3ImageProcessorPil(size=size, max_image_size=size, do_image_splitting=False)
+    _save(Idefics3ForConditionalGeneration, config, Idefics3Processor(images, tokenizer, image_seq_len=4), folder)
+
+
+FAMILIES = {"llava": save_llava, "idefics3": save_idefics3}
+"""How to save a model of each family that loads without torchvision."""
+
+
+class Qwen2VLImageOnlyProcessor(Qwen2VLProcessor):
+    """Qwen2-VL's without videos, which need torchvision."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None) -> None:
+        self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
+        self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+        self.video_token_id = tokenizer.convert_tokens_to_ids(self.video_token)
+        ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+
+def qwen2_vl() -> LanguageModel:
+    """Qwen2-VL: positions in three dimensions, and the patches of all images of a batch in one long row."""
+    names = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    tokenizer = _tokenizer(*names)
+    image, video, start, end = (tokenizer.convert_tokens_to_ids(name) for name in names)
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
+    config = Qwen2VLConfig(
+        text_config={**TEXT, "vocab_size": len(tokenizer), "rope_parameters": rope},
+        vision_config={"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2},
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+    )
+    images = Qwen2VLImageProcessor(size={"shortest_edge": 784, "longest_edge": 3136})
+    model = _random(Qwen2VLForConditionalGeneration, config)
+    read_pictures(model, Pictures(Qwen2VLImageOnlyProcessor(images, tokenizer), config, "qwen2_vl"))
+    return LanguageModel(model, tokenizer)
+
+
+def own_logits(lm: LanguageModel, prompt: Prompt) -> torch.Tensor:
+    """(V,) logits after a prompt, by the family's own processor and forward, without any code of ours in between."""
+    pictures = lm.pictures
+    assert pictures is not None
+    processor, config = pictures.processor, lm.base.config
+    ends = [getattr(config, f"vision_{end}_token_id", None) for end in ("start", "end")]
+    before, after = ("" if end is None else lm.tokenizer.convert_ids_to_tokens(end) for end in ends)
+    text = f"{before}{processor.image_token}{after}" * len(prompt.images) + prompt.text
+    drawn = [Pillow.open(io.BytesIO(image.data)) for image in prompt.images]
+    read = processor(text=[text], images=drawn or None, return_tensors="pt")
+    plain = type(lm.base).forward  # not the one that reads images by their hash
+    allowed = {name: value for name, value in read.items() if name != "token_type_ids"}
+    return plain(lm.base, **allowed, use_cache=False).logits[0, -1]
+
+
+def _tokenizer(*special: str) -> PreTrainedTokenizerFast:
+    tokenizer = train_tokenizer(CORPUS, LABELS, pieces="words", vocabulary=320, max_length=MAX_LENGTH)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*special]})
+    return tokenizer
+
+
+def _random(kind: type[PreTrainedModel], config: Any) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return kind(config).eval()
+
+
+def _save(kind: type[PreTrainedModel], config: Any, processor: Any, folder: Path) -> None:
+    model = _random(kind, config)
+    read_pictures(model, Pictures(processor, config, kind.__name__))
+    save_model(LanguageModel(model, processor.tokenizer), folder)

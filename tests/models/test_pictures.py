@@ -1,0 +1,148 @@
+"""Models that read images: any family by its own processor, played, scored, adapted and saved as models of text are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from image_models import CORPUS, FAMILIES, LABELS, MAX_LENGTH, MENU, cards, own_logits, prompts, qwen2_vl, section
+
+from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
+from reflectrl.core import InvalidInput, Observation
+from reflectrl.engine.head import add_choice_head, next_logits
+from reflectrl.engine.reuse import refusal
+from reflectrl.engine.sequences import padded
+from reflectrl.models.builtin import make_base
+from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.load import load_model, new_model, save_model
+from reflectrl.models.policy import LMPolicy
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.prompts.views import MenuView
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request, tmp_path_factory):
+    """A saved model of each family."""
+    path = tmp_path_factory.mktemp("models") / request.param
+    FAMILIES[request.param](path)
+    return path
+
+
+def load(folder, **options):
+    return new_model(section(folder, **options), labels=LABELS, seed=0)
+
+
+def encoder_of(lm, pictures=True):
+    ids = label_ids(lm.tokenizer, LABELS)
+    return PromptEncoder(lm.tokenizer, ids, MAX_LENGTH, pictures=lm.pictures if pictures else None)
+
+
+def views():
+    return [MenuView(prompt, Observation("", MENU.actions), (), {}, menu=MENU) for prompt in prompts()]
+
+
+def read_side_by_side(lm):
+    rows = encoder_of(lm).rows(prompts())
+    return next_logits(lm.base.eval(), padded(rows, lm.base.device))
+
+
+@torch.no_grad()
+def test_prompts_with_pictures_are_read_side_by_side_as_the_model_reads_each_alone(folder):
+    lm = load(folder)
+    together = read_side_by_side(lm)
+    for number, prompt in enumerate(prompts()):
+        torch.testing.assert_close(together[number], own_logits(lm, prompt), rtol=1e-4, atol=1e-5)
+    assert (together[0] - together[1]).abs().max() > 1e-4  # the picture matters
+
+
+@torch.no_grad()
+def test_positions_in_three_dimensions_are_those_of_the_model():
+    lm = qwen2_vl()
+    together = read_side_by_side(lm)
+    for number, prompt in enumerate(prompts()):
+        torch.testing.assert_close(together[number], own_logits(lm, prompt), rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_of_a_picture_follow_from_its_hash_and_it_is_processed_once(folder):
+    lm, other = load(folder), load(folder)
+    first, second, *_ = rows = encoder_of(lm).rows(prompts())
+    assert rows == encoder_of(other).rows(prompts()[::-1])[::-1]
+    assert {number for number in first if number < 0} == {-1 - int(cards()[0].sha256[:15], 16)}
+    assert first != second
+    seen = []
+    read = lm.pictures.processor.image_processor
+    lm.pictures.processor.image_processor = lambda images, **options: seen.append(images) or read(images, **options)
+    read_side_by_side(lm)
+    assert seen == []  # all three were processed when the rows were made
+
+
+def test_a_policy_of_pictures_scores_what_it_played_and_learns_in_its_vision_tower(folder):
+    lm = load(folder)
+    add_choice_head(lm.base)
+    policy = LMPolicy(lm.model, encoder_of(lm))
+    decisions = policy.act(views(), [0.1, 0.3, 0.5, 0.7, 0.9])
+    (part,) = policy.divide(views(), decisions, max_tokens=10_000)
+    logprobs = policy.score(part).logprobs
+    played = torch.tensor([decisions[index].logprob for index in part.indices])
+    torch.testing.assert_close(logprobs.detach(), played, rtol=0, atol=1e-5)
+    logprobs.sum().backward()
+    tower = [weight.grad for name, weight in lm.model.named_parameters() if "patch_embedding.weight" in name]
+    assert tower
+    assert all(gradient.abs().max() > 0 for gradient in tower)
+
+
+def test_an_image_token_that_a_policy_writes_itself_is_read_as_padding(folder):
+    lm = load(folder)
+    token, padding = lm.base.config.image_token_id, lm.tokenizer.pad_token_id
+    with torch.no_grad():
+        logits = [next_logits(lm.base.eval(), padded([(5, own, 6)], lm.base.device)) for own in (token, padding)]
+    assert torch.equal(*logits)
+
+
+def test_a_reflector_of_pictures_writes_about_each(folder):
+    lm = load(folder)
+    reflector = LMReflector(lm.model, lm.tokenizer, max_length=MAX_LENGTH, max_new_tokens=4, temperature=1.0)
+    together = reflector.write(prompts(), [0.1, 0.2, 0.3, 0.4, 0.5])
+    alone = [
+        reflector.write([prompt], [draw])[0] for prompt, draw in zip(prompts(), [0.1, 0.2, 0.3, 0.4, 0.5], strict=True)
+    ]
+    assert together == alone
+
+
+@pytest.mark.parametrize("quantization", ["none", "8bit"])
+def test_adapters_on_a_frozen_base_are_saved_with_the_processor_and_loaded_again(folder, quantization, tmp_path):
+    wanted = section(folder, lora=LoraSection(r=4), quantization=quantization)
+    lm = new_model(wanted, labels=LABELS, seed=0)
+    assert not any(weight.requires_grad for name, weight in lm.model.named_parameters() if "lora_" not in name)
+    with torch.no_grad():
+        for name, weight in lm.model.named_parameters():
+            if "lora_B" in name:
+                weight.fill_(0.05)
+        before = read_side_by_side(lm)
+        save_model(lm, tmp_path / "policy")
+        after = read_side_by_side(load_model(tmp_path / "policy", wanted, trainable=False))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_pictures_and_text_are_not_confused(folder, tmp_path):
+    lm = load(folder)
+    with pytest.raises(InvalidInput, match=r"model\.images=true"):
+        encoder_of(lm, pictures=False).rows(prompts())
+    with pytest.raises(InvalidInput, match=r"set model\.images=true"):
+        new_model(ModelSection(name=str(folder), max_length=MAX_LENGTH), labels=LABELS, seed=0)
+    shape = BuiltinSection(layers=1, width=32, heads=2, vocabulary=320)
+    text = make_base(
+        ModelSection(builtin=shape, max_length=MAX_LENGTH), tmp_path / "text", corpus=CORPUS, labels=LABELS, seed=0
+    )
+    with pytest.raises(InvalidInput, match=r"model\.images"):
+        new_model(section(tmp_path / "text"), labels=LABELS, seed=0)
+    assert text.name == str(tmp_path / "text")
+
+
+def test_states_of_pictures_are_not_kept_between_prompts(folder):
+    assert refusal(load(folder).base, MAX_LENGTH) is not None
+    with pytest.raises(ValueError, match="prefix_reuse"):
+        ModelSection(images=True)

@@ -1,0 +1,131 @@
+"""A policy that reads pictures, from the recipe to the evaluation and to an agent that is loaded."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from interruptions import command_that_ends
+from trained_runs import SHORT, play_stages
+from warm_processes import WarmProcess
+
+import reflectrl as rl
+from reflectrl.config import dump_recipe, load_recipe
+from reflectrl.core import Observation
+from reflectrl.core.jsonl import read_jsonl
+from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episodes_file
+from reflectrl.data_gen import read_rows
+from reflectrl.pipeline import STAGES
+from reflectrl.pipeline.estimate import estimate
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.serving.service import load_served_agent
+from reflectrl.sharing.export import export_run
+
+RECIPE = "gym_cards/nano_number_line_image"
+SMALL = (*SHORT, "model.builtin.width=32", "model.builtin.image_size=36", "rlft.num_iterations=2")
+WITH_TEXT = (
+    "env.options.observation=both",
+    "players.reflector.player=local",
+    "players.reflector.max_new_tokens=4",
+)
+TEXT_MODEL = "reflector_model={name: builtin/nano, max_length: 160, builtin: {layers: 1, width: 32}}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "pictured"
+    play_stages(load_recipe(RECIPE, SMALL), path)
+    return path
+
+
+def shown(observation="image"):
+    env = rl.make_env("gym_cards", game="number_line", observation=observation)
+    env.reset(seed=0)
+    return env.observation
+
+
+def test_pictures_are_stored_once_by_hash_and_a_policy_scores_what_it_played(run):
+    assert max(line["logprob_gap"] for _, line in read_jsonl(run / METRICS)) < 1e-4  # ratios are 1 before an update
+    file = run / training_episodes_file(0)
+    header, played = read_trajectories(file)
+    assert header.prompt.images == ("policy", "reflector")
+    images = {image.sha256 for episode in played for turn in episode.turns for image in turn.observation.images}
+    assert images <= {path.stem for path in (file.parent / "images").iterdir()}
+    assert not any(turn.observation.text for episode in played for turn in episode.turns)
+    rows = run / sft_rows_file("policy")
+    pictured = {image.sha256 for row in read_rows(rows) for image in row.prompt.images}
+    assert pictured <= {path.stem for path in (rows.parent / "images").iterdir()}
+    assert b"data" not in rows.read_bytes()
+
+
+def test_no_sample_shows_the_picture_of_a_state_in_which_a_held_out_task_starts(run):
+    rows = read_rows(run / sft_rows_file("policy-no-reflection"))
+    env = rl.make_env("gym_cards", game="number_line", observation="image")
+    for task in (*env.tasks("test"), *env.tasks("validation")):
+        env.reset(seed=0, options={"task": task})
+        assert all(row.prompt.images != env.observation.images for row in rows)
+
+
+def test_an_agent_plays_pictures_and_refuses_states_without(run):
+    agent, state = rl.load_agent(run), shown()
+    assert agent.act(state).decision.action in state.actions
+    with pytest.raises(rl.InvalidInput, match=r"model\.images"):
+        agent.act(Observation("Target number: 1. Current number: 2.", state.actions))
+
+
+@pytest.mark.parametrize("use", [load_served_agent, export_run, lambda run: estimate(load_recipe(run / "recipe.yaml"))])
+def test_uses_that_know_only_text_refuse_it(run, use):
+    with pytest.raises(rl.InvalidInput, match=r"model\.images"):
+        use(run)
+
+
+def test_a_policy_of_text_is_refused_before_it_is_trained_on_pictures(tmp_path):
+    recipe = load_recipe(RECIPE, [*SMALL, "model.images=false"])
+    with pytest.raises(rl.InvalidInput, match=r"Observation\.text"):
+        play_stages(recipe, tmp_path / "run", *STAGES[:2])
+    with pytest.raises(rl.InvalidInput, match="remote"):
+        load_recipe(RECIPE, ["eval.policies=[remote]"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("roles", "settings"),
+    [
+        (("policy",), (*WITH_TEXT, TEXT_MODEL)),
+        (("policy", "reflector"), WITH_TEXT),
+        (("policy", "reflector"), ("prompt.action_mode=json", "players.policy.max_new_tokens=8")),
+        (("policy", "reflector"), ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8")),
+        (("policy", "reflector"), ("model.lora={r: 4}", "rlft.baseline=value", "rlft.terms.value.coef=0.5")),
+    ],
+    ids=["a text reflector", "a reflector of pictures", "JSON", "a thought", "adapters and a value head"],
+)
+def test_pictures_go_with(roles, settings, tmp_path):
+    play_stages(load_recipe(RECIPE, [*SMALL, *settings]), tmp_path / "run")
+    assert max(line["logprob_gap"] for _, line in read_jsonl(tmp_path / "run" / METRICS)) < 1e-4
+    header, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
+    assert header.prompt.images == roles
+    assert all(("reflector" in turn.said) == (settings[0] in WITH_TEXT) for each in played for turn in each.turns)
+
+
+@pytest.mark.slow
+def test_a_run_of_pictures_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(run, tmp_path):
+    recipe, copy = tmp_path / "recipe.yaml", tmp_path / "small"
+    recipe.write_text(dump_recipe(load_recipe(RECIPE, SMALL)), encoding="utf-8")
+    play_stages(load_recipe(recipe), copy, *STAGES[:2])
+    command = ("rlft", "--recipe", str(recipe), "--runs", str(tmp_path), "--run", copy.name)
+    killed = WarmProcess(tmp_path / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
+    assert killed.wait() == -signal.SIGKILL, killed.said
+    play_stages(load_recipe(recipe), copy, "rlft")
+    assert (copy / METRICS).read_bytes() == (run / METRICS).read_bytes()
+    assert (copy / POLICY / "model.safetensors").read_bytes() == (run / POLICY / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_tiny_model_learns_to_read_two_digits_from_pixels_and_rl_makes_it_better(tmp_path):
+    play_stages(load_recipe(RECIPE, ["eval.policies=[sft,rlft]"]), tmp_path / "run")
+    rows = [row for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl")]
+    greedy, sampled = (
+        [row["metrics"]["success"] for row in rows if row["mode"] == how] for how in ("greedy", "sampled")
+    )
+    assert greedy[0] >= 0.9  # of the test deals, after SFT
+    assert sampled[1] > max(0.9, sampled[0])
