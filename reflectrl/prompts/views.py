@@ -98,8 +98,8 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
     """Return the view of ``state`` of a frozen player in ``role``; with the expert's hints if ``hints`` is true.
 
     Raises:
-        InvalidInput: an unknown role, one that sees pictures and a state without any, or a planner, memory or rater, which
-            read text, and a state that only images show.
+        InvalidInput: an unknown role, one that sees pictures and a state without any, or a planner, memory or rater,
+            which read text, and a state that only images show.
 
     """
     if role not in FROZEN_ROLES:

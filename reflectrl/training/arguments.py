@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
@@ -15,6 +15,7 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, load_model, new_model
+from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.policy import LMPolicy, TrainablePolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # peft takes a second to import
 
 def language_model(
     model: str | PreTrainedModel | PeftModel,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase | ProcessorMixin | None,
     peft_config: PeftConfig | None,
     *,
     labels: Sequence[str],
@@ -37,6 +38,8 @@ def language_model(
     seed: int,
 ) -> LanguageModel:
     """Return a policy to train: load ``model`` if it is a name, and put the adapters of ``peft_config`` around it.
+
+    A model object that comes with a processor instead of a tokenizer reads images.
 
     Raises:
         InvalidInput: the model cannot be loaded, or a model object came without its tokenizer.
@@ -49,6 +52,9 @@ def language_model(
             "model was given as an object without processing_class; expected its tokenizer along with it, e.g. "
             "processing_class=AutoTokenizer.from_pretrained(...), or the model's name."
         )
+    elif isinstance(tokenizer, ProcessorMixin):
+        loaded, processor, tokenizer = LanguageModel(model, tokenizer.tokenizer), tokenizer, tokenizer.tokenizer
+        read_pictures(loaded.base, Pictures(processor, loaded.base.config, loaded.base.name_or_path))
     else:
         loaded = LanguageModel(model, tokenizer)
     if peft_config is not None:

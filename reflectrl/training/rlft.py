@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProcessorMixin
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
 from reflectrl.config.rlft import Stage
@@ -66,7 +66,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
     Args:
         model: name or folder of a causal language model, or one of transformers or peft with its tokenizer.
         args: settings of the run; the defaults of ``ReflectRLConfig`` if absent.
-        processing_class: the tokenizer; that of a model's name if absent.
+        processing_class: the tokenizer, or the processor of an image-text model; that of a model's name if absent.
         env: registered name of an environment, or its class, or a function that takes its options. Environments are
             made with the options of each stage, and closed when the stage ends.
         reflector: folder of a trained reflector, or a player such as ``ExpertReflector()``; ``None`` for no
@@ -92,7 +92,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self,
         model: str | PreTrainedModel | PeftModel,
         args: ReflectRLConfig | None = None,
-        processing_class: PreTrainedTokenizerBase | None = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
         *,
         env: Env,
         reflector: str | Path | Player | None = None,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from image_models import CORPUS, FAMILIES, LABELS, MAX_LENGTH, MENU, cards, own_logits, prompts, qwen2_vl, section
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
+import reflectrl as rl
 from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head, next_logits
@@ -17,6 +19,7 @@ from reflectrl.models.load import load_model, new_model, save_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 
 
@@ -122,6 +125,29 @@ def test_adapters_on_a_frozen_base_are_saved_with_the_processor_and_loaded_again
         save_model(lm, tmp_path / "policy")
         after = read_side_by_side(load_model(tmp_path / "policy", wanted, trainable=False))
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_trainer_takes_a_model_with_its_processor(tmp_path):
+    FAMILIES["llava"](tmp_path / "llava")
+    options = {"game": "number_line", "observation": "image"}
+    trainer = rl.ReflectRLTrainer(
+        AutoModelForImageTextToText.from_pretrained(tmp_path / "llava"),
+        rl.ReflectRLConfig(
+            output_dir=str(tmp_path / "out"),
+            stages=[rl.Stage("main", iterations=1, env=options)],
+            episodes=4,
+            max_length=MAX_LENGTH,
+            prefix_reuse=False,
+            use_cpu=True,
+        ),
+        AutoProcessor.from_pretrained(tmp_path / "llava"),
+        env="gym_cards",
+        layout=PromptFormat(images=("policy",), labels="letters", history=0),
+    )
+    trainer.train()
+    assert trainer.iteration == 1
+    assert trainer.policy.act(views(), [0.5] * 5)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
