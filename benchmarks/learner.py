@@ -41,15 +41,17 @@ SHIPPED = Arm(
             "sft.reflector.steps=600",
             "sft.policy.max_rows=300",
             "sft.policy.steps=300",
+            "sft.policy.label_smoothing=0.05",
             "rlft.stages=[{name: pickup, iterations: 80}]",
         ),
         *("rlft.task_priority=0", "rlft.num_iterations=3", "rlft.num_minibatches=1", "rlft.learning_rate=7e-4"),
+        "rlft.target_kl=null",
         "rlft.terms.entropy.coef=0.15",
         *("rlft.gamma=0.9", "rlft.gae_lambda=1", "rlft.center_advantages=false", "rlft.bootstrap_truncated=true"),
         *("rlft.validation=null", "rlft.keep=last"),
         *("eval.controls=[]", "eval.greedy=false", "eval.policies=[sft,rlft]"),
     ),
-    "60-63",
+    "70-73",
 )
 IMAGES = HERE.parent / "docs" / "images"
 WINDOW = 10

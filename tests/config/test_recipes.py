@@ -66,8 +66,9 @@ def test_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment(name
     head = [line for line in recipe_text(name).splitlines() if line.startswith("# ")]
     assert len(head) >= 2
     assert f"# reflectrl run --recipe {name}" in head
-    for section in filter(None, (recipe.model, recipe.reflector_model)):  # this kernel takes no mask
-        assert section.prefix_reuse == (section.attn_implementation != "flash_attention_2")
+    for section in filter(None, (recipe.model, recipe.reflector_model)):
+        takes_masks = section.attn_implementation != "flash_attention_2"
+        assert section.prefix_reuse == (takes_masks and not section.images)
 
 
 def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
