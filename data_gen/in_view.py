@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from reflectrl.core import Observation, Trajectory
+from reflectrl.core import Hints, Trajectory
 from reflectrl.core.seeds import draw
 from reflectrl.data_gen.samples import Sample
-from reflectrl.players import Seat
+from reflectrl.players import ReadsHints, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State, view
 
@@ -52,20 +52,23 @@ def words_in_view(
 
 
 def _plans(seat: Seat, states: Sequence[State], layout: PromptFormat, taught: Sequence[Trajectory]) -> list[str | None]:
-    """Return the plan of each state's episode, made in its first state; ``None`` for an episode not ``taught``."""
-    starts: dict[tuple[str, int], Observation] = {
-        (each.task.id, each.seed): each.turns[0].observation for each in taught if each.turns
-    }
-    first = {
-        key: replace(state, observation=starts[key], past=())
-        for state in states
-        if (key := (state.task_id, state.seed)) in starts
-    }
+    """Return the plan of each state's episode, made in its first state; ``None`` for an episode not ``taught``.
+
+    The expert's plan, its reflection there, is the teacher's.
+    """
+    starts = {(each.task.id, each.seed): each.turns[0] for each in taught if each.turns}
+    first: dict[tuple[str, int], State] = {}
+    for state in states:
+        if (turn := starts.get((state.task_id, state.seed))) is not None:
+            hints = Hints(reflection=turn.reflection)
+            key = state.task_id, state.seed
+            first[key] = replace(state, observation=turn.observation, past=(), hints=hints)
     plans = dict(zip(first, _say(seat, list(first.values()), layout), strict=True))
     return [plans.get((state.task_id, state.seed)) for state in states]
 
 
 def _say(seat: Seat, states: Sequence[State], layout: PromptFormat) -> list[str]:
-    views = [view(seat.role, layout, state) for state in states]
+    privileged = isinstance(seat.player, ReadsHints)
+    views = [view(seat.role, layout, state, hints=privileged) for state in states]
     draws = [draw(state.seed, len(state.past), seat.role) for state in states]
     return [utterance.text for utterance in seat.player.say(views, draws)]

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "config": {"endpoint", "players", "workers", "prompts", "core"},
     "rollout": {"players", "workers", "prompts", "core"},
     "models": {"engine", "config", "rollout", "players", "prompts", "core"},
-    "memory": {"models", "rollout", "config", "prompts", "core"},
+    "memory": {"models", "rollout", "endpoint", "config", "prompts", "core"},
     "raters": {"models", "engine", "endpoint", "prompts", "core"},
     "data_gen": {"rollout", *BELOW_ROLLOUT},
     "training": BELOW_TRAINING,

@@ -21,6 +21,9 @@ API = {
             "reflectrl.memory.language",
             "reflectrl.memory.retriever",
             "reflectrl.memory.player",
+            "reflectrl.memory.planner",
+            "reflectrl.memory.remote",
+            "reflectrl.memory.local",
         ],
     ),
     "raters": (

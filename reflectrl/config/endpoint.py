@@ -36,6 +36,8 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     }
     if recipe.players.corrector is not None:
         sections["corrector"] = recipe.players.corrector.endpoint
+    if recipe.players.planner is not None:
+        sections["planner"] = recipe.players.planner.endpoint
     if recipe.players.rater is not None:
         sections["rater"] = recipe.players.rater.endpoint
     if recipe.dataset is not None:

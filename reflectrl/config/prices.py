@@ -13,6 +13,7 @@ _ENDPOINTS = (
     "players.reflector.endpoint",
     "players.policy.endpoint",
     "players.corrector.endpoint",
+    "players.planner.endpoint",
     "players.rater.endpoint",
     "data.endpoint",
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.memory import MemoryPlayerSection
+from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection
 from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
@@ -134,6 +134,8 @@ class PlayersSection(Section):
 
     memory: MemoryPlayerSection | None = None
     """Shows the teacher's successful episodes in SFT rows, RLFT and evaluation; absent: none are shown."""
+    planner: PlannerPlayerSection | None = None
+    """Plans each episode in SFT rows, RLFT and evaluation; absent: there are no plans."""
     reflector: ReflectorPlayerSection = ReflectorPlayerSection()
     """Writes the reflection."""
     policy: PolicyPlayerSection = PolicyPlayerSection()
@@ -290,6 +292,19 @@ class Recipe(Section):
             if unknown := [name for name in self.eval.trials.policies if name not in self.eval.policies]:
                 raise ValueError(
                     f"eval.trials.policies names {unknown[0]}, but eval.policies does not; name it in both or neither"
+                )
+
+        planner = self.players.planner
+        if memory is not None and memory.key == "planner":
+            if planner is None or planner.player == "expert":
+                raise ValueError(
+                    "a memory's key is planner, which a model reads out of reflections, but players.planner is no "
+                    "model; set its player to local or remote, or key to action"
+                )
+            if self.players.reflector.player == "none" and self.prompt.action_mode == "enumerated":
+                raise ValueError(
+                    "a memory's key is planner, which a model reads out of reflections or thoughts, but this recipe "
+                    "has neither; set key to either, or give it a reflector"
                 )
 
     def _check_thoughts(self) -> None:

@@ -2,6 +2,7 @@
 
 from reflectrl.memory.embedders import Embedder, EmbeddingCache, HashingEmbedder
 from reflectrl.memory.experience import Experience, Step, experience_of
+from reflectrl.memory.planner import Planner
 from reflectrl.memory.player import Memory
 from reflectrl.memory.retriever import Key, Query, Retriever, Weights, Window, Windows
 from reflectrl.memory.store import EpisodeStore
@@ -14,6 +15,7 @@ __all__ = [
     "HashingEmbedder",
     "Key",
     "Memory",
+    "Planner",
     "Query",
     "Retriever",
     "Step",

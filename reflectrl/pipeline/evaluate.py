@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
@@ -21,9 +20,9 @@ from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers, seated
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, Seat, ShuffledReflector
+from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, Seat, ShuffledReflector, reflecting
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
@@ -73,21 +72,18 @@ class _Evaluation:
         played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
         return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
 
-    @cached_property
-    def _memory(self) -> tuple[Seat, ...]:
-        """The memory that trained policies read."""
-        alone, players = self.recipe.eval.memory, self.run_players
-        return players.memory if alone is None else players.remembering(alone, players.taught)
-
     def play(
         self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
     ) -> list[Trajectory]:
         """Play and record one row of the table, and those of its groups of tasks; return its episodes.
 
-        Trained policies read the memory of the recipe.
+        Trained policies read the planner and the memory of the recipe.
         """
-        section = self.recipe.eval
-        seats = seated(self._memory if name in POLICIES.values() else (), reflector)
+        section, players, alone = self.recipe.eval, self.run_players, self.recipe.eval.memory
+        if name not in POLICIES.values():
+            seats = reflecting(reflector)
+        else:
+            seats = players.playing(reflector) if alone is None else players.table(alone, players.taught, reflector)
         row, trajectories = self._play(name, reflections, mode, split, self._episodes[split, mode], policy, seats)
         self.rows.append(row)
         for group in section.groups:
@@ -143,7 +139,7 @@ class _Evaluation:
                 played: list[list[Trajectory]] = []
                 for number in range(1, section.count + 1):
                     past = self._past(played) if memory else ()
-                    seats = seated(self.run_players.remembering(settings, past) if settings else (), reflector)
+                    seats = self.run_players.table(settings, past, reflector)
                     mode = f"{'trial' if memory else 'alone'}{number}"
                     episodes = self._trial_episodes(split, number)
                     played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])

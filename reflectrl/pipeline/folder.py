@@ -43,7 +43,7 @@ from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
 
 _READS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory"),
+    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory", "players.planner"),
     "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
     "rlft": (
         "rlft",
@@ -85,8 +85,12 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
     models = (recipe.model, recipe.reflector_model or recipe.model)
     rating = [recipe.players.rater.model] if recipe.players.rater is not None else []
+    planning = [recipe.players.planner.model] if recipe.players.planner is not None else []
     files = {
-        "gen-data": recipe.data.demonstrations or [],
+        "gen-data": [
+            *(recipe.data.demonstrations or []),
+            *(model.name for model in planning if model.name.endswith(".gguf")),
+        ],
         "sft": [model.name for model in models if model.name.endswith(".gguf")],
         "rlft": [model.name for model in rating if model.name.endswith(".gguf")],
         "eval": [str(Path(run) / REFLECTOR) for run in lenders],

@@ -26,8 +26,10 @@ from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Memory, Retriever, Windows
+from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Memory, Planner, Retriever, Windows
 from reflectrl.memory.language import minilm
+from reflectrl.memory.local import LocalText
+from reflectrl.memory.planner import TextModel
 from reflectrl.memory.store import successes
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
@@ -71,7 +73,6 @@ class RunPlayers:
         self._account = account or Account()
         self._clients: list[ChatClient] = []
         self._whole_dataset = False
-        self._embedders: dict[str, EmbeddingCache] = {}
 
     @property
     def usage(self) -> Usage:
@@ -165,30 +166,78 @@ class RunPlayers:
 
     def seats(self, policy: LanguageModel | None) -> tuple[Seat, ...]:
         """Return the frozen players of this recipe, see ``reflector``."""
-        return seated(self.memory, self.reflector(policy))
+        return self.playing(self.reflector(policy))
 
-    @cached_property
-    def memory(self) -> tuple[Seat, ...]:
-        """The seat of the memory that policies are trained with (``players.memory``); empty without one."""
+    def playing(self, reflector: Player | None) -> tuple[Seat, ...]:
+        """Return the seats before the act of policies that are trained by this recipe."""
         section = self.recipe.players.memory
-        return () if section is None else self.remembering(section, self.taught)
+        return self.table(section, () if section is None else self.taught, reflector)
+
+    def table(
+        self, memory: MemoryPlayerSection | None, past: Sequence[Experience], reflector: Player | None
+    ) -> tuple[Seat, ...]:
+        """Return the seats before the act, in the order in which they speak.
+
+        Args:
+            memory: settings of a memory of ``past`` episodes; ``None`` for no memory. Without such episodes nobody
+                sits there either.
+            past: episodes to remember, from whose plans the planner learns too.
+            reflector: the reflector; ``None`` for no reflections.
+
+        """
+        planner = self._planner(past)
+        seats = () if planner is None else (Seat("planner", planner, when="episode_start"),)
+        if memory is None or not past:
+            return (*seats, *reflecting(reflector))
+        window = Windows(memory.episodes, memory.steps)
+        retriever = Retriever(past, self._embedder, action=window, observation=window)
+        keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
+        player = Memory(retriever, key=memory.key, planner=keys, max_chars=memory.max_chars)
+        recalling = (Seat("memory", player),)
+        if player.reads_thoughts:
+            return (*seats, *reflecting(reflector), *recalling)
+        return (*seats, *recalling, *reflecting(reflector))
 
     def teaching_seats(self, taught: Sequence[Trajectory]) -> tuple[Seat, ...]:
         """Return the seats whose words SFT rows show, those of RLFT; the reflector's is a place for the teacher's."""
-        section = self.recipe.players.memory
-        memory = () if section is None else self.remembering(section, successes(taught))
-        return seated(memory, ScriptedReflector(lambda _: ""))
+        return self.table(self.recipe.players.memory, successes(taught), ScriptedReflector(lambda _: ""))
 
-    def remembering(self, section: MemoryPlayerSection, past: Sequence[Experience]) -> tuple[Seat, ...]:
-        """Return the seat of a memory of ``past`` episodes; empty where nothing is past."""
-        if not past:
-            return ()
-        window = Windows(section.episodes, section.steps)
-        name = section.embedder
-        if name not in self._embedders:
-            self._embedders[name] = EmbeddingCache(minilm() if name == "minilm" else HashingEmbedder())
-        retriever = Retriever(past, self._embedders[name], action=window, observation=window)
-        return (Seat("memory", Memory(retriever, key=section.key, max_chars=section.max_chars)),)
+    @cached_property
+    def _embedder(self) -> EmbeddingCache:
+        section = self.recipe.players.memory or self.recipe.eval.memory
+        return EmbeddingCache(minilm() if section and section.embedder == "minilm" else HashingEmbedder())
+
+    def _planner(self, past: Sequence[Experience]) -> Player | None:
+        section = self.recipe.players.planner
+        if section is None:
+            return None
+        if self._planning_model is None:
+            return ExpertReflector()
+        planned = [each for each in past if each.plan] if section.examples else []
+        shown = Retriever(planned, self._embedder, action=Windows(section.examples, 1)) if planned else None
+        return Planner(self._planning_model, shown)
+
+    @cached_property
+    def _planning_model(self) -> TextModel | None:
+        """The model of the planner; ``None`` where the expert plans."""
+        section = self.recipe.players.planner
+        if section is None or section.player == "expert":
+            return None
+        if section.player == "local":
+            lm, limit = self._frozen(section.model, "planner"), section.max_new_tokens
+            return LocalText(lm, max_length=section.model.max_length, max_new_tokens=limit)
+        from reflectrl.memory.remote import RemoteText
+
+        remote = RemoteText(section.endpoint, journal=self._journal("planner"), account=self._account)
+        self._clients.append(remote.client)
+        return remote
+
+    def _frozen(self, section: ModelSection, role: str) -> LanguageModel:
+        """Return a model that is not trained, without a trial of precisions, whose outcome would be recorded."""
+        shape = section.model_copy(update={"compute": given_precision(section) or "float32"})
+        lm = new_model(shape, labels=(), seed=derive_seed(self.recipe.seed, "new", role))
+        lm.model.requires_grad_(False)
+        return lm
 
     @cached_property
     def taught(self) -> tuple[Experience, ...]:
@@ -226,11 +275,7 @@ class RunPlayers:
 
     def _rating_model(self, section: RaterPlayerSection, scale: Scale) -> RaterModel:
         if section.player == "local":
-            # no trial of precisions, whose outcome would have to be recorded
-            shape = section.model.model_copy(update={"compute": given_precision(section.model) or "float32"})
-            lm = new_model(shape, labels=(), seed=derive_seed(self.recipe.seed, "new", "rater"))
-            lm.model.requires_grad_(False)
-            return LocalModel(lm, scale, max_length=shape.max_length)
+            return LocalModel(self._frozen(section.model, "rater"), scale, max_length=section.model.max_length)
         from reflectrl.raters.remote import RemoteModel
 
         remote = RemoteModel(section.endpoint, scale, journal=self._journal("rater"), account=self._account)
@@ -312,9 +357,3 @@ class RunPlayers:
             cache_size=settings.cache_size,
             prefix_cache=self._prefix_cache(lm, section, "reflector"),
         )
-
-
-def seated(memory: tuple[Seat, ...], reflector: Player | None) -> tuple[Seat, ...]:
-    """Return the seats before the act; a memory that is asked for what a reflection says speaks after it."""
-    last = any(isinstance(seat.player, Memory) and seat.player.reads_thoughts for seat in memory)
-    return (*reflecting(reflector), *memory) if last else (*memory, *reflecting(reflector))

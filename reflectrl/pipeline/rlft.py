@@ -35,7 +35,7 @@ from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import save_model
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
-from reflectrl.pipeline.players import RunPlayers, seated
+from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import Player
 from reflectrl.players.cache import CachedPlayer
@@ -185,7 +185,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
-            seats=(*seated(run_players.memory, reflector), *run_players.corrector, *run_players.rater),
+            seats=(*run_players.playing(reflector), *run_players.corrector, *run_players.rater),
             layout=run_players.layout,
             labels=run_players.labels,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),

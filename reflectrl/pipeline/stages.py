@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
-from reflectrl.core import InvalidInput, nearest
+from reflectrl.core import InvalidInput, Trajectory, nearest
 from reflectrl.core.layout import STAGES
 from reflectrl.core.version import version_errors
 from reflectrl.data_gen.generate import Seats, Spending, reflector_alone
@@ -17,6 +17,7 @@ from reflectrl.endpoint.account import Usage
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
 from reflectrl.pipeline.reflectors import check_reflectors
+from reflectrl.players import Seat
 
 SFT_PLAYERS = ("reflector", "policy")
 
@@ -129,11 +130,16 @@ def _gen_data(job: _Job) -> bool:
 
 def _teaching_seats(job: _Job) -> Seats:
     """Return what makes the frozen players that the SFT rows show, besides the reflector."""
-    if job.recipe.players.memory is None:
+    players = job.recipe.players
+    if players.memory is None and players.planner is None:
         return reflector_alone
     from reflectrl.pipeline.players import RunPlayers
 
-    return RunPlayers(job.recipe, job.run).teaching_seats
+    def seats(taught: Sequence[Trajectory]) -> Sequence[Seat]:
+        account = open_account(job.recipe, job.run.path, job.spending.max_cost)
+        return RunPlayers(job.recipe, job.run, account).teaching_seats(taught)
+
+    return seats
 
 
 def _sft(job: _Job) -> bool:

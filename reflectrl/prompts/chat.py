@@ -31,6 +31,13 @@ def reflector_chat(prompt: Prompt) -> Messages:
     return [{"role": "system", "content": REFLECTOR_ROLE}, {"role": "user", "content": prompt.as_text()}]
 
 
+def plain_prompt(chat: Messages, cue: str, menu: Menu | None = None) -> Prompt:
+    """Return a chat as plain text; what stands between its role and its last paragraph may be cut."""
+    role, asked = (message["content"] for message in chat)
+    material, _, question = asked.rpartition("\n\n")
+    return Prompt(f"{role}\n\n", (), f"{question}\n{cue}", menu, state=f"{material}\n\n")
+
+
 def policy_chat(prompt: Prompt) -> Messages:
     """Ask for a label of a policy's prompt; raises as ``Prompt.as_text`` does."""
     role = LISTED_ROLE if prompt.menu and prompt.menu.common else POLICY_ROLE

@@ -12,7 +12,8 @@ from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.prompts import Menu, Prompt
+from reflectrl.prompts import Menu
+from reflectrl.prompts.chat import plain_prompt
 from reflectrl.prompts.views import MenuView
 from reflectrl.raters.scale import Scale
 
@@ -53,21 +54,14 @@ class LocalModel:
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one summary a chat."""
-        return [said.text for said in self._writer.write([_prompt(chat, SUMMARY_CUE) for chat in chats], draws)]
+        return [said.text for said in self._writer.write([plain_prompt(chat, SUMMARY_CUE) for chat in chats], draws)]
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
         """Return one level a chat."""
         here = Observation("", ())
         menus = [Menu(chat.labels, chat.actions) for chat in chats]
         views = [
-            MenuView(_prompt(chat, RATING_CUE, menu), here, (), {}, menu=menu)
+            MenuView(plain_prompt(chat, RATING_CUE, menu), here, (), {}, menu=menu)
             for chat, menu in zip(chats, menus, strict=True)
         ]
         return [decision.choice.index for decision in self._chooser.act(views, draws)] if views else []
-
-
-def _prompt(chat: Messages, cue: str, menu: Menu | None = None) -> Prompt:
-    """Return a chat as plain text; what stands between its role and its last paragraph may be cut."""
-    role, asked = (message["content"] for message in chat)
-    material, _, question = asked.rpartition("\n\n")
-    return Prompt(f"{role}\n\n", (), f"{question}\n{cue}", menu, state=f"{material}\n\n")

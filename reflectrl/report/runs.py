@@ -38,6 +38,7 @@ _SECTIONS = {
     "teacher": ("data",),
     "reflector": ("players", "reflector"),
     "policy": ("players", "policy"),
+    "planner": ("players", "planner"),
     "rater": ("players", "rater"),
 }
 """Sections of the recipe with the endpoint of each role."""

@@ -1,0 +1,58 @@
+"""Chats of a planner: a plan before an episode, and a key for the memory out of a thought (RAP, section 3.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reflectrl.core.chat import Messages
+from reflectrl.prompts.prompt import Prompt
+
+PLANNER_ROLE = (
+    "You plan a game before it is played. Say in one sentence of at most 40 words, which begins with 'To solve the "
+    "task,', what has to be done and in which order. Answer with that sentence only."
+)
+KEY_ROLE = (
+    "A player thinks aloud, and you choose what to look up in records of earlier games. If the player is looking for "
+    "something, answer 'search: ' and its name. If the player is about to do something, answer 'action: ' and its "
+    "verb. Answer with that line only."
+)
+_KEYS = (
+    ("I have to find a mug first, which may be on a shelf.", "search: mug"),
+    ("I hold the mug now. I should wash it in the sink.", "action: clean"),
+    ("The tomato is cold. Now I put it in the microwave.", "action: put"),
+    ("There is no lamp here. I go on looking for one.", "search: lamp"),
+)
+_SENTENCE = re.compile(r"[^.!?]*[.!?]?")
+
+
+class PlanExample(NamedTuple):
+    """A past task and its plan."""
+
+    task: str
+    plan: str
+
+
+def plan_chat(prompt: Prompt, examples: Sequence[PlanExample]) -> Messages:
+    """Ask for a plan for the state of a planner's ``prompt``."""
+    shown = "".join(f"Task: {' '.join(task.split())}\nPlan: {plan}\n" for task, plan in examples)
+    here = "".join((prompt.head, prompt.state))
+    return _chat(PLANNER_ROLE, f"{shown}{here}\nPlan this game.")
+
+
+def read_plan(reply: str) -> str:
+    """Return the first sentence of a reply, without a cue that is repeated before it."""
+    line = " ".join(reply.split()).removeprefix("Plan:").strip()
+    found = _SENTENCE.match(line)
+    return found[0].strip() if found else ""
+
+
+def key_chat(thought: str) -> Messages:
+    """Ask what to look up after a thought, or a reflection."""
+    shown = "".join(f"Thought: {example}\nAnswer: {key}\n" for example, key in _KEYS)
+    return _chat(KEY_ROLE, f"{shown}\nThought: {' '.join(thought.split())}")
+
+
+def _chat(role: str, asked: str) -> Messages:
+    return [{"role": "system", "content": role}, {"role": "user", "content": asked}]
