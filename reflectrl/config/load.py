@@ -18,7 +18,7 @@ from reflectrl.config.environment import DATASET
 from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
 from reflectrl.config.schema import Recipe
 from reflectrl.config.yaml_text import read_yaml
-from reflectrl.core import InvalidInput, make_env, nearest
+from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.registry import env_class
 from reflectrl.core.settings import mistakes, refusal
@@ -148,8 +148,24 @@ def check_recipe(recipe: Recipe) -> None:
         else:
             for split in [split for split in recipe.eval.splits if split not in env.splits]:
                 problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
+            if (unseen := _unseen(recipe, env)) is not None:
+                problems.setdefault(unseen, f"{where}: {unseen}")
     if problems:
         raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
+
+
+def _unseen(recipe: Recipe, env: NatLangEnv) -> str | None:
+    """Return why players of ``recipe`` that read pictures cannot see a state of ``env``; ``None`` if they can."""
+    layout = recipe.layout(env.instructions)
+    if not layout.images:
+        return None
+    env.reset(seed=0)
+    try:
+        for role in layout.images:
+            layout.prompt(role, env.observation, (), {})
+    except InvalidInput as error:
+        return str(error)
+    return None
 
 
 def dump_recipe(recipe: Recipe) -> str:

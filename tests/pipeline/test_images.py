@@ -10,7 +10,7 @@ from trained_runs import SHORT, play_stages
 from warm_processes import WarmProcess
 
 import reflectrl as rl
-from reflectrl.config import dump_recipe, load_recipe
+from reflectrl.config import check_recipe, dump_recipe, load_recipe
 from reflectrl.core import Observation
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episodes_file
@@ -85,6 +85,12 @@ def test_a_policy_of_text_is_refused_before_it_is_trained_on_pictures(tmp_path):
         play_stages(recipe, tmp_path / "run", *STAGES[:2])
     with pytest.raises(rl.InvalidInput, match="remote"):
         load_recipe(RECIPE, ["eval.policies=[remote]"])
+
+
+def test_a_recipe_whose_environment_draws_no_pictures_is_refused_before_anything_is_played():
+    check_recipe(load_recipe(RECIPE))
+    with pytest.raises(rl.InvalidInput, match=r"env\.options: the policy reads pictures.*observation"):
+        check_recipe(load_recipe(RECIPE, ["env.options.observation=text"]))
 
 
 @pytest.mark.slow
