@@ -20,6 +20,7 @@ GAMES: dict[str, Callable[[], Game]] = {
     "blackjack": Blackjack,
 }
 MENUS = ("legal", "all")
+ENDS = ("rules", "penalty", "unsolvable")
 OBSERVATIONS = ("text", "image", "both")
 
 
@@ -36,6 +37,8 @@ class GymCards(NatLangEnv):
         observation: the state as ``text``, as an ``image`` of 300 by 300 pixels without any text, or ``both``.
         menu: ``legal`` shows what the rules allow; ``all`` shows all actions of the paper, of which the illegal ones
             cost what they cost there.
+        ends: an episode ends by the ``rules`` of the game; or, as in GTR's code, also at the first ``penalty`` of -1;
+            or also, with -1, where the state has become ``unsolvable``, so that nothing can be won any more.
 
     Raises:
         InvalidInput: a value that is none of these, or pictures without Pillow.
@@ -44,11 +47,12 @@ class GymCards(NatLangEnv):
 
     name = "gym_cards"
 
-    def __init__(self, game: str, observation: str = "text", menu: str = "legal") -> None:
+    def __init__(self, game: str, observation: str = "text", menu: str = "legal", ends: str = "rules") -> None:
         for option, value, known in (
             ("game", game, GAMES),
             ("observation", observation, OBSERVATIONS),
             ("menu", menu, MENUS),
+            ("ends", ends, ENDS),
         ):
             if value not in known:
                 raise InvalidInput(f"{option}={value!r} of {self.name!r} is unknown; {nearest(str(value), known)}")
@@ -61,6 +65,7 @@ class GymCards(NatLangEnv):
         self.max_actions = len(self._game.actions)
         self._shows_text, self._shows_image = observation != "image", observation != "text"
         self._shows_all = menu == "all"
+        self._ends = ENDS[: ENDS.index(ends) + 1]
         self._splits = _splits(game)
         self._tasks = {task.id: task for tasks in self._splits.values() for task in tasks}
 
@@ -88,12 +93,21 @@ class GymCards(NatLangEnv):
     def act(self, action: str) -> Outcome:
         """Play it."""
         outcome = self._game.play(action, self.np_random)
+        if "penalty" in self._ends and outcome.reward < 0:
+            outcome = replace(outcome, ended=True)
+        elif "unsolvable" in self._ends and not outcome.ended and not self._game.is_hopeful:
+            outcome = replace(outcome, reward=-1.0, ended=True)
         self._total += outcome.reward
         return replace(outcome, success=outcome.ended and self._total > 0)
 
     def expert(self) -> str | None:
         """The best action: it reaches each goal, and has the highest expected reward in Blackjack."""
         return self._game.best()
+
+    def spoiler(self) -> str | None:
+        """A whole solution, and the best action: what a solver finds."""
+        action = self.expert()
+        return None if action is None else f"{self._game.standing()} The best next action is: {action}"
 
     def reflection(self) -> str | None:
         """Judge the last action and say where things stand."""

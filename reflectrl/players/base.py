@@ -38,6 +38,22 @@ class ReadsHints:
     """Base of players that are given the expert's hints: the expert itself, and a person who may ask for them."""
 
 
+class Informed(ReadsHints):
+    """A player that is given the expert's hints, which it is not without this: a corrector with a solver as its tool.
+
+    Args:
+        player: whose views hold the hints.
+
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return the player's words."""
+        return self._player.say(views, draws)
+
+
 @dataclass(frozen=True)
 class Seat:
     """A frozen player's place in the turn."""

@@ -58,23 +58,31 @@ class RemoteReflector(CachedPlayer):
 
 
 class RemoteCorrector:
-    """A frozen chat model that rewrites wrong thoughts. A step that it gives no usable reply to is not corrected."""
+    """A frozen chat model that rewrites wrong thoughts."""
 
-    def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
-        """Speak through ``endpoint``."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        instead: str | None = "",
+        journal: Journal | None = None,
+        account: Account | None = None,
+    ) -> None:
+        """Speak through ``endpoint``; say ``instead`` where it gives no usable reply, and raise if that is ``None``."""
         self.client = ChatClient(endpoint, journal, account)
+        self._instead = instead
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return one utterance a view, empty for a thought that is right, or that names no action.
 
         Raises:
-            WorkFailed: the endpoint failed, or too many thoughts were left without a usable reply.
+            WorkFailed: the endpoint failed, or too many thoughts were left without a usable reply, or one.
 
         """
         asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]
-        chats = [corrector_chat(view.prompt, view.said["policy"], view.action or "") for view, _ in asked]
+        chats = [corrector_chat(view) for view, _ in asked]
         replies = self.client.ask_many(
-            chats, [read_correction] * len(chats), [repr(draw) for _, draw in asked], instead=""
+            chats, [read_correction] * len(chats), [repr(draw) for _, draw in asked], instead=self._instead
         )
         corrected = {id(view): reply for (view, _), reply in zip(asked, replies, strict=True)}
         return [

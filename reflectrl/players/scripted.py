@@ -103,6 +103,27 @@ class ExpertCorrector(ReadsHints):
         ]
 
 
+class RuleCorrector(ExpertCorrector):
+    """Rewrites the thoughts that the environment finds wrong, and no other: there may be several right ones."""
+
+    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
+        """Return the expert's reflections; the empty text where the thought is right, or could not be read.
+
+        Raises:
+            InvalidInput: the environment cannot judge thoughts.
+
+        """
+        if any(view.reading is not None and view.reading.right is None for view in views):
+            raise InvalidInput(
+                "a corrector by rule was asked about a thought that the environment cannot judge; write its "
+                "read_thought() method, or set players.corrector.player to expert."
+            )
+        return [
+            Utterance("") if view.reading is None or view.reading.right else words
+            for view, words in zip(views, super().say(views, draws), strict=True)
+        ]
+
+
 class CarelessExpert(ReadsHints):
     """Plays the expert's action with probability ``expertise``, otherwise any; any where there is no expert."""
 

@@ -7,6 +7,7 @@ import json
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt
+from reflectrl.prompts.views import View
 
 REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
@@ -52,18 +53,24 @@ CORRECTOR_ROLE = (
 )
 
 
-def corrector_chat(prompt: Prompt, thought: str, action: str) -> Messages:
-    """Ask whether a thought is right, and for a better one; ``prompt`` is the corrector's (GTR, section 4).
+def corrector_chat(view: View) -> Messages:
+    """Ask whether the thought in a corrector's view is right, and for a better one (GTR, section 4)."""
+    return [{"role": "system", "content": CORRECTOR_ROLE}, {"role": "user", "content": thought_shown(view)}]
+
+
+def thought_shown(view: View) -> str:
+    """Return what a corrector reads: state, moves, what the expert found if the view has hints, thought and move.
 
     Raises:
         InvalidInput: only an image shows the state.
 
     """
+    prompt = view.prompt
     prompt.as_text()
     seen = "".join((prompt.head, *prompt.history, prompt.state))
     moves = ", ".join(prompt.menu.actions) if prompt.menu else ""
-    asked = f"{seen}Possible moves: {moves}\nThought: {thought}\nMove: {action}"
-    return [{"role": "system", "content": CORRECTOR_ROLE}, {"role": "user", "content": asked}]
+    found = f"A solver found: {view.hints.spoiler}\n" if view.hints and view.hints.spoiler else ""
+    return f"{seen}Possible moves: {moves}\n{found}Thought: {view.said['policy']}\nMove: {view.action}"
 
 
 def read_correction(reply: str) -> str:

@@ -83,6 +83,8 @@ class View:
     """Id of the task, for a memory or planner; empty where it is not known."""
     task_type: str = ""
     """Kind of the task, for a memory or planner; empty for none, or where it is not known."""
+    reading: Reading | None = None
+    """What the environment makes of the policy's thought; for a corrector that reads hints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +92,6 @@ class MenuView(View):
     """View of a player that chooses from, or speaks about, the legal actions."""
 
     menu: Menu
-    reading: Reading | None = None
-    """What the environment makes of the policy's thought; for a corrector that reads hints."""
 
 
 def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:

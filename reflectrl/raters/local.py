@@ -32,13 +32,14 @@ class LocalModel:
     model answers may mean nothing: audit it. The middle of a question that is too long is cut out.
     """
 
-    def __init__(self, lm: LanguageModel, scale: Scale, *, max_length: int) -> None:
-        """Ask ``lm``, whose prompts and summaries have at most ``max_length`` tokens.
+    def __init__(self, lm: LanguageModel, scale: Scale, *, max_length: int, cue: str = SUMMARY_CUE) -> None:
+        """Ask ``lm``, whose prompts and texts after a ``cue`` have at most ``max_length`` tokens.
 
         Raises:
             InvalidInput: a level of ``scale`` is not one token of its tokenizer.
 
         """
+        self._cue = cue
         levels = label_ids(lm.tokenizer, scale.levels)
         add_choice_head(lm.base)
         self._writer = LMReflector(
@@ -54,7 +55,7 @@ class LocalModel:
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one summary a chat."""
-        return [said.text for said in self._writer.write([plain_prompt(chat, SUMMARY_CUE) for chat in chats], draws)]
+        return [said.text for said in self._writer.write([plain_prompt(chat, self._cue) for chat in chats], draws)]
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
         """Return one level a chat."""

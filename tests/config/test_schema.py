@@ -53,6 +53,11 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"thought_lambda": 0.2}}, "thought_lambda=0.2 .* there are no thoughts"),
         ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
         ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "an action in JSON is not drawn from"),
+        ({"players": {"corrector": {}}}, "go together"),
+        ({"players": {"corrector": {"tool": True}}}, "player=expert knows the solution"),
+        ({"players": {"corrector": {"on_failure": "raise"}}}, "on_failure=raise is about remote"),
+        ({"players": {"corrector": {"player": "remote", "default": "x"}}}, "default and on_failure: default"),
+        ({"players": {"corrector": {"model": {"name": "builtin/nano"}}}}, "is not trained"),
         ({"sft": {"enabled": False}}, "sft.enabled is false"),
         (
             {"players": {"reflector": {"player": "none"}}, "eval": {"controls": ["blank"]}},

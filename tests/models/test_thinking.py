@@ -6,6 +6,9 @@ import pytest
 import torch
 from records import shown
 from tiny import draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE, Unigram, WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from reflectrl.core import Written
 from reflectrl.engine.head import add_choice_head
@@ -169,6 +172,25 @@ def test_the_token_with_the_first_character_of_the_action_belongs_to_it():
     assert token_at(Letters(), (0, 1, 2, 3, 4), text.index('"action"')) == 2
     assert token_at(Letters(), (0, 1), text.index('"action"')) == 2  # it was not written
     assert token_at(tokenizer(), tuple(tokenizer()("é ü")["input_ids"]), 2) <= len(tokenizer()("é ü")["input_ids"])
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "words"])
+def test_the_action_is_found_in_the_tokens_of_any_tokenizer(kind):
+    text = '{"thoughts": "say \\"action\\": no", "action": "go to shelf 10"}'
+    tokenize, decoder, trainer = {
+        "bytes": (pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel(), trainers.BpeTrainer),
+        "pieces": (pre_tokenizers.Metaspace(prepend_scheme="never"), decoders.Metaspace(), trainers.UnigramTrainer),
+        "words": (pre_tokenizers.Split(Regex(r"\w+|\W"), "isolated"), decoders.Fuse(), trainers.WordLevelTrainer),
+    }[kind]
+    model = {"bytes": BPE(), "pieces": Unigram(), "words": WordLevel(unk_token="?")}[kind]
+    built = Tokenizer(model)
+    built.pre_tokenizer, built.decoder = tokenize, decoder
+    built.train_from_iterator([text] * 3, trainer(special_tokens=["?"], show_progress=False))
+    fast = PreTrainedTokenizerFast(tokenizer_object=built)
+    ids, start = fast(text)["input_ids"], read_answer(text, MENU).action_start
+    at = token_at(fast, tuple(ids), start)
+    assert len(fast.decode(ids[:at])) <= start < len(fast.decode(ids[: at + 1]))
+    assert token_at(fast, tuple(ids), len(text)) == len(ids)  # there is none
 
 
 def test_where_no_action_is_named_a_random_one_is_played_with_the_probability_of_the_text():

@@ -21,6 +21,11 @@ SILENT = "players.reflector.player=none"
 COMBINED = {
     "a thought, then a label": ("prompt.action_mode=thought_choice", SILENT),
     "a thought beside a reflector": ("prompt.action_mode=thought_choice",),
+    "a corrected thought beside a reflector": (
+        "prompt.action_mode=thought_choice",
+        "players.corrector.player=expert",
+        "rlft.terms.sft_thought.coef=1.0",
+    ),
     "JSON, with replay": ("prompt.action_mode=json", SILENT, "rlft.replay_size=8", "rlft.replay_episodes=2"),
 }
 VALUE = ("rlft.baseline=value", "rlft.terms.value.coef=0.5", "rlft.num_iterations=2", "rlft.terms.ppo.epsilon=0.2")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scripted_endpoint import ScriptedEndpoint
 
-from reflectrl.core import Observation
+from reflectrl.core import Hints, InvalidInput, Observation, Reading, WorkFailed
 from reflectrl.core.chat import BadReply
+from reflectrl.players import Informed, ReadsHints, RuleCorrector
 from reflectrl.players.remote import RemoteCorrector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chat import read_correction
@@ -16,9 +19,11 @@ LAYOUT = PromptFormat(history=2, action_mode="thought_choice")
 ROOM = Observation("Number 3, target 5.", ("add one", "subtract one"))
 
 
-def thinking(thought: str, action: str = "add one"):
-    state = State(ROOM, ("add one",), said={"policy": thought} if thought else {})
-    return menu_view("corrector", LAYOUT, state, LAYOUT.menu_of(ROOM), action=action)
+def thinking(thought: str, action: str = "add one", right: bool | None = None, *, hints: bool = False):
+    said = {"policy": thought} if thought else {}
+    known = Hints(reflection="It is higher.", spoiler="The target is 2 above.")
+    state = State(ROOM, ("add one",), said=said, hints=known, reading=Reading(right))
+    return menu_view("corrector", LAYOUT, state, LAYOUT.menu_of(ROOM), action=action, hints=hints)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +62,29 @@ def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer
     assert len(asked) == 3  # nothing was asked about no thought
     shown = "Past: add one\nNumber 3, target 5.\nPossible moves: add one, subtract one\n"
     assert f"{shown}Thought: It is lower.\nMove: add one" in asked
+
+
+def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda _: "no idea"
+    [words] = RemoteCorrector(endpoint.at(), instead="I do not know.").say([thinking("It is lower.")], [0.0])
+    assert words.text == "I do not know."
+    with pytest.raises(WorkFailed):
+        RemoteCorrector(endpoint.at(), instead=None).say([thinking("It is lower.")], [0.0])
+
+
+def test_only_a_corrector_with_a_tool_is_shown_what_the_solver_found(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda _: '{"evaluation": "YES"}'
+    for hints, shown in ((False, False), (True, True)):
+        RemoteCorrector(endpoint.at()).say([thinking("It is lower.", hints=hints)], [0.0])
+        assert ("A solver found: The target is 2 above.\n" in endpoint.requests[-1].chat[1]["content"]) == shown
+    assert not isinstance(RemoteCorrector(endpoint.at()), ReadsHints)
+    assert isinstance(Informed(RemoteCorrector(endpoint.at())), ReadsHints)
+
+
+def test_a_rule_rewrites_what_the_environment_finds_wrong_and_nothing_else() -> None:
+    views = [thinking("It is up there.", right=right, hints=True) for right in (True, False)]
+    assert [words.text for words in RuleCorrector().say(views, [0.0, 0.0])] == ["", "It is higher."]
+    unread = replace(views[0], reading=None)  # its environment failed
+    assert RuleCorrector().say([unread], [0.0])[0].text == ""
+    with pytest.raises(InvalidInput, match="read_thought"):
+        RuleCorrector().say([thinking("It is lower.", hints=True)], [0.0])

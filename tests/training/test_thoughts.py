@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from run_folders import episode
-from tiny import encoder, language_model, tokenizer
+from tiny import LABELS, encoder, gpt2, language_model, tokenizer
+from tiny_rlft import config
 
 from reflectrl.config.rlft import RLFTSettings, ThoughtTerm
 from reflectrl.core import InvalidInput, Utterance, Written
@@ -23,6 +24,7 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import step_samples
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.thoughts import Imitation, corrections_of
 
 MODES = ("thought_choice", "json")
@@ -166,6 +168,23 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     assert 0.5 < sum(drawn) / len(drawn) < 1.5
     assert len(everything._drawn(10**6, random.Random(0))) == len(everything.corrections)
     assert list(Imitation(ThoughtTerm(), policy, layout_of(mode)).losses(None, arguments(tmp_path), 0, 8)) == []
+
+
+def trained(folder, term, words, mode="thought_choice"):
+    """Weights after two iterations beside a corrector that always says the same."""
+    args = config(folder, max_completion_length=8)
+    args.terms = replace(args.terms, sft_thought=term)
+    seats, layout = [Seat("corrector", Says(words), when="after_act")], layout_of(mode)
+    model = gpt2()
+    ReflectRLTrainer(model, args, tokenizer(), env=NumberLine, seats=seats, layout=layout, labels=LABELS).train()
+    return model.state_dict()
+
+
+def test_with_nothing_to_correct_a_run_is_that_without_the_term(tmp_path):
+    plain = trained(tmp_path / "rl4vlm", None, "")
+    for words, same in (("", True), ("Up.", False)):
+        weights = trained(tmp_path / f"gtr{words}", ThoughtTerm(), words)
+        assert all(torch.equal(weights[name], plain[name]) for name in plain) == same
 
 
 def test_a_policy_that_writes_nothing_cannot_imitate_thoughts():

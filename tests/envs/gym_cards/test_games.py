@@ -139,6 +139,22 @@ def test_the_menu_of_points_is_what_may_follow_and_the_expert_gives_up_where_not
     assert played(env, "=") == ([-1.0], "out of time")
 
 
+def test_an_episode_ends_by_the_rules_or_at_the_first_penalty_or_where_nothing_can_be_won_as_in_gtrs_code():
+    for ends, expected in (
+        ("rules", ([-1.0, 0.0, 0.0, 0.0], "goes on")),
+        ("penalty", ([-1.0], "lost")),
+        ("unsolvable", ([-1.0], "lost")),
+    ):
+        actions = ["3", "2", "*", "10"]  # there is no 3, and 20 is not 12
+        env = game("ez_points", "2-Q", menu="all", ends=ends)
+        assert played(env, *actions[: len(expected[0])]) == expected
+    for ends, expected in (("penalty", ([0.0, 0.0, 0.0], "goes on")), ("unsolvable", ([0.0, -1.0], "lost"))):
+        env = game("ez_points", "2-Q", ends=ends)
+        assert played(env, *["2", "*", "10"][: len(expected[0])]) == expected
+    assert played(game("ez_points", "2-Q", ends="unsolvable"), "2", "+", "10", "=")[1] == "success"
+    assert played(game("number_line", "1-to-3", ends="penalty"), "-") == ([-1.0], "lost")
+
+
 # ---- Blackjack -------------------------------------------------------------------------------------------------------
 
 
@@ -181,8 +197,8 @@ def test_blackjack_is_gymnasiums_own():
 def test_the_expert_plays_basic_strategy_and_reflects_on_what_lies_open(task, best, standing):
     env = game("blackjack", task)
     assert (env.expert(), env.reflection()) == (best, standing)
-    hidden = {game("blackjack", task, seed=seed).observation for seed in range(20)}
-    assert len(hidden) == 1
+    dealt = [game("blackjack", task, seed=seed) for seed in range(20)]
+    assert len({(env.observation, env.hints()) for env in dealt}) == 1  # nobody is told the dealer's other card
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -195,6 +211,7 @@ def test_the_expert_plays_basic_strategy_and_reflects_on_what_lies_open(task, be
         ({"game": "poker"}, "game='poker'.*blackjack"),
         ({"game": "ez_points", "observation": "picture"}, "observation='picture'.*image"),
         ({"game": "ez_points", "menu": "some"}, "menu='some'.*legal"),
+        ({"game": "ez_points", "ends": "never"}, "ends='never'.*penalty"),
     ],
 )
 def test_an_unknown_game_or_option_is_refused(options, fact):
