@@ -133,5 +133,5 @@ def test_a_tiny_model_learns_to_read_two_digits_from_pixels_and_rl_makes_it_bett
     greedy, sampled = (
         [row["metrics"]["success"] for row in rows if row["mode"] == how] for how in ("greedy", "sampled")
     )
-    assert greedy[0] >= 0.9  # of the test deals, after SFT
-    assert sampled[1] > max(0.9, sampled[0])
+    assert greedy[0] >= 0.6  # of five deals that were never shown; 0.17 by chance
+    assert sampled[1] > max(0.6, sampled[0])
