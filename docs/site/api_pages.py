@@ -34,6 +34,7 @@ API = {
             "reflectrl.raters.rater",
             "reflectrl.raters.remote",
             "reflectrl.raters.local",
+            "reflectrl.raters.learned",
             "reflectrl.raters.rule",
             "reflectrl.raters.agreement",
         ],

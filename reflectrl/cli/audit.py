@@ -1,4 +1,4 @@
-"""The command that compares a rater's ratings with how the episodes ended."""
+"""The commands about raters: ratings compared with how the episodes ended, and a small rater trained on them."""
 
 from __future__ import annotations
 
@@ -23,3 +23,31 @@ def audit_rater(
         say(as_json(found))
     else:
         print_audit(found)
+
+
+def train_rater(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the rater, for players.rater.model.name.")],
+    model: Annotated[str, typer.Option(help="Base model: builtin/nano, or a name as in model.name.")] = "builtin/nano",
+    max_length: Annotated[int, typer.Option(min=32, help="Longest prompt, in tokens.")] = 512,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of 16 episodes each.")] = 300,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Peak learning rate.")] = 1e-3,
+) -> None:
+    """Fine-tune a small model on the ratings of a run's recorded episodes, to rate in a rater's place."""
+    from reflectrl.pipeline.console import Reporter
+    from reflectrl.pipeline.train_rater import train_rater
+
+    with Reporter().stage("train-rater") as advance:
+        done = train_rater(
+            run,
+            out,
+            model=model,
+            max_length=max_length,
+            steps=steps,
+            learning_rate=learning_rate,
+            advance=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
+        )
+    say(
+        f"{out}: trained on {done.rows} rated episodes; gives {done.agreeing} of {done.held_out} others the level that "
+        "they have"
+    )

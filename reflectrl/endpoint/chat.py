@@ -56,6 +56,8 @@ class ChatClient:
         journal: keeps the paid replies.
         account: budget that the calls are paid from.
         tell: receives a line when no reply came for long.
+        skip_failures: set a call aside that the server did not answer in all attempts, as one that it answered without
+            a usable reply; otherwise it ends the work.
 
     Raises:
         InvalidInput: the key is missing, the address is invalid, the budget is limited but no price is known, or
@@ -69,8 +71,11 @@ class ChatClient:
         journal: Journal | None = None,
         account: Account | None = None,
         tell: Callable[[str], None] = tell_user,
+        *,
+        skip_failures: bool = False,
     ) -> None:
         """Read the key; nothing is sent yet."""
+        self._skip_failures = skip_failures
         self.endpoint = endpoint
         self.journal = journal or Journal()
         self.usage = Usage()
@@ -204,7 +209,7 @@ class ChatClient:
             async with self._slots:  # held between attempts: a server in trouble gets fewer requests
                 return await self._repeat(lambda attempt: self._attempt(asked, chat, attempt))
         except UnusableReply as failure:
-            if failure.answered:
+            if failure.answered or self._skip_failures:
                 raise self._rejection(asked, chat, str(failure)) from failure
             raise self._failed(failure) from failure
 

@@ -85,6 +85,8 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
     lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
     models = (recipe.model, recipe.reflector_model or recipe.model)
     frozen = [player.model for player in (recipe.players.rater, recipe.players.corrector) if player is not None]
+    rater = recipe.players.rater
+    learned = [rater.model.name] if rater is not None and rater.player == "learned" else []
     planning = [recipe.players.planner.model] if recipe.players.planner is not None else []
     files = {
         "gen-data": [
@@ -92,7 +94,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
             *(model.name for model in planning if model.name.endswith(".gguf")),
         ],
         "sft": [model.name for model in models if model.name.endswith(".gguf")],
-        "rlft": [model.name for model in frozen if model.name.endswith(".gguf")],
+        "rlft": [*(model.name for model in frozen if model.name.endswith(".gguf")), *learned],
         "eval": [str(Path(run) / REFLECTOR) for run in lenders],
     }
     return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}

@@ -58,6 +58,7 @@ from reflectrl.players import (
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.raters import Questions, Rater, RaterModel, RuleRater, Scale
 from reflectrl.raters.corrector import LocalCorrector
+from reflectrl.raters.learned import LearnedRater
 from reflectrl.raters.local import LocalModel
 from reflectrl.rollout.record import read_trajectories
 
@@ -258,9 +259,13 @@ class RunPlayers:
             stages = [stage.env for stage in self.recipe.rlft.stages] if self.recipe.rlft else []
             envs = [self.env(options) for number, options in enumerate(stages) if options not in stages[:number]]
             return (Seat("rater", RuleRater(envs, scale, section.accuracy), when="episode_end"),)
-        model = self._rating_model(section, scale)
         questions = Questions(self.env({}).instructions, section.segment, section.include_actions, scale)
-        return (Seat("rater", Rater(model, questions), when="episode_end"),)
+        if section.player == "learned":
+            lm = self._frozen(section.model, "rater")
+            learned = LearnedRater(lm, questions, max_length=section.model.max_length)
+            return (Seat("rater", learned, when="episode_end"),)
+        model = self._rating_model(section, scale)
+        return (Seat("rater", Rater(model, questions, section.votes), when="episode_end"),)
 
     @cached_property
     def corrector(self) -> tuple[Seat, ...]:

@@ -50,15 +50,22 @@ class Questions:
 
     def rating(self, view: View, summaries: Sequence[str]) -> LabelChat:
         """Ask for the level of an episode of which all segments are summarised."""
+        parts = [self._task(view), self._so_far(summaries, len(view.past)), self._rate()]
+        return LabelChat(_chat(parts), self.scale.levels, self.scale.labels, strict=True)
+
+    def whole(self, view: View) -> LabelChat:
+        """Ask for the level of an episode whose steps are all shown, for a rater that reads no summaries."""
+        lines = [line for segment in self.segments(view) for line in segment]
+        parts = [self._task(view), "\n".join(("<steps>", *lines, "</steps>")), self._rate()]
+        return LabelChat(_chat(parts), self.scale.levels, self.scale.labels, strict=True)
+
+    def _rate(self) -> str:
         scale = self.scale
         levels = "\n".join(f"{level}. {label}" for level, label in enumerate(scale.labels))
-        parts = [
-            self._task(view),
-            self._so_far(summaries, len(view.past)),
+        return (
             f"Rate how well the agent completed the task, from 0 ({scale.labels[0]}) to {scale.highest} "
-            f"({scale.labels[-1]}):\n{levels}\nAnswer with the number and nothing else.",
-        ]
-        return LabelChat(_chat(parts), scale.levels, scale.labels, strict=True)
+            f"({scale.labels[-1]}):\n{levels}\nAnswer with the number and nothing else."
+        )
 
     def _task(self, view: View) -> str:
         task = "\n".join(part for part in (self.instructions, view.observation.task) if part)

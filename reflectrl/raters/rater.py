@@ -34,12 +34,16 @@ class Rater:
     Args:
         model: asked once a segment and once an episode, about all episodes that end together.
         questions: what it is asked.
+        votes: ratings to ask for of each episode, above temperature 0; the median counts, of an even number the lower
+            of the middle ones, which keeps the highest level precise. Where half of them or more are unusable, there is
+            no rating.
 
     """
 
-    def __init__(self, model: RaterModel, questions: Questions) -> None:
+    def __init__(self, model: RaterModel, questions: Questions, votes: int = 1) -> None:
         self._model = model
         self._questions = questions
+        self._votes = votes
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return one rating a view of a finished episode."""
@@ -51,11 +55,17 @@ class Rater:
             for number, words in zip(asked, self._model.summaries(chats, [draws[n] for n in asked]), strict=True):
                 summaries[number].append(words or NO_SUMMARY)
         rateable = [number for number, said in enumerate(summaries) if set(said) != {NO_SUMMARY}]
-        chosen = self._model.ratings(
-            [self._questions.rating(views[n], summaries[n]) for n in rateable], [draws[n] for n in rateable]
-        )
-        levels = dict(zip(rateable, chosen, strict=True))
+        asked_votes = [self._questions.rating(views[n], summaries[n]) for n in rateable for _ in range(self._votes)]
+        ballots = [(draws[n] + vote / self._votes) % 1.0 for n in rateable for vote in range(self._votes)]
+        cast = iter(self._model.ratings(asked_votes, ballots))
+        levels = {number: median_level([next(cast) for _ in range(self._votes)]) for number in rateable}
         return [
             self._questions.scale.rated(levels.get(number), len(view.past), " ".join(summaries[number]))
             for number, view in enumerate(views)
         ]
+
+
+def median_level(votes: Sequence[int | None]) -> int | None:
+    """Return the median of the usable votes, the lower of two; ``None`` where half of all or more are unusable."""
+    usable = sorted(vote for vote in votes if vote is not None)
+    return usable[(len(usable) - 1) // 2] if 2 * len(usable) > len(votes) else None

@@ -16,20 +16,24 @@ _UNRATED = -1
 
 
 class RemoteModel:
-    """A chat model; servers of one's own are held to the levels of the scale where they can be."""
+    """A chat model; servers of one's own are held to the levels of the scale where they can be.
+
+    A call that the server does not answer in all attempts is set aside like one that it answers with words that are no
+    rating; ``endpoint.max_rejected`` bounds both.
+    """
 
     def __init__(
         self, endpoint: Endpoint, scale: Scale, *, journal: Journal | None = None, account: Account | None = None
     ) -> None:
         """Speak through ``endpoint``, about levels of ``scale``."""
-        self.client = ChatClient(endpoint, journal, account)
+        self.client = ChatClient(endpoint, journal, account, skip_failures=True)
         self._scale = scale
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one summary a chat; empty for one that got no usable reply.
 
         Raises:
-            WorkFailed: the endpoint failed, or too many calls were left without a usable reply.
+            WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
 
         """
         replies = self.client.ask_many(chats, [read_reflection] * len(chats), list(map(repr, draws)), instead="")

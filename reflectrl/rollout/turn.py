@@ -157,15 +157,15 @@ def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: Pro
     A step without a score keeps no reward of that role: a failed rating is absent, never 0.
     """
     for seat in (seat for seat in seats if seat.when == "episode_end" and trajectories):
-        ends = [_end_of(trajectory) for trajectory in trajectories]
+        ends = [end_of(trajectory) for trajectory in trajectories]
         with part(seat.role):
             words = seat.player.say([view(seat.role, layout, state) for state in ends], _draws(ends, seat.role))
         trajectories = [_with_scores(each, seat.role, said) for each, said in zip(trajectories, words, strict=True)]
     return list(trajectories)
 
 
-def _end_of(trajectory: Trajectory) -> State:
-    """The last state in which an action was chosen, with all that came before."""
+def end_of(trajectory: Trajectory) -> State:
+    """Return the last state in which an action was chosen, with all that came before."""
     visited = tuple(turn.observation for turn in trajectory.turns)
     return State(visited[-1], trajectory.actions, trajectory.seed, visited=visited)
 

@@ -119,6 +119,34 @@ def test_a_local_model_rates_every_episode(tmp_path: Path) -> None:
     assert numbers(tmp_path / "run")["unrated"] == 0
 
 
+def test_v6_a_server_that_is_down_for_a_while_costs_episodes_and_not_the_run(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = judge
+    more = ("players.rater.endpoint.max_attempts=1", "players.rater.max_failure_rate=0.5", "rlft.stages.0.iterations=2")
+    recipe = rated_by(endpoint, "vtifa/nano_votes", *more, "players.rater.endpoint.concurrency=1", "eval.episodes=4")
+    play_stages(recipe, tmp_path / "run", "gen-data", "sft")
+    endpoint.faults.extend(["500"] * 2)
+    play_stages(recipe, tmp_path / "run", "rlft")
+    [run] = read_runs([tmp_path / "run"])
+    assert [line.levels.count(None) > 0 for line in run.ratings] == [True, False]
+    assert len(run.points) == 2
+
+
+def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    run = trained_run("rlft.record_episodes=6", "players.rater.accuracy=1.0", name="vtifa/nano")
+    for out in (tmp_path / "rater", tmp_path / "again"):
+        done = reflectrl("train-rater", run, "--out", out, "--steps", "4", "--max-length", "256")
+        assert done.code == 0, done.err
+    assert "trained on 21 rated episodes; gives" in done.out
+    assert (tmp_path / "rater" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+    model = (f"players.rater.model.name={out}", "players.rater.model.max_length=256", "rlft.stages.0.iterations=1")
+    play_stages(small_recipe(*model, "eval.policies=[sft]", name="vtifa/nano_learned"), tmp_path / "run")
+    assert numbers(tmp_path / "run")["unrated"] == 0
+    assert "is there already" in refused("train-rater", run, "--out", out)
+    assert "no players.rater" in refused("train-rater", trained_run(), "--out", tmp_path / "other")
+
+
 def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it_never_had(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
@@ -152,6 +180,7 @@ def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it
         (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
         (("players.rater.labels=[good, Good]",), "at least two, all different"),
         (("players.rater.model.name=builtin/nano",), "model is not trained"),
+        (("players.rater.votes=3",), "would all be the same"),
     ],
 )
 def test_recipes_whose_ratings_would_reward_nothing_are_refused(overrides: tuple[str, ...], sentence: str) -> None:

@@ -14,6 +14,7 @@ from reflectrl.endpoint.labels import LabelWays
 from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.raters import Questions, Rater, Scale
+from reflectrl.raters.rater import median_level
 from reflectrl.raters.remote import RemoteModel
 from reflectrl.rollout.turn import rated
 
@@ -39,11 +40,13 @@ def walk(steps: int, goal: str = "leave the house") -> Trajectory:
 class Seated:
     """A rater that asks an endpoint."""
 
-    def __init__(self, endpoint: ScriptedEndpoint, questions: Questions | None = None, **settings: object) -> None:
+    def __init__(
+        self, endpoint: ScriptedEndpoint, questions: Questions | None = None, votes: int = 1, **settings: object
+    ) -> None:
         questions = questions or Questions("Do not hurry.", scale=RAW)
         self.model = RemoteModel(endpoint.at(**settings), questions.scale)
         self.model.client.ways = LabelWays(self.model.client.endpoint, ["text"])
-        self.seats = [Seat("rater", Rater(self.model, questions), when="episode_end")]
+        self.seats = [Seat("rater", Rater(self.model, questions, votes), when="episode_end")]
 
     def rate(self, *played: Trajectory) -> list[Trajectory]:
         return rated(played, self.seats, PromptFormat())
@@ -110,15 +113,38 @@ def test_an_episode_without_any_summary_is_not_rated(endpoint: ScriptedEndpoint)
 
 
 @pytest.mark.parametrize("fault", ["500", "slow:2"])
-def test_a_server_that_fails_at_every_attempt_ends_the_work_in_bounded_time(
+def test_v6_a_server_that_fails_at_every_attempt_costs_the_episode_and_ends_the_work_once_it_fails_too_often(
     endpoint: ScriptedEndpoint, fault: str
 ) -> None:
+    scripted(endpoint, "3")
     endpoint.faults.extend([fault] * 2)
-    began = time.monotonic()
-    with pytest.raises(WorkFailed, match="in 2 attempts"):
-        Seated(endpoint, max_attempts=2, timeout_s=0.2).rate(walk(2))
+    began, seated = time.monotonic(), Seated(endpoint, max_attempts=2, timeout_s=0.2, max_rejected=1)
+    [dropped] = seated.rate(walk(2))
+    assert all("rater" not in turn.rewards for turn in dropped.turns)
+    [kept] = seated.rate(walk(3))
+    assert kept.turns[-1].rewards["rater"] == 3.0
+    endpoint.faults.extend([fault] * 2)
+    with pytest.raises(WorkFailed, match="2 calls were set aside, more than max_rejected=1"):
+        seated.rate(walk(4))
     assert time.monotonic() - began < 60
-    assert len(endpoint.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("votes", "level"),
+    [((3, 0, 3), 3), ((0, 3, 1), 1), ((3, 2), 2), ((3, None, 3), 3), ((3, None), None), ((None, None, 3), None)],
+)
+def test_of_several_ratings_the_median_counts_the_lower_of_two_and_none_without_a_majority(
+    votes: tuple[int | None, ...], level: int | None
+) -> None:
+    assert median_level(votes) == level
+
+
+def test_votes_are_asked_for_one_by_one_above_temperature_0(endpoint: ScriptedEndpoint) -> None:
+    replies = iter(["3", "1", "2", "0", "0", "3"])
+    endpoint.reply = lambda chat: next(replies) if "Rate how well" in chat[1]["content"] else "It walked."
+    after = Seated(endpoint, votes=3, temperature=0.7, concurrency=1).rate(walk(2), walk(2, "stay"))
+    assert [each.turns[-1].rewards["rater"] for each in after] == [2.0, 0.0]
+    assert len(endpoint.requests) == 2 + 6
 
 
 def test_episodes_that_end_together_get_their_own_ratings_in_whatever_order_the_replies_come(

@@ -1,0 +1,132 @@
+"""Training of a small rater on the ratings of a run's recorded episodes, so that not every episode costs calls."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.config.model import ModelSection
+from reflectrl.config.schema import SFTPolicySection
+from reflectrl.core import InvalidInput
+from reflectrl.core.layout import recorded_iterations, training_episodes_file
+from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.rows import Row
+from reflectrl.models.builtin import make_base
+from reflectrl.models.load import LanguageModel, new_model, save_model
+from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.pipeline.players import RunPlayers
+from reflectrl.prompts.views import View, view
+from reflectrl.raters import Questions, Scale
+from reflectrl.raters.learned import LearnedRater, episode_prompt
+from reflectrl.raters.scale import level_of
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.turn import end_of
+from reflectrl.training.sft import train_sft
+
+HELD_OUT = 10
+"""One of so many rated episodes is not trained on, but compared with afterwards."""
+BATCH_SIZE = 16
+
+
+@dataclass(frozen=True)
+class TrainedRater:
+    """Result of the training of a rater."""
+
+    rows: int
+    """Rated episodes it was trained on."""
+    held_out: int
+    """Rated episodes it was compared with."""
+    agreeing: int
+    """Those of them to which it gives the same level."""
+
+
+def train_rater(
+    run: Path,
+    out: Path,
+    *,
+    model: str,
+    max_length: int,
+    steps: int,
+    learning_rate: float,
+    advance: Callable[[int, int, float], None] | None = None,
+) -> TrainedRater:
+    """Fine-tune ``model`` on the ratings of the episodes that RLFT has recorded in ``run``, and save it in ``out``.
+
+    Args:
+        run: run folder of a recipe with a rater.
+        out: folder of the model; it must not exist.
+        model: base, as ``model.name`` of a recipe.
+        max_length: tokens of a prompt; the middle of longer episodes is cut out.
+        steps: optimizer steps of 16 episodes each.
+        learning_rate: peak learning rate.
+        advance: called with (step, steps, loss) now and then.
+
+    Raises:
+        InvalidInput: ``out`` is there, or the run has no rater, or recorded fewer than ``HELD_OUT`` rated episodes.
+
+    """
+    if out.exists():
+        raise InvalidInput(f"{out} is there already; choose another --out.")
+    recipe = read_recipe(run)
+    section = recipe.players.rater
+    if section is None:
+        raise InvalidInput(f"the recipe of {run} has no players.rater; expected a run whose episodes were rated.")
+    scale = Scale(tuple(section.labels), section.scale)
+    players = RunPlayers(recipe, RunFolder(run))
+    questions = Questions(players.env({}).instructions, section.segment, section.include_actions, scale)
+    rated = list(_rated(players))
+    if len(rated) < HELD_OUT:
+        raise InvalidInput(
+            f"{run} has recorded {len(rated)} rated episodes; expected at least {HELD_OUT}: raise rlft.record_episodes."
+        )
+    rows = [
+        Row("policy", episode_prompt(questions, shown), scale.levels[level], shown.task_id, 0, False)
+        for number, (shown, level) in enumerate(rated)
+        if number % HELD_OUT
+    ]
+    seed = derive_seed(recipe.seed, "learned rater")
+    settings = SFTPolicySection(
+        steps=steps, batch_size=BATCH_SIZE, micro_batch_size=BATCH_SIZE, learning_rate=learning_rate, max_grad_norm=1.0
+    )
+    shape = ModelSection(name=model, max_length=max_length, compute="float32")
+    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
+        corpus = [row.prompt.text + row.completion for row in rows]
+        base = make_base(shape, Path(place) / "base", corpus=corpus, labels=scale.levels, seed=seed)
+        lm = new_model(base, labels=scale.levels, seed=seed)
+        train_sft(
+            lm,
+            rows,
+            player="policy",
+            section=settings,
+            labels=scale.levels,
+            max_length=max_length,
+            max_new_tokens=1,
+            drop_long_rows=True,
+            output_dir=Path(place) / "checkpoints",
+            seed=seed,
+            on_step=advance,
+        )
+        save_model(lm, out)
+    return _compared(lm, questions, max_length, rated, len(rows))
+
+
+def _rated(players: RunPlayers) -> Iterator[tuple[View, int]]:
+    """Yield what a rater sees of each recorded episode with a rating, and its level."""
+    for iteration in recorded_iterations(players.run.path):
+        _, played = read_trajectories(players.run.recorded(training_episodes_file(iteration)))
+        for trajectory in played:
+            words = trajectory.turns[-1].said.get("rater")
+            level = None if words is None else level_of(words.text)
+            if level is not None:
+                yield view("rater", players.layout, end_of(trajectory)), level
+
+
+def _compared(
+    lm: LanguageModel, questions: Questions, max_length: int, rated: list[tuple[View, int]], rows: int
+) -> TrainedRater:
+    rater, held_out = LearnedRater(lm, questions, max_length=max_length), rated[::HELD_OUT]
+    said = rater.say([shown for shown, _ in held_out], [0.0] * len(held_out))
+    agreeing = sum(level_of(words.text) == level for words, (_, level) in zip(said, held_out, strict=True))
+    return TrainedRater(rows, len(held_out), agreeing)
