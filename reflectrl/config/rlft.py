@@ -249,7 +249,9 @@ class RLFTSettings:
     replay_size: CountOrZero = 0
     """Successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
-    """Replayed episodes an iteration, without importance weights: the policy imitates its own successes."""
+    """Past episodes in each update, learned from as if the present policy had played them: with its present values
+    and without importance weights (self-imitation, Oh et al., 2018). They are drawn as tasks are (``task_priority``),
+    so that what is being forgotten comes back first."""
     validation: Validation | None = None
     """Validation while training; absent: none, and the validation tasks are never read."""
     keep: Literal["last", "best"] = "last"

@@ -29,6 +29,8 @@ class StepSample:
     advantage: float
     target: float
     """The return that the value head learns: the reward-to-go, or with GAE advantage + value."""
+    replayed: bool = False
+    """Whether an earlier policy played it."""
     reference: tuple[float, ...] = ()
     """(n,) log-probabilities of the menu under the policy that training began with; empty without a KL term."""
 
@@ -68,8 +70,11 @@ def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> li
     ]
 
 
-def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, settings: RLFTSettings) -> list[StepSample]:
-    """Return all steps of ``trajectories``, in order, with the advantages that ``settings`` define."""
+def step_samples(
+    fresh: Sequence[Trajectory], layout: PromptFormat, settings: RLFTSettings, replayed: Sequence[Trajectory] = ()
+) -> list[StepSample]:
+    """Return all steps of fresh and then of replayed episodes, with the advantages that ``settings`` define."""
+    trajectories = [*fresh, *replayed]
     views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
     if settings.baseline == "value":
@@ -89,12 +94,9 @@ def step_samples(trajectories: Sequence[Trajectory], layout: PromptFormat, setti
         advantages = advantages - advantages.mean()
     if settings.normalize_advantages:
         advantages = normalized(advantages)
-    return [
-        StepSample(view, decision, advantage, target)
-        for view, decision, advantage, target in zip(
-            views, decisions, advantages.tolist(), targets.tolist(), strict=True
-        )
-    ]
+    played = sum(len(trajectory.turns) for trajectory in fresh)
+    rows = zip(views, decisions, advantages.tolist(), targets.tolist(), strict=True)
+    return [StepSample(*row, replayed=number >= played) for number, row in enumerate(rows)]
 
 
 def advantages_by_episode(
@@ -112,16 +114,10 @@ def advantages_by_episode(
     ]
 
 
-def gaps(
-    samples: Sequence[StepSample], played: Sequence[float], logprobs: Sequence[float], fresh: Sequence[StepSample]
-) -> list[float]:
-    """Return the distances of ``logprobs`` from those ``played``, of the ``samples`` that are ``fresh``."""
-    numbers = set(map(id, fresh))
-    return [
-        abs(now - before)
-        for sample, before, now in zip(samples, played, logprobs, strict=True)
-        if id(sample) in numbers
-    ]
+def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Sequence[float]) -> list[float]:
+    """Return the distances of ``logprobs`` from those ``played``, of the samples that are not replayed."""
+    pairs = zip(samples, played, logprobs, strict=True)
+    return [abs(now - before) for sample, before, now in pairs if not sample.replayed]
 
 
 def _with_value_head(trajectory: Trajectory, settings: RLFTSettings) -> Tensor:

@@ -8,16 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from reflectrl.config.rlft import Stage
 from reflectrl.core import NatLangEnv, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
+from reflectrl.engine.head import in_eval_mode
 from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import wins_and_episodes
+from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import StepSample
 from reflectrl.training.weights import Weights, using
 from reflectrl.workers.env import Local, Pending
@@ -116,6 +120,20 @@ class Collector:
         return [
             replace(sample, reference=tuple(math.log(max(each, 1e-30)) for each in decision.choice.probabilities))
             for sample, decision in zip(samples, decisions, strict=True)
+        ]
+
+    def valued(self, episodes: Sequence[Trajectory], *, max_tokens: int) -> list[Trajectory]:
+        """Return past episodes with the present values of their states in place of those of their time."""
+        views = [view for episode in episodes for view in policy_views(episode, self._layout)]
+        decisions = [turn.decision for episode in episodes for turn in episode.turns]
+        with torch.no_grad(), in_eval_mode(self._model), part("replay"):
+            for forward in self._policy.divide(views, decisions, max_tokens=max_tokens):
+                for index, value in zip(forward.indices, self._policy.score(forward).values.tolist(), strict=True):
+                    decisions[index] = replace(decisions[index], value=value)
+        following = iter(decisions)
+        return [
+            replace(episode, turns=tuple(replace(turn, decision=next(following)) for turn in episode.turns))
+            for episode in episodes
         ]
 
     def forget(self) -> None:

@@ -64,7 +64,7 @@ def fresh_episodes(curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfi
     rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
     choices = curriculum.stage.choose(env)
     groups = [
-        _choose(choices, curriculum.failures, args.task_priority, rng)
+        choices[_draw(choices, curriculum.failures, args.task_priority, rng)]
         for _ in range(args.episodes // args.episodes_per_task)
     ]
     tasks = [task for task in groups for _ in range(args.episodes_per_task)]
@@ -73,10 +73,21 @@ def fresh_episodes(curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfi
     ]
 
 
-def _choose(tasks: Sequence[Task], failures: Mapping[str, float], priority: float, rng: random.Random) -> Task:
-    """Return a task, drawn evenly or, with probability ``priority``, in proportion to its failures."""
+def replayed_episodes(
+    replay: Sequence[Trajectory], curriculum: Curriculum, args: ReflectRLConfig, rng: random.Random
+) -> list[Trajectory]:
+    """Draw past episodes for an update, each at most once; like new ones, in part by how often their tasks fail."""
+    left, drawn = [*replay], list[Trajectory]()
+    while left and len(drawn) < args.replay_episodes:
+        tasks = [episode.task for episode in left]
+        drawn.append(left.pop(_draw(tasks, curriculum.failures, args.task_priority, rng)))
+    return drawn
+
+
+def _draw(tasks: Sequence[Task], failures: Mapping[str, float], priority: float, rng: random.Random) -> int:
+    """Return the position of a task, drawn evenly or, with probability ``priority``, in proportion to its failures."""
     if priority and rng.random() < priority:
         weights = [failures.get(task.id, 1.0) for task in tasks]
         if any(weights):
-            return rng.choices(tasks, weights)[0]
-    return rng.choice(tasks)
+            return rng.choices(range(len(tasks)), weights)[0]
+    return rng.randrange(len(tasks))

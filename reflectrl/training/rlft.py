@@ -47,7 +47,7 @@ from reflectrl.training.batch import (
 from reflectrl.training.callbacks import OptimizerStepped
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.curriculum import Curriculum, fresh_episodes
+from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.learning_rates import LearningRates
 from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
@@ -144,7 +144,6 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._norms: list[float] = []
         self._learning_rate = 0.0
         self._gaps: list[float] = []  # between log-probabilities at play and before the iteration's first update
-        self._fresh: Sequence[StepSample] = ()  # of the present policy, which replayed ones are not
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
@@ -187,7 +186,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
 
             fresh = self._play(stage)  # line 25: B episodes with the frozen players and the present policy
-            replayed = rng.sample([*self.replay], min(args.replay_episodes, len(self.replay)))
+            replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
 
             with part("advantages"):  # line 29
                 learned = [episode for episode in fresh if scored(episode, args.rewards)]
@@ -199,13 +198,14 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                     )
                 self.imitation.add(fresh)
                 self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
-                samples = step_samples([*learned, *replayed], self.layout, args)
+                if replayed and args.baseline == "value":
+                    replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
+                samples = step_samples(learned, self.layout, args, replayed)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
             if self._first_weights is not None:
                 samples = self._collector.with_reference(samples, self._first_weights)
 
-            self._losses, self._norms = [], []
-            self._gaps, self._fresh = [], samples[: sum(len(each.turns) for each in learned)]
+            self._losses, self._norms, self._gaps = [], [], []
             for minibatch in minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng):
                 yield [] if self._went_far() else minibatch
 
@@ -336,8 +336,10 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         logprobs = scores.logprobs + weight * scores.thought_logprobs
         played = [each.decision.joint_logprob(weight) for each in samples]
         if not self._losses:
-            self._gaps += gaps(samples, played, logprobs.tolist(), self._fresh)
-        rows = [(old, x.advantage, x.decision.value, x.target) for old, x in zip(played, samples, strict=True)]
+            self._gaps += gaps(samples, played, logprobs.tolist())
+        # replayed actions are learned from as if the present policy had sampled them: self-imitation, no ratio
+        old = [new if x.replayed else each for each, x, new in zip(played, samples, logprobs.tolist(), strict=True)]
+        rows = [(each, x.advantage, x.decision.value, x.target) for each, x in zip(old, samples, strict=True)]
         old_logprobs, advantages, old_values, targets = torch.tensor(rows, device=self.args.device).unbind(-1)
         longest = max(len(sample.reference) for sample in samples)
         padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]

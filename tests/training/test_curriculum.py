@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from records import chose, turn_of
@@ -9,7 +11,7 @@ from tiny_rlft import config
 from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.training.curriculum import Curriculum, fresh_episodes
+from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
 
 
 def episode(rewards, *, success):
@@ -69,6 +71,22 @@ def test_tasks_that_failed_lately_are_drawn_more_often(tmp_path):
     assert drawn[1.0] == pytest.approx(failed, abs=0.12)
     curriculum.note([replace(won[0], success=True)] * 9)
     assert curriculum.failures[first.id] < 0.01
+
+
+def test_replayed_episodes_are_drawn_once_each_and_those_of_failing_tasks_first(tmp_path):
+    env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
+    tasks = env.tasks("train")
+    won = [replace(episode([1.0], success=True), task=task) for task in tasks]
+    curriculum.note(won * 40)
+    curriculum.note([replace(won[3], success=False)])
+
+    def drawn(priority, count, seed):
+        args = config(tmp_path, replay_size=9, replay_episodes=count, task_priority=priority)
+        return [each.task.id for each in replayed_episodes(won, curriculum, args, random.Random(seed))]
+
+    assert [drawn(1.0, 1, seed) for seed in range(9)] == [[tasks[3].id]] * 9
+    assert len({*chain.from_iterable(drawn(0.0, 1, seed) for seed in range(9))}) > 1
+    assert sorted(drawn(0.5, 99, 0)) == sorted(task.id for task in tasks)
 
 
 @pytest.mark.parametrize(

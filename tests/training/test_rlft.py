@@ -21,6 +21,7 @@ from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
 from reflectrl.rollout import episode_metrics
+from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.rlft import ReflectRLTrainer
@@ -103,6 +104,23 @@ def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
     assert [iteration.replayed for iteration in straight.iterations] == [0, 2, 2, 0, 2, 2]
     good = [t for episodes in straight.episodes[3:] for t in episodes if t.success]
     assert list(straight.trainer.replay) == good[-6:]
+
+
+def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
+    """By what it was recorded with, its ratio and its advantage would both be near nothing."""
+    options = {"stages": [stage(1)], "baseline": "value", "epsilon": 0.2, "gae_lambda": 0.95, "num_iterations": 2}
+    played = run(tmp_path / "played", gpt2(spread=0.1), episodes=16, **options).train().episodes[0]
+    won = next(episode for episode in played if episode.success)
+    sure = [replace(turn, decision=replace(turn.decision, logprob=0.0, value=won.episode_return)) for turn in won.turns]
+
+    def logprob(name, replay):
+        again = run(tmp_path / name, gpt2(spread=0.1), replay_size=1, replay_episodes=1, **options)
+        again.trainer.replay.extend(replay)
+        policy, decisions = again.train().trainer.policy, [turn.decision for turn in won.turns]
+        parts = policy.divide(policy_views(won, LAYOUT), decisions, max_tokens=10_000)
+        return sum(policy.score(part).logprobs.sum().item() for part in parts)
+
+    assert logprob("with", [replace(won, turns=tuple(sure))]) > logprob("without", []) + 0.1
 
 
 def test_trackers_see_the_metrics_of_each_iteration_and_the_falling_learning_rate(straight):
