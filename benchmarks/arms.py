@@ -193,6 +193,7 @@ def objective(recipe: Recipe) -> str:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section, so it has no objective to name.")
     method = "REINFORCE" if rlft.terms.ppo is None else f"PPO with clip range {rlft.terms.ppo.epsilon:g}"
     updates = rlft.num_iterations * rlft.num_minibatches
+    replayed = f"{rlft.replay_episodes} replayed successes beside {rlft.episodes} new episodes"
     terms = [
         method if updates == 1 else f"{method} and {updates} updates an iteration",
         *([f"no update beyond a KL divergence of {rlft.target_kl:g}"] if rlft.target_kl else []),
@@ -202,6 +203,7 @@ def objective(recipe: Recipe) -> str:
         *(["advantages centred"] if rlft.center_advantages else []),
         *(["advantages divided by their deviation"] if rlft.normalize_advantages else []),
         f"an entropy bonus of {rlft.terms.entropy.coef:g}" if rlft.terms.entropy else "no entropy bonus",
+        *([replayed] if rlft.replay_episodes else []),
     ]
     smoothing = recipe.sft.policy.label_smoothing
     after = f" (after SFT with label smoothing {smoothing:g})" if smoothing else ""

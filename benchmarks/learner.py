@@ -45,7 +45,7 @@ SHIPPED = Arm(
             "rlft.stages=[{name: pickup, iterations: 80}]",
         ),
         *("rlft.task_priority=0", "rlft.num_iterations=3", "rlft.num_minibatches=1", "rlft.learning_rate=7e-4"),
-        "rlft.target_kl=null",
+        *("rlft.target_kl=null", "rlft.replay_size=0", "rlft.replay_episodes=0"),
         "rlft.terms.entropy.coef=0.15",
         *("rlft.gamma=0.9", "rlft.gae_lambda=1", "rlft.center_advantages=false", "rlft.bootstrap_truncated=true"),
         *("rlft.validation=null", "rlft.keep=last"),
