@@ -39,7 +39,7 @@ def test_an_objective_is_named_with_all_its_terms():
     changes = ["rlft.baseline=batch", "rlft.gamma=0.5", "rlft.normalize_advantages=true"]
     assert objective(load_recipe("number_line/nano_reinforce", changes)) == (
         "REINFORCE, the batch's mean as the baseline, discount 0.5, advantages divided by their deviation, "
-        "no entropy bonus"
+        "no entropy bonus, 8 replayed successes beside 32 new episodes"
     )
 
 
