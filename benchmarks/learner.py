@@ -51,7 +51,7 @@ SHIPPED = Arm(
         *("rlft.validation=null", "rlft.keep=last"),
         *("eval.controls=[]", "eval.greedy=false", "eval.policies=[sft,rlft]"),
     ),
-    "70-73",
+    "80-83",
 )
 IMAGES = HERE.parent / "docs" / "images"
 WINDOW = 10
