@@ -167,6 +167,13 @@ ABLATIONS = {
 }
 
 
+def test_a_recipe_without_rlft_is_evaluated_after_sft(trained_run, tmp_path):
+    only = ("rlft=null", "eval.policies=[sft]", "eval.controls=[]")
+    run = shutil.copytree(trained_run(*only, stages=STAGES[:2]), tmp_path / "run")
+    assert "not part of this recipe" in play_stages(small_recipe(*only), run, "eval")
+    assert {row.policy for row in read_results(run / "eval.jsonl")} == {"sft"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ablation", ABLATIONS)
 def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
