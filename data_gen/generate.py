@@ -41,7 +41,7 @@ Seats = Callable[[Sequence[Trajectory]], Sequence[Seat]]
 """Function from the teacher's episodes to the frozen players of the recipe, in the order in which they speak."""
 
 
-def reflector_alone(taught: Sequence[Trajectory]) -> tuple[Seat, ...]:  # noqa: ARG001 - which nobody remembers
+def reflector_alone(taught: Sequence[Trajectory]) -> tuple[Seat, ...]:  # noqa: ARG001 - no player here has a memory
     """Return the seats of a recipe without other frozen players."""
     return reflecting(ScriptedReflector(lambda _: ""))
 

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from warm_processes import command_line
+from trained_runs import play_stages
+from warm_processes import WarmProcess, command_line
 
+from reflectrl.config import Recipe, dump_recipe, load_recipe
+from reflectrl.core.layout import METRICS
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
@@ -42,6 +45,16 @@ def command_that_ends(file: str, count: int, number: int, *arguments: str) -> No
     """The command line, in a process that gets a signal at that moment."""
     end_at(file, count, number)
     command_line(*arguments)
+
+
+def kill_and_resume_rlft(recipe: Recipe, run: Path) -> None:
+    """RLFT of a run whose SFT is done, killed as it writes its third line of metrics and continued to its end."""
+    file = run.parent / "recipe.yaml"
+    file.write_text(dump_recipe(recipe), encoding="utf-8")
+    command = ("rlft", "--recipe", str(file), "--runs", str(run.parent), "--run", run.name)
+    killed = WarmProcess(run.parent / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
+    assert killed.wait() == -signal.SIGKILL, killed.said
+    play_stages(load_recipe(file), run, "rlft")
 
 
 def ask_six(url: str, folder: Path, signals: list[signal.Signals] | None = None) -> None:

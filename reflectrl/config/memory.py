@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from reflectrl.config.model import ModelSection
+from reflectrl.config.model import ModelSection, need_trained
 from reflectrl.core.settings import Count, CountOrZero, Section
 from reflectrl.endpoint.endpoint import Endpoint
 
@@ -45,6 +45,5 @@ class PlannerPlayerSection(Section):
 
     @model_validator(mode="after")
     def _model_is_trained(self) -> PlannerPlayerSection:
-        if self.model.name == "builtin/nano" or self.model.lora is not None:
-            raise ValueError("model is not trained, so builtin/nano and lora make no sense; name a trained model")
+        need_trained(self.model)
         return self

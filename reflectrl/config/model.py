@@ -132,3 +132,11 @@ class ModelSection(Section):
                 f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}"
             )
         return self
+
+
+def need_trained(model: ModelSection) -> None:
+    """Refuse a model of a frozen player that would have to be trained first, or that reads pictures."""
+    if model.name == "builtin/nano" or model.lora is not None or model.images:
+        raise ValueError(
+            "model is not trained and reads text, so builtin/nano, lora and images make no sense; name another"
+        )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection
-from reflectrl.config.model import ModelSection
+from reflectrl.config.model import ModelSection, need_trained
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
@@ -126,16 +126,8 @@ class RaterPlayerSection(Section):
     def _labels_differ(self) -> RaterPlayerSection:
         if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
             raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
-        _need_trained(self.model)
+        need_trained(self.model)
         return self
-
-
-def _need_trained(model: ModelSection) -> None:
-    """Refuse a model of a frozen player that would have to be trained first, or that reads pictures."""
-    if model.name == "builtin/nano" or model.lora is not None or model.images:
-        raise ValueError(
-            "model is not trained and reads text, so builtin/nano, lora and images make no sense; name another"
-        )
 
 
 class CorrectorPlayerSection(Section):
@@ -164,7 +156,7 @@ class CorrectorPlayerSection(Section):
             raise ValueError(f"on_failure={self.on_failure} is about remote, but player={self.player}; remove it")
         if bool(self.default.strip()) != (self.on_failure == "default"):
             raise ValueError("default and on_failure: default go together: set both or neither")
-        _need_trained(self.model)
+        need_trained(self.model)
         return self
 
 

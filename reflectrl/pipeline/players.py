@@ -183,8 +183,7 @@ class RunPlayers:
         """Return the seats before the act, in the order in which they speak.
 
         Args:
-            memory: settings of a memory of ``past`` episodes; ``None`` for no memory. Without such episodes nobody
-                sits there either.
+            memory: settings of a memory of ``past`` episodes; there is none for ``None``, or without such episodes.
             past: episodes to remember, from whose plans the planner learns too.
             reflector: the reflector; ``None`` for no reflections.
 

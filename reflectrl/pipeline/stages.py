@@ -75,7 +75,7 @@ def _run_stage(job: _Job, stage: str) -> None:
     for earlier in STAGES[: STAGES.index(stage)]:
         run.check(recipe, earlier)
         if earlier == "rlft" and recipe.rlft is None and not run.is_done(earlier):
-            _run_stage(job, earlier)  # nothing to do, so nobody has to ask for it
+            _run_stage(job, earlier)  # it has nothing to do, so it runs unasked
         # sft of one player at a time leaves the stage open until both are there
         if not run.is_done(earlier):
             raise InvalidInput(f"stage {stage!r} of {run.path} needs {earlier!r}; run `reflectrl {earlier}` first.")

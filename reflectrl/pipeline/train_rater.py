@@ -39,7 +39,7 @@ class TrainedRater:
     held_out: int
     """Rated episodes it was compared with."""
     agreeing: int
-    """Those of them to which it gives the same level."""
+    """Held-out episodes to which it gives the level that they were rated with."""
 
 
 def train_rater(

@@ -8,9 +8,9 @@
     corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
     rater       episode_end     last   all   no    none                          every state of the episode
 
-The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner are
-also told the id and the kind of the task, which no text shows, and the memory what it said itself and the policy
-thought at the step before. No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to
+The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner
+also see the id and the kind of the task, which no text shows; the memory sees its own words and the policy's thought of
+the step before as well. No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to
 players that declare ``ReadsHints`` (the environment's own expert), and never into a text.
 """
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
-from interruptions import command_that_ends
-from trained_runs import TrainedRuns, play_stages, small_recipe
-from warm_processes import WarmProcess
+from interruptions import kill_and_resume_rlft
+from trained_runs import TrainedRuns, small_recipe
 
-from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
@@ -60,12 +57,7 @@ def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no
         for shown in policy_views(episode, header.prompt):
             assert list(shown.said) == order[:3]  # neither what corrects it nor what rates it
             assert "Memory: Done before: " in shown.prompt.text
-    recipe, run = tmp_path / "recipe.yaml", tmp_path / "small"
-    recipe.write_text(dump_recipe(small_recipe(*ALL)), encoding="utf-8")
-    shutil.copytree(trained_run(*ALL, stages=STAGES[:2]), run)
-    command = ("rlft", "--recipe", str(recipe), "--runs", str(tmp_path), "--run", run.name)
-    killed = WarmProcess(tmp_path / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
-    assert killed.wait() == -signal.SIGKILL, killed.said
-    play_stages(load_recipe(recipe), run, "rlft")
+    run = shutil.copytree(trained_run(*ALL, stages=STAGES[:2]), tmp_path / "small")
+    kill_and_resume_rlft(small_recipe(*ALL), run)
     for file in (METRICS, RATINGS, f"{POLICY}/model.safetensors"):
         assert (run / file).read_bytes() == (whole / file).read_bytes()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
-from interruptions import command_that_ends
+from interruptions import kill_and_resume_rlft
 from trained_runs import SHORT, play_stages
-from warm_processes import WarmProcess
 
 import reflectrl as rl
-from reflectrl.config import check_recipe, dump_recipe, load_recipe
+from reflectrl.config import check_recipe, load_recipe
 from reflectrl.core import Observation
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episodes_file
@@ -115,13 +112,9 @@ def test_pictures_go_with(roles, settings, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_of_pictures_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(run, tmp_path):
-    recipe, copy = tmp_path / "recipe.yaml", tmp_path / "small"
-    recipe.write_text(dump_recipe(load_recipe(RECIPE, SMALL)), encoding="utf-8")
-    play_stages(load_recipe(recipe), copy, *STAGES[:2])
-    command = ("rlft", "--recipe", str(recipe), "--runs", str(tmp_path), "--run", copy.name)
-    killed = WarmProcess(tmp_path / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
-    assert killed.wait() == -signal.SIGKILL, killed.said
-    play_stages(load_recipe(recipe), copy, "rlft")
+    recipe, copy = load_recipe(RECIPE, SMALL), tmp_path / "small"
+    play_stages(recipe, copy, *STAGES[:2])
+    kill_and_resume_rlft(recipe, copy)
     assert (copy / METRICS).read_bytes() == (run / METRICS).read_bytes()
     assert (copy / POLICY / "model.safetensors").read_bytes() == (run / POLICY / "model.safetensors").read_bytes()
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 
 import pytest
-from interruptions import command_that_ends
+from interruptions import kill_and_resume_rlft
 from trained_runs import play_stages, small_recipe
-from warm_processes import WarmProcess
 
 import reflectrl as rl
-from reflectrl.config import dump_recipe, load_recipe
+from reflectrl.config import load_recipe
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, POLICY, training_episodes_file
 from reflectrl.pipeline import STAGES
@@ -88,12 +86,7 @@ def test_a_run_with_a_corrector_goes_on_from_a_checkpoint_as_if_it_had_not_stopp
     _, played = read_trajectories(whole / training_episodes_file(0))
     assert any(turn.said["corrector"].text for episode in played for turn in episode.turns)
     assert {turn.rewards["format"] for episode in played for turn in episode.turns} == {1.0}
-    recipe, run = tmp_path / "recipe.yaml", tmp_path / "small"
-    recipe.write_text(dump_recipe(small_recipe(*CORRECTED)), encoding="utf-8")
-    shutil.copytree(trained_run(*CORRECTED, stages=STAGES[:2]), run)
-    command = ("rlft", "--recipe", str(recipe), "--runs", str(tmp_path), "--run", run.name)
-    killed = WarmProcess(tmp_path / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
-    assert killed.wait() == -signal.SIGKILL, killed.said
-    play_stages(load_recipe(recipe), run, "rlft")
+    run = shutil.copytree(trained_run(*CORRECTED, stages=STAGES[:2]), tmp_path / "small")
+    kill_and_resume_rlft(small_recipe(*CORRECTED), run)
     assert (run / METRICS).read_bytes() == (whole / METRICS).read_bytes()
     assert (run / POLICY / "model.safetensors").read_bytes() == (whole / POLICY / "model.safetensors").read_bytes()

@@ -107,7 +107,7 @@ def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
 
 
 def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
-    """By what it was recorded with, its ratio and its advantage would both be near nothing."""
+    """Its recorded logprob and value alone would leave neither a ratio nor an advantage."""
     options = {"stages": [stage(1)], "baseline": "value", "epsilon": 0.2, "gae_lambda": 0.95, "num_iterations": 2}
     played = run(tmp_path / "played", gpt2(spread=0.1), episodes=16, **options).train().episodes[0]
     won = next(episode for episode in played if episode.success)
@@ -117,8 +117,8 @@ def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
         again = run(tmp_path / name, gpt2(spread=0.1), replay_size=1, replay_episodes=1, **options)
         again.trainer.replay.extend(replay)
         policy, decisions = again.train().trainer.policy, [turn.decision for turn in won.turns]
-        parts = policy.divide(policy_views(won, LAYOUT), decisions, max_tokens=10_000)
-        return sum(policy.score(part).logprobs.sum().item() for part in parts)
+        [part] = policy.divide(policy_views(won, LAYOUT), decisions, max_tokens=10_000)
+        return policy.score(part).logprobs.sum().item()
 
     assert logprob("with", [replace(won, turns=tuple(sure))]) > logprob("without", []) + 0.1
 

@@ -198,7 +198,7 @@ def test_the_expert_plays_basic_strategy_and_reflects_on_what_lies_open(task, be
     env = game("blackjack", task)
     assert (env.expert(), env.reflection()) == (best, standing)
     dealt = [game("blackjack", task, seed=seed) for seed in range(20)]
-    assert len({(env.observation, env.hints()) for env in dealt}) == 1  # nobody is told the dealer's other card
+    assert len({(env.observation, env.hints()) for env in dealt}) == 1  # the dealer's other card is hidden
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
