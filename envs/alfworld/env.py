@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
 from reflectrl.core.env import Snapshot
 from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
 from reflectrl.envs.alfworld.games import FAMILIES, Game
+from reflectrl.envs.alfworld.progress import progress
 from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, is_mistake, reflect
 from reflectrl.envs.alfworld.scenes import INSTALL
 
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 NOTHING_YET = "You have done nothing yet."
 ANYWHERE = ("go", "help", "inventory", "look")
 """Verbs of the commands that one may give at nearly all times: every "go to", but to where one stands."""
+ENDS = ("rules", "stuck")
+REWARDS = ("win", "progress")
+WIN = 50.0
+"""Reward of the win beside that of the progress (GTR, equation 6)."""
+STUCK = -3.0
+"""Reward of the command at which a player who is stuck is stopped, as in GTR's code."""
+MAX_COMMANDS, MAX_EQUAL = 40, 4
+"""Commands, and equal ones in a row, that a player may give without being stuck."""
 
 T = TypeVar("T")
 
@@ -37,8 +46,8 @@ class EngineSnapshot(Snapshot):
 class AlfWorld(NatLangEnv):
     """Fulfil a household task with the commands of the real ALFWorld engine.
 
-    The reward is the engine's score: 1 when the task is done, which ends the episode, else 0. Ids of tasks begin with
-    the task's family, so a curriculum stage selects families by ``tasks: [pick_heat]``.
+    Doing the task ends the episode. Ids of tasks begin with the task's family, so a curriculum stage selects families
+    by ``tasks: [pick_heat]``.
 
     Args:
         dataset: ``alfworld:tomato`` (put a tomato in the microwave, as in the paper) or ``alfworld:all`` (six
@@ -52,6 +61,11 @@ class AlfWorld(NatLangEnv):
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
         path: past steps shown in the text, 1 or more, newest last; ``None`` is all of them, as in the paper.
+        reward: ``win`` is the engine's score, 1 for the win and else 0; ``progress`` is the fraction of the task's
+            conditions that hold after the step, and 50 more for the win (GTR, equation 6).
+        ends: an episode ends by the ``rules``, with the win or after ``horizon`` steps; or also where the player is
+            ``stuck``, at the fifth of equal commands in a row or the 41st command, whose reward is then -3, as in GTR's
+            code.
 
     """
 
@@ -75,6 +89,8 @@ class AlfWorld(NatLangEnv):
         horizon: int | None = None,
         noise: bool = False,
         path: int | None = None,
+        reward: str = "win",
+        ends: str = "rules",
     ) -> None:
         super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
         if not isinstance(dataset, str):
@@ -82,12 +98,16 @@ class AlfWorld(NatLangEnv):
         for option, value, least in (("count", count, 1), ("seed", seed, 0), ("path", path, 1)):
             if (option, value) != ("path", None) and (not isinstance(value, int) or value < least):
                 raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
+        for option, chosen, known in (("reward", reward, REWARDS), ("ends", ends, ENDS)):
+            if chosen not in known:
+                raise InvalidInput(f"{option}={chosen!r} of {self.name!r} is unknown; {nearest(str(chosen), known)}")
         played = FAMILIES if families is None else _listed("families", families, str, "names")
         plans = None if scenes is None else _listed("scenes", scenes, int, "numbers of floor plans")
         self._engine = _new_engine()
         self._catalogue = open_catalogue(dataset, count, seed, played, plans)
         self._noise = noise
         self._shown = path
+        self._rewards_progress, self._stops_stuck = reward == "progress", ends == "stuck"
         self._game: Game | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -134,7 +154,17 @@ class AlfWorld(NatLangEnv):
         reply = self._engine.step(action)
         self._now = replace(self._now, position=self._engine.snapshot(), seen=self._now.seen.read(reply.text))
         self._path.append(f"> {action}\n{' '.join(reply.text.split())}")
-        return Outcome(float(reply.won), ended=reply.won, success=reply.won)
+        if self._stops_stuck and self._is_stuck and not reply.won:
+            return Outcome(STUCK, ended=True)
+        reward = float(reply.won)
+        if self._rewards_progress:
+            reward = WIN * reward + progress(self._now.game, self._engine.names, self._now.position)
+        return Outcome(reward, ended=reply.won, success=reply.won)
+
+    @property
+    def _is_stuck(self) -> bool:
+        latest = self._actions[-MAX_EQUAL - 1 :]
+        return self.steps > MAX_COMMANDS or (len(latest) > MAX_EQUAL and len({*latest}) == 1)
 
     def snapshot(self) -> Snapshot:
         """Return the present state of the episode."""

@@ -16,7 +16,7 @@ from reflectrl.envs.alfworld.games import Game
 if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Position
 
-_SERVICES: Mapping[str, tuple[str, str, str, str]] = {
+SERVICES: Mapping[str, tuple[str, str, str, str]] = {
     "pick_clean_then_place_in_recep": ("clean", "sinkbasin", "isclean", "clean"),
     "pick_heat_then_place_in_recep": ("heat", "microwave", "ishot", "hot"),
     "pick_cool_then_place_in_recep": ("cool", "fridge", "iscool", "cool"),
@@ -183,8 +183,8 @@ def _services(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]
     """Clean, heat or cool it if it has to be, then put it down."""
     name = state.names[one]
     washing: list[tuple[Errand, ...]] = [()]
-    if game.family in _SERVICES:
-        verb, furniture, predicate, result = _SERVICES[game.family]
+    if game.family in SERVICES:
+        verb, furniture, predicate, result = SERVICES[game.family]
         if (one,) not in state.facts.get(predicate, ()):
             fact = f"{name} is in hand but not {result}; there is "
             places = [(place, state.names[place]) for place in state.of(furniture, state.location)]

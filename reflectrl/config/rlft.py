@@ -222,8 +222,9 @@ class RLFTSettings:
     """Weight of the log-probability of what a policy writes before it acts (lambda of RL4VLM, equation 4.3), for
     ``prompt.action_mode`` thought_choice and json: 0 trains the action alone, 1 every token alike."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
-    """Weight of each source of rewards: ``env``, the role of a player that rates episodes, or ``format``, which is 1
-    for each step whose text names a legal action, for policies that write before they act."""
+    """Weight of each source of rewards: ``env``; the role of a player that rates episodes; for policies that write
+    before they act, ``format``, which is 1 for each step whose text names a legal action; and for actions in JSON,
+    ``illegal``, which is 1 for each step whose text names none, so that its weight is negative."""
     format_into_return: bool = False
     """Add the reward ``format`` to the return and the advantage of its own step alone, as GTR's code does; else it is a
     reward like others, which earlier steps are credited with as well."""

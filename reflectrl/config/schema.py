@@ -372,7 +372,7 @@ class Recipe(Section):
         if self.rlft is None:
             return
         sources = {"env"} if self.players.rater is None else {"env", "rater"}
-        sources |= set() if self.prompt.action_mode == "enumerated" else {"format"}
+        sources |= {"thought_choice": {"format"}, "json": {"format", "illegal"}}.get(self.prompt.action_mode, set())
         if unknown := set(self.rlft.rewards) - sources:
             raise ValueError(
                 f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.config.rlft import RLFTSettings
-from reflectrl.core import Decision, Trajectory
+from reflectrl.core import Decision, Trajectory, Turn
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout.turn import policy_views
@@ -49,7 +49,13 @@ class StepSample:
 
 def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
     """Return whether every source rewarded some step of the episode: a failed rating is not a rating of 0."""
-    return all(any(source in turn.rewards for turn in trajectory.turns) for source in weights)
+    return all(any(source in _sources(turn) for turn in trajectory.turns) for source in weights)
+
+
+def _sources(turn: Turn) -> Mapping[str, float]:
+    """Return the rewards of a turn by source, ``illegal`` among them where it is known if a text was legal."""
+    legal = turn.rewards.get("format")
+    return turn.rewards if legal is None else {**turn.rewards, "illegal": 1 - legal}
 
 
 def _propagated(settings: RLFTSettings) -> Mapping[str, float]:
@@ -65,8 +71,8 @@ def _apart(settings: RLFTSettings) -> Mapping[str, float]:
 def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
     """Return (T,) weighted sums of the rewards of each step, over the sources that rewarded it."""
     return [
-        sum(weight * turn.rewards[source] for source, weight in weights.items() if source in turn.rewards)
-        for turn in trajectory.turns
+        sum(weight * rewards[source] for source, weight in weights.items() if source in rewards)
+        for rewards in map(_sources, trajectory.turns)
     ]
 
 

@@ -22,7 +22,7 @@ from reflectrl.players import ExpertCorrector, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
-from reflectrl.training.batch import step_samples
+from reflectrl.training.batch import scored, step_samples, weighted_rewards
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.thoughts import Imitation, corrections_of
@@ -209,3 +209,12 @@ def test_the_reward_of_the_format_is_credited_to_earlier_steps_or_to_its_own_alo
     samples = step_samples([three], PromptFormat(), settings)
     assert [sample.advantage for sample in samples] == pytest.approx(returns)
     assert [sample.target for sample in samples] == pytest.approx(returns)
+
+
+def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
+    (turn,) = episode().turns
+    values = [{"env": 1.0, "format": 1.0}, {"env": 0.5, "format": 0.0}]
+    both = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
+    assert weighted_rewards(both, {"env": 1.0, "illegal": -1.0}) == [1.0, -0.5]
+    silent = replace(both, turns=(replace(turn, rewards={"env": 1.0}),))
+    assert [scored(each, {"env": 1.0, "illegal": -1.0}) for each in (both, silent)] == [True, False]
