@@ -95,6 +95,12 @@ def blocks(page):
     return dict(zip(keys, map(unpacked, packed), strict=True))
 
 
+def pictures(page):
+    """PNG files that a page holds."""
+    (found,) = re.findall('<script type="application/json" id="pictures">(.*?)</script>', page)
+    return [base64.b64decode(picture) for picture in json.loads(found)]
+
+
 def unpacked(block):
     """Content of a packed block, as a browser reads it."""
     return json.loads(zlib.decompress(base64.b64decode(block)))

@@ -17,6 +17,7 @@ from reflectrl.core import Trajectory, Turn
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts.answers import thought_in
 from reflectrl.report.markup import MAX_CHARACTERS, shortened
+from reflectrl.report.pictures import Album
 
 MAX_ACTIONS = 24
 """Actions of a menu that are shown: the chosen one and the most probable others."""
@@ -38,7 +39,8 @@ class Recorded:
 class _Texts:
     """Visible texts and menus of them in the order in which they were first seen, each with its number."""
 
-    def __init__(self) -> None:
+    def __init__(self, album: Album) -> None:
+        self.album = album
         self._known: dict[tuple[str, int], int] = {}  # as they were given: most come again and again
         self.texts: dict[str, int] = {}
         self.menus: dict[tuple[str, ...], int] = {}
@@ -52,22 +54,23 @@ class _Texts:
         return self.menus.setdefault(actions, len(self.menus))
 
 
-def pack(episodes: Sequence[Recorded]) -> str:
-    """Return base64 of the compressed JSON of ``columns``."""
-    text = json.dumps(columns(episodes), ensure_ascii=False, separators=(",", ":"))
+def pack(episodes: Sequence[Recorded], album: Album) -> str:
+    """Return base64 of the compressed JSON of ``columns``; new pictures are added to ``album``."""
+    text = json.dumps(columns(episodes, album), ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def columns(episodes: Sequence[Recorded]) -> dict[str, Any]:
+def columns(episodes: Sequence[Recorded], album: Album) -> dict[str, Any]:
     """Return the object that viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
 
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
     the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
     chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities, what the
-    policy wrote or -1, correction]: texts are numbers, probabilities ten-thousandths. A correction is the differences
-    between thought and correction, see ``differences``; empty without one.
+    policy wrote or -1, correction, pictures]: texts are numbers, probabilities ten-thousandths. A correction is the
+    differences between thought and correction, see ``differences``; empty without one. Pictures are their numbers in
+    ``album``.
     """
-    seen = _Texts()
+    seen = _Texts(album)
     packed = [_episode(recorded, seen) for recorded in episodes]
     menus = [[seen.text(action, _NAME) for action in menu] for menu in seen.menus]
     return {"texts": list(seen.texts), "menus": menus, "episodes": packed}
@@ -110,6 +113,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         [_ten_thousandths(odds[at]) for at in kept] if odds else [],
         -1 if written is None else texts.text(written.text),
         [(kind, texts.text(words)) for kind, words in corrected],
+        [texts.album.number(image) for image in seen.images],
     ]
 
 

@@ -125,8 +125,9 @@ def _viewer(runs: Sequence[Run], sources: Sources) -> str:
         for number, source in enumerate(sources.found)
     )
     index = f'<script type="application/json" id="index">{_index(runs, sources)}</script>'
+    pictures = f'<script type="application/json" id="pictures">{json.dumps(sources.pictures)}</script>'
     silent = f'<noscript><p class="note">{_SILENT}</p></noscript>'
-    return f"{asset('viewer.html')}{silent}{missing}{blocks}{index}<script>{asset('viewer.js')}</script>"
+    return f"{asset('viewer.html')}{silent}{missing}{blocks}{pictures}{index}<script>{asset('viewer.js')}</script>"
 
 
 def _index(runs: Sequence[Run], sources: Sources) -> str:

@@ -12,6 +12,7 @@ from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.version import version_errors
 from reflectrl.report.packing import Recorded, pack
+from reflectrl.report.pictures import Album
 from reflectrl.report.runs import Run
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
@@ -27,6 +28,8 @@ class PageLimits:
     """Episodes of one run's training, spread evenly over its iterations."""
     characters: int = 48 * 2**20
     """Characters of all packed episodes, divided equally among the runs."""
+    pictures: int = 16 * 2**20
+    """Characters of all pictures of their states, each of which stands there once."""
 
 
 LIMITS = PageLimits()
@@ -50,10 +53,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Sources:
-    """All episodes of a page, and sentences about those that are not there."""
+    """All episodes of a page with their pictures, and sentences about what is not there."""
 
     found: tuple[Source, ...]
     missing: tuple[str, ...]
+    pictures: tuple[str, ...] = ()
+    """Base64 of PNG files, which the packed episodes name by their numbers."""
 
 
 def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
@@ -65,7 +70,10 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
     """
     found: list[Source] = []
     missing: list[str] = []
+    album = Album()
     for number, run in enumerate(runs):
+        album.room += limits.pictures // len(runs)
+        before = album.left_out
         left = limits.characters // len(runs)
         with version_errors(run.path):
             artefacts = read_artefacts(run.path)
@@ -73,7 +81,8 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
             if trained := _trained(run, artefacts, limits.training, missing):
                 sources.append(("training", "training", "", trained))
         for key, label, policy, episodes in sources:
-            block = pack(episodes)
+            shown = album.copy()
+            block = pack(episodes, shown)
             if len(block) > left:
                 missing.append(
                     f"{run.name}: the {len(episodes):,} episodes of {label} are left out, as the page would become too "
@@ -81,8 +90,14 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
                 )
                 continue
             left -= len(block)
+            album = shown
             found.append(Source(f"{run.name}/{key}", number, label, policy, len(episodes), block))
-    return Sources(tuple(found), tuple(missing))
+        if more := album.left_out - before:
+            missing.append(
+                f"{run.name}: pictures of states that are left out, as the page would become too large: {more:,}; they "
+                f"stand in {run.path / 'trajectories' / 'images'}."
+            )
+    return Sources(tuple(found), tuple(missing), tuple(album.pictures))
 
 
 def _evaluated(

@@ -10,6 +10,7 @@ const DIFFER = "differ";
 
 const at = (id) => document.getElementById(id);
 const index = JSON.parse(at("index").textContent);
+const pictures = JSON.parse(at("pictures").textContent); // base64 of PNG files
 const loaded = new Map(); // number of a source -> promise of its episodes
 
 // What is shown; everything on the page follows from it.
@@ -49,7 +50,7 @@ function load(number) {
 }
 
 function step(data, episode, place) {
-  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written, correction] =
+  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written, correction, images] =
     episode.steps[place];
   return {
     seen: data.texts[seen],
@@ -57,7 +58,7 @@ function step(data, episode, place) {
     said: said < 0 ? null : data.texts[said],
     written: written < 0 ? null : data.texts[written],
     correction: correction.map(([kind, text]) => [kind, data.texts[text]]),
-    chosen, reward, illegal, value, advantage, hidden, rest, odds,
+    chosen, reward, illegal, value, advantage, hidden, rest, odds, images,
   };
 }
 
@@ -158,6 +159,19 @@ function drawMenu(now) {
   return make("ul", "menu", ...items);
 }
 
+// The state as it was shown: pictures, text or both.
+function drawState(now) {
+  const parts = now.images.map((number, place) => {
+    if (number < 0) return make("p", "note", "This picture is left out of the page.");
+    const picture = make("img", "picture");
+    picture.src = `data:image/png;base64,${pictures[number]}`;
+    picture.alt = `Picture ${place + 1} of the state`;
+    return picture;
+  });
+  if (now.seen || !parts.length) parts.push(make("pre", "", now.seen));
+  return make("div", "", make("h5", "", "Observation"), ...parts);
+}
+
 // Words of the thought that the corrector left, struck out or added.
 function drawCorrection(runs) {
   const tags = { "-1": "del", 0: "span", 1: "ins" };
@@ -232,7 +246,7 @@ function drawEpisode(number, data, episode) {
     make("h4", "", `Step ${place + 1} of ${count}`, illegal, over),
     drawNumbers(now, returns[place], columns),
     make("div", "step",
-      make("div", "", make("h5", "", "Observation"), make("pre", "", now.seen)),
+      drawState(now),
       make("div", "", ...said, make("h5", "", actions), drawMenu(now))),
     make("h5", "", about.join("; ")),
     drawTable(data, episode, returns, place, columns),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from interruptions import kill_and_resume_rlft
+from run_folders import pictures
 from trained_runs import SHORT, play_stages
 
 import reflectrl as rl
@@ -14,6 +15,7 @@ from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episo
 from reflectrl.data_gen import read_rows
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.estimate import estimate
+from reflectrl.report import write_report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.serving.service import load_served_agent
 from reflectrl.sharing.export import export_run
@@ -35,6 +37,10 @@ def run(tmp_path_factory):
     return path
 
 
+def episodes_in(file):
+    return [] if file.name.startswith("advantages") else read_trajectories(file)[1]
+
+
 def shown(observation="image"):
     env = rl.make_env("gym_cards", game="number_line", observation=observation)
     env.reset(seed=0)
@@ -53,6 +59,14 @@ def test_pictures_are_stored_once_by_hash_and_a_policy_scores_what_it_played(run
     pictured = {image.sha256 for row in read_rows(rows) for image in row.prompt.images}
     assert pictured <= {path.stem for path in (rows.parent / "images").iterdir()}
     assert b"data" not in rows.read_bytes()
+
+
+def test_a_report_holds_each_picture_of_its_episodes_once(run, tmp_path):
+    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    found = pictures(page)
+    assert len(set(found)) == len(found)
+    played = [each for file in (run / "trajectories").glob("*.jsonl") for each in episodes_in(file)]
+    assert set(found) == {image.data for each in played for turn in each.turns for image in turn.observation.images}
 
 
 def test_no_sample_shows_the_picture_of_a_state_in_which_a_held_out_task_starts(run):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from records import chose
-from run_folders import blocks, episode, iteration, make_run, tasks, unpacked
+from run_folders import blocks, episode, iteration, make_run, pictures, tasks, unpacked
 
-from reflectrl.core import Task, Utterance, Written
+from reflectrl.core import Image, Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import write_report
 from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns
+from reflectrl.report.pictures import Album
 from reflectrl.report.runs import read_runs
 from reflectrl.report.sources import PageLimits, read_sources
 
 
 def packed(*played):
-    return columns([Recorded(trajectory) for trajectory in played])
+    return columns([Recorded(trajectory) for trajectory in played], Album())
 
 
 def only_step(played):
@@ -35,7 +36,7 @@ def test_an_episode_has_its_task_end_and_seed_and_a_step_what_was_seen_said_poss
     assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
     texts, menu, (seen, _, said, *numbers) = only_step(late)
     assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
-    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, []]
+    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, [], []]
 
 
 def test_what_is_the_same_is_said_once():
@@ -65,7 +66,7 @@ def test_a_step_without_a_reflection_probabilities_or_a_known_action_is_packed_a
     played = episode(odds=(), reflection=None, text="x" * 5000)
     turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))
     texts, menu, step = only_step(replace(played, turns=(turn,)))
-    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, []])
+    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, [], []])
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
 
 
@@ -79,6 +80,35 @@ def test_a_thought_that_was_corrected_is_packed_with_the_words_that_were_struck_
     assert texts[step[11]] == written.text
     runs = [(kind, texts[words]) for kind, words in step[12]]
     assert runs == [(-1, "It"), (1, "Then it"), (0, "is"), (-1, "lower"), (1, "higher"), (0, "now.")]
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def pictured(*data):
+    """An episode of one step whose state is shown by these pictures."""
+    (turn,) = episode().turns
+    images = tuple(Image(each) for each in data)
+    return replace(episode(), turns=(replace(turn, observation=replace(turn.observation, images=images)),))
+
+
+def test_a_picture_stands_on_a_page_once_and_those_that_do_not_fit_are_counted(tmp_path):
+    small, large, other = b"small " * 4, b"large " * 100, b"other " * 4
+    one = make_run(tmp_path / "one", {"sft": [pictured(small)], "rlft": [pictured(small, large), pictured(other)]})
+    two = make_run(tmp_path / "two", {"rlft": [pictured(other)]})
+    page = write_report([one, two], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert pictures(page) == [small, large, other]
+    shown = {key: [each[5][0][13] for each in block["episodes"]] for key, block in blocks(page).items()}
+    assert list(shown.values()) == [[[0]], [[0, 1], [2]], [[2]]]
+    kept = read_sources(read_runs([one, two]), PageLimits(pictures=200))
+    assert len(kept.pictures) == 2
+    assert [each[5][0][13] for each in unpacked(kept.found[1].block)["episodes"]] == [[0, -1], [1]]
+    (said,) = kept.missing
+    assert said.startswith("one: pictures of states that are left out, as the page would become too large: 1;")
+    assert str(one / "trajectories" / "images") in said
+    kept = read_sources(read_runs([one]), PageLimits(characters=0))  # of episodes that are not shown there are none
+    assert not kept.found
+    assert not kept.pictures
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
     page = page_of(path)
     outline = Outline(page)
-    assert outline.seen.count("script") == 4  # ours, the index, and two blocks
+    assert outline.seen.count("script") == 5  # ours, the index, pictures, and two blocks
     assert "n<i>" in outline.text
     harmless = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe"
     assert "".join(outline.text).count(harmless) == 2  # the stage in the table, and the recipe; curves cut its name

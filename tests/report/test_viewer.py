@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from run_folders import HOSTILE, episode, iteration, make_run
 
+from reflectrl import make_env
 from reflectrl.core import Turn, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import write_report
@@ -169,6 +170,23 @@ def test_a_corrected_thought_is_shown_with_what_was_struck_out_and_added(opened,
     page = opened(write_report([path], path / "report.html"))
     assert page.locator("blockquote").all_inner_texts() == ["It is lower.", "It is lower. higher."]
     assert (page.locator("del").inner_text(), page.locator("ins").inner_text()) == ("lower.", "higher.")
+
+
+@pytest.mark.slow
+def test_the_pictures_of_a_state_are_drawn_and_nothing_stands_for_words_that_there_are_not(opened, tmp_path):
+    env = make_env("gym_cards", game="number_line", observation="image")
+    env.reset(seed=0)
+    (turn,) = episode().turns
+    turns = tuple(
+        replace(turn, observation=replace(turn.observation, text=text, images=env.observation.images))
+        for text in ("", "Room 1.")
+    )
+    path = make_run(tmp_path / "one", {"rlft": [replace(episode(), turns=turns)]})
+    page = opened(write_report([path], path / "report.html"))
+    page.wait_for_function("document.querySelector('.picture').naturalWidth === 300")
+    assert seen(page) == []
+    page.click("#forward")
+    assert (seen(page), page.locator(".picture").count()) == (["Room 1."], 1)
 
 
 @pytest.mark.slow
