@@ -143,7 +143,7 @@ class WritingPolicy(LMPolicy):
         values = [0.0] * len(prompts)
         if hasattr(self._base, "value_head"):
             for indices, inputs in self._passes(prompts):
-                label = inputs.input_ids[0, :1]  # any will do
+                label = inputs.input_ids.new_zeros(1)  # any will do, but a prompt may begin with a picture's
                 _, found = self._model(input_ids=inputs.input_ids, choice_ids=label, last=inputs.last, **inputs.extra)
                 for index, value in zip(indices, found.tolist(), strict=False):
                     values[index] = value

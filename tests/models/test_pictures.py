@@ -18,6 +18,7 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import load_model, new_model, save_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
@@ -92,6 +93,17 @@ def test_a_policy_of_pictures_scores_what_it_played_and_learns_in_its_vision_tow
     tower = [weight.grad for name, weight in lm.model.named_parameters() if "patch_embedding.weight" in name]
     assert tower
     assert all(gradient.abs().max() > 0 for gradient in tower)
+
+
+def test_a_policy_that_writes_about_pictures_values_a_state_before_it_writes(folder):
+    lm = load(folder)
+    add_choice_head(lm.base, value_head=True)
+    lm.base.value_head.weight.data.fill_(1.0)
+    policy = writing_policy("json", lm, encoder_of(lm), max_new_tokens=3, temperature=1.0)
+    decisions = policy.act(views(), [0.1, 0.3, 0.5, 0.7, 0.9])
+    (part,) = policy.divide(views(), decisions, max_tokens=10_000)
+    played = torch.tensor([decisions[index].value for index in part.indices])
+    torch.testing.assert_close(policy.score(part).values.detach(), played, rtol=0, atol=1e-4)
 
 
 def test_an_image_token_that_a_policy_writes_itself_is_read_as_padding(folder):
