@@ -1,4 +1,4 @@
-"""Image-text models of three families with random weights, from a few lines of configuration, and pictures to read."""
+"""Image-text models of four families with random weights, from a few lines of configuration, and pictures to read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any
 import torch
 from PIL import Image as Pillow
 from transformers import (
+    CLIPVisionConfig,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     Idefics3Processor,
     LlamaConfig,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextProcessor,
+    MistralConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ProcessorMixin,
@@ -22,6 +27,7 @@ from transformers import (
     Qwen2VLProcessor,
 )
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 from reflectrl.config.model import BuiltinSection, ModelSection
 from reflectrl.core import Image, make_env
@@ -96,7 +102,25 @@ def save_idefics3(folder: Path) -> None:
     _save(Idefics3ForConditionalGeneration, config, Idefics3Processor(images, tokenizer, image_seq_len=4), folder)
 
 
-FAMILIES = {"llava": save_llava, "idefics3": save_idefics3}
+def save_llava_next(folder: Path) -> None:
+    """LLaVA-NeXT, which is LLaVA 1.6: a picture as a whole and in parts, on a Mistral."""
+    tokenizer, sizes = _tokenizer("<image>"), [[24, 48], [48, 24]]
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlavaNextConfig(
+        vision_config=CLIPVisionConfig(**vision, image_size=24, patch_size=12),
+        text_config=MistralConfig(**TEXT, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        image_grid_pinpoints=sizes,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    images = LlavaNextImageProcessorPil(
+        size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}, image_grid_pinpoints=sizes
+    )
+    parts = {"patch_size": 12, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    _save(LlavaNextForConditionalGeneration, config, LlavaNextProcessor(images, tokenizer, **parts), folder)
+
+
+FAMILIES = {"llava": save_llava, "idefics3": save_idefics3, "llava_next": save_llava_next}
 """How to save a model of each family that loads without torchvision."""
 
 

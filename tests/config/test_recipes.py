@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -115,7 +117,10 @@ def test_an_ablation_changes_nothing_else(name: str, changed: set[str]) -> None:
 
 # ---- recipes that claim the paper's objective or settings ------------------------------------------------------------
 
-PAPERS = [name for name in NAMES if name.partition("/")[2].startswith("paper")]
+SIBLINGS = [name for name in NAMES if name.endswith(("_rl4vlm", "_gtr")) and "/paper_" in name]
+"""Recipes with the settings of RL4VLM and GTR."""
+OTHERS = ["rap/paper_alfworld", "vtifa/paper"]
+PAPERS = [name for name in NAMES if "/paper" in name and name not in (*SIBLINGS, *OTHERS)]
 CLAIMING = [*PAPERS, "number_line/nano_reinforce", "dangerous_taxi/nano_paper_objective"]
 
 
@@ -166,3 +171,32 @@ def test_the_papers_arms_have_recipes_that_evaluate_as_often_as_table_2(
     for name in (name for name in PAPERS if name.startswith(env)):
         section = load_recipe(name).eval
         assert (section.max_tasks, section.episodes) == (tasks, episodes)
+
+
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_a_recipe_of_thoughts_has_the_settings_of_rl4vlm_and_gtr(name: str) -> None:
+    recipe = load_recipe(name)
+    lora, rlft, policy, corrector = recipe.model.lora, recipe.rlft, recipe.players.policy, recipe.players.corrector
+    assert lora is not None
+    assert rlft is not None
+    assert rlft.terms.ppo is not None
+    assert (lora.r, lora.alpha, policy.max_new_tokens, policy.temperature) == (128, 256, 256, 0.2)
+    assert (rlft.gamma, rlft.gae_lambda, rlft.terms.ppo.epsilon, rlft.num_iterations) == (0.9, 0.95, 0.1, 4)
+    assert (rlft.learning_rate, rlft.max_grad_norm) == (1e-5, 0.01)
+    assert rlft.thought_lambda == (0.2 if recipe.env.name == "alfworld" else 0.5)
+    if recipe.env.name == "gym_cards":
+        assert (recipe.model.name, recipe.model.images) == ("llava-hf/llava-v1.6-mistral-7b-hf", True)
+        cosine = math.cos(math.pi * rlft.stages[0].iterations / 25)
+        assert rlft.learning_rate_end == pytest.approx((1 + cosine) / 2, abs=0.005)
+    assert (corrector is not None) == name.endswith("_gtr")
+    if corrector is not None:
+        assert (corrector.endpoint.model, corrector.endpoint.temperature) == ("gpt-4o", 0.4)
+        assert corrector.tool == (recipe.env.options.get("game") in ("ez_points", "points24"))
+        assert rlft.rewards["format"] == 5.0
+
+
+@pytest.mark.parametrize("name", [*SIBLINGS, *OTHERS])
+def test_a_recipe_that_was_never_run_says_so_and_what_it_needs(name: str) -> None:
+    head = recipe_text(name).partition("# reflectrl run")[0]
+    assert re.search("[Nn]ot (trained|run)( # )? ?here", head.replace("\n", " "))
+    assert "GPU" in head
