@@ -54,7 +54,7 @@ MAY_BE_IMPORTED_BY = {
     "starlette": {"serving"},
     "uvicorn": {"serving"},
     "matplotlib": {"report"},
-    "PIL": {"envs", "models"},
+    "PIL": {"core", "envs", "models"},
     "gymnasium_robotics": {"envs"},
     "metaworld": {"envs"},
     "mujoco": {"envs"},

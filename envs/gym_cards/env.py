@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, nearest
+from reflectrl.core.drawing import need_pillow
 from reflectrl.envs.gym_cards.blackjack import Blackjack
 from reflectrl.envs.gym_cards.game import Game
 from reflectrl.envs.gym_cards.number_line import NumberLine
-from reflectrl.envs.gym_cards.pictures import draw, need_pillow
+from reflectrl.envs.gym_cards.pictures import draw
 from reflectrl.envs.gym_cards.points import EZPoints, Points24
 
 GAMES: dict[str, Callable[[], Game]] = {
@@ -57,7 +58,7 @@ class GymCards(NatLangEnv):
             if value not in known:
                 raise InvalidInput(f"{option}={value!r} of {self.name!r} is unknown; {nearest(str(value), known)}")
         if observation != "text":
-            need_pillow()
+            need_pillow(f"pictures of {self.name}", "play with observation=text")
         self._game = GAMES[game]()
         super().__init__(self._game.horizon)
         self.game = game

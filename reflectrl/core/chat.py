@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from reflectrl.core.types import Image
+
 Messages = list[dict[str, str]]
 """A chat as endpoints expect it: objects with ``role`` and ``content``."""
 
@@ -28,9 +30,25 @@ class LabelChat(Messages):
         self.strict = strict
 
 
+class PicturedChat(Messages):
+    """A chat whose first question shows pictures, before its text.
+
+    Args:
+        messages: the chat.
+        images: the pictures.
+
+    """
+
+    def __init__(self, messages: Iterable[dict[str, str]], images: Sequence[Image]) -> None:
+        super().__init__(messages)
+        self.images = tuple(images)
+
+
 def asked_again(chat: Messages, reply: str, complaint: str) -> Messages:
     """Return ``chat`` with a reply that cannot be used, and the complaint that asks for another one."""
     longer = [*chat, {"role": "assistant", "content": reply}, {"role": "user", "content": complaint}]
+    if isinstance(chat, PicturedChat):
+        return PicturedChat(longer, chat.images)
     if not isinstance(chat, LabelChat):
         return longer
     return LabelChat(longer, chat.labels, chat.actions, strict=chat.strict)

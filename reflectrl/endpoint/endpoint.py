@@ -12,6 +12,7 @@ from reflectrl.core.addresses import is_private
 from reflectrl.core.chat import Messages
 from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, settings
 from reflectrl.endpoint.account import Price
+from reflectrl.endpoint.pictures import PICTURE_TOKENS, sent, shown
 
 OPENAI_URL = "https://api.openai.com/v1"
 NO_KEY = "EMPTY"
@@ -76,7 +77,7 @@ class Endpoint:
         old_name = self.base_url is not None and self.azure_api_version is None
         return {
             "model": self.model,
-            "messages": chat,
+            "messages": sent(chat),
             "temperature": self.temperature,
             "max_tokens" if old_name else "max_completion_tokens": self.max_tokens,
         }
@@ -87,13 +88,17 @@ class Endpoint:
         Settings that influence only the speed or the number of calls do not count; ``draw`` does above temperature 0.
         """
         asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.temperature else ""]
+        asked += shown(chat)
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
     def max_cost(self, chat: Messages) -> float:
-        """Return an upper bound of a call's cost in USD: a token per byte, 16 per message, all of ``max_tokens``."""
+        """Return an upper bound of a call's cost in USD.
+
+        It is a token per byte, 16 per message, ``PICTURE_TOKENS`` per picture and all of ``max_tokens``.
+        """
         if self.price is None:
             return 0.0
-        tokens = sum(len(message["content"].encode()) + 16 for message in chat)
+        tokens = sum(len(message["content"].encode()) + 16 for message in chat) + PICTURE_TOKENS * len(shown(chat))
         return (tokens * self.price.prompt + self.max_tokens * self.price.completion) / 1e6
 
     def key(self) -> str:

@@ -13,9 +13,9 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import CALLS, eval_role
 from reflectrl.config.environment import DATASET, recipe_env
 from reflectrl.config.evaluation import ReflectorSection
+from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
-from reflectrl.config.schema import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
@@ -258,7 +258,8 @@ class RunPlayers:
             stages = [stage.env for stage in self.recipe.rlft.stages] if self.recipe.rlft else []
             envs = [self.env(options) for number, options in enumerate(stages) if options not in stages[:number]]
             return (Seat("rater", RuleRater(envs, scale, section.accuracy), when="episode_end"),)
-        questions = Questions(self.env({}).instructions, section.segment, section.include_actions, scale)
+        rules, images = self.env({}).instructions, section.images
+        questions = Questions(rules, section.segment, section.include_actions, scale, images=images)
         if section.player == "learned":
             lm = self._frozen(section.model, "rater")
             learned = LearnedRater(lm, questions, max_length=section.model.max_length)
@@ -285,8 +286,13 @@ class RunPlayers:
         from reflectrl.players.remote import RemoteCorrector
 
         instead = {"skip": "", "default": section.default, "raise": None}[section.on_failure]
-        journal = self._journal("corrector")
-        corrector = RemoteCorrector(section.endpoint, instead=instead, journal=journal, account=self._account)
+        corrector = RemoteCorrector(
+            section.endpoint,
+            instead=instead,
+            images=section.images,
+            journal=self._journal("corrector"),
+            account=self._account,
+        )
         self._clients.append(corrector.client)
         return corrector
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reflectrl.config.model import ModelSection
@@ -120,7 +120,7 @@ def _rated(players: RunPlayers) -> Iterator[tuple[View, int]]:
             words = trajectory.turns[-1].said.get("rater")
             level = None if words is None else level_of(words.text)
             if level is not None:
-                yield view("rater", players.layout, end_of(trajectory)), level
+                yield view("rater", replace(players.layout, images=()), end_of(trajectory)), level  # it reads text
 
 
 def _compared(

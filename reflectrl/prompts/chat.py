@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.chat import BadReply, Messages, PicturedChat
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt
 from reflectrl.prompts.views import View
@@ -53,20 +53,26 @@ CORRECTOR_ROLE = (
 )
 
 
-def corrector_chat(view: View) -> Messages:
-    """Ask whether the thought in a corrector's view is right, and for a better one (GTR, section 4)."""
-    return [{"role": "system", "content": CORRECTOR_ROLE}, {"role": "user", "content": thought_shown(view)}]
+def corrector_chat(view: View, *, images: bool = False) -> Messages:
+    """Ask whether the thought in a corrector's view is right, and for a better one (GTR, section 4).
+
+    With ``images``, pictures of the state are shown where the view has them; raises as ``thought_shown`` does.
+    """
+    asked = thought_shown(view, images=images)
+    chat = [{"role": "system", "content": CORRECTOR_ROLE}, {"role": "user", "content": asked}]
+    return PicturedChat(chat, view.prompt.images) if images else chat
 
 
-def thought_shown(view: View) -> str:
+def thought_shown(view: View, *, images: bool = False) -> str:
     """Return what a corrector reads: state, moves, what the expert found if the view has hints, thought and move.
 
     Raises:
-        InvalidInput: only an image shows the state.
+        InvalidInput: only an image shows the state, and without ``images`` none is shown to the corrector.
 
     """
     prompt = view.prompt
-    prompt.as_text()
+    if not images:
+        prompt.as_text()
     seen = "".join((prompt.head, *prompt.history, prompt.state))
     moves = ", ".join(prompt.menu.actions) if prompt.menu else ""
     found = f"A solver found: {view.hints.spoiler}\n" if view.hints and view.hints.spoiler else ""

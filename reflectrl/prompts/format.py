@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from reflectrl.core import InvalidInput, Observation
+from reflectrl.core import Observation
 from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts.menu import Menu, make_menu
-from reflectrl.prompts.prompt import Prompt
+from reflectrl.prompts.prompt import Prompt, unpictured
 
 REFLECTION_CUE = "Reflection:"
 CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE, "policy": "Thought:"}
@@ -94,10 +94,7 @@ class PromptFormat(PromptLayout):
 
         """
         if role in self.images and not observation.images:
-            raise InvalidInput(
-                f"the {role} reads pictures (model.images), but a state was shown without any; set the environment's "
-                "option observation to image or both, or model.images=false."
-            )
+            raise unpictured(role)
         pictured = bool(observation.images) and (role in self.images or not observation.text.strip())
         shown = tuple(past[-self.history :]) if self.history else ()
         return _prompt(self, observation, shown, tuple(said.items()), menu, pictured)

@@ -21,6 +21,15 @@ def unreadable() -> InvalidInput:
     )
 
 
+def unpictured(role: str) -> InvalidInput:
+    """Return the refusal of a state without pictures by a role that reads pictures."""
+    setting = "model.images" if role in ("policy", "reflector") else f"players.{role}.images"
+    return InvalidInput(
+        f"the {role} reads pictures ({setting}), but a state was shown without any; set the environment's option "
+        f"observation to image or both, or {setting}=false."
+    )
+
+
 @dataclass(frozen=True)
 class Prompt:
     """Text of one player at one step. Equal prompts are equal records, so a prompt is its own cache key."""

@@ -99,12 +99,13 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
 
     Raises:
         InvalidInput: an unknown role, one that sees pictures and a state without any, or a planner, memory or rater,
-            which read text, and a state that only images show.
+            which reads text, and a state that only images show.
 
     """
     if role not in FROZEN_ROLES:
         raise InvalidInput(f"role {role!r} is unknown; {nearest(role, FROZEN_ROLES)}")
-    if role in ("planner", "memory", "rater") and not state.observation.text.strip() and state.observation.images:
+    reads_text = role in ("planner", "memory", "rater") and role not in layout.images
+    if reads_text and not state.observation.text.strip() and state.observation.images:
         raise unreadable()
     said = _seen(role, state)
     recalls = role in ("planner", "memory")

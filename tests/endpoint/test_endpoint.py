@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from reflectrl.core import InvalidInput
+from reflectrl.core import Image, InvalidInput
+from reflectrl.core.chat import PicturedChat
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.endpoint import PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
+from reflectrl.endpoint.pictures import PICTURE_TOKENS
 
 CHAT = [{"role": "user", "content": "hello"}]
 
@@ -62,3 +64,10 @@ def test_a_call_costs_at_most_a_token_a_byte_and_all_the_tokens_it_may_answer() 
     assert Endpoint(price=Price(1_000_000, 0)).max_cost(chat) == 36
     assert Endpoint(price=Price(0, 1_000_000), max_tokens=50).max_cost(chat) == 50
     assert Endpoint().max_cost(chat) == 0
+
+
+def test_a_call_about_other_pictures_is_another_call_and_each_is_paid_for() -> None:
+    one, other = (PicturedChat(CHAT, [Image(data)]) for data in (b"one", b"other"))
+    endpoint = Endpoint(price=Price(1_000_000, 0))
+    assert len({endpoint.digest(chat) for chat in (CHAT, one, other)}) == 3
+    assert endpoint.max_cost(one) == endpoint.max_cost(CHAT) + PICTURE_TOKENS

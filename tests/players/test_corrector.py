@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
+from pictured import PICTURES
 from scripted_endpoint import ScriptedEndpoint
 
 from reflectrl.core import Hints, InvalidInput, Observation, Reading, WorkFailed
@@ -79,6 +81,20 @@ def test_only_a_corrector_with_a_tool_is_shown_what_the_solver_found(endpoint: S
         assert ("A solver found: The target is 2 above.\n" in endpoint.requests[-1].chat[1]["content"]) == shown
     assert not isinstance(RemoteCorrector(endpoint.at()), ReadsHints)
     assert isinstance(Informed(RemoteCorrector(endpoint.at())), ReadsHints)
+
+
+def test_a_corrector_is_shown_pictures_in_place_of_text_where_it_reads_them(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda _: '{"evaluation": "YES"}'
+    seen, layout = replace(ROOM, text="", images=(PICTURES[0],)), replace(LAYOUT, images=("corrector",))
+    state = State(seen, said={"policy": "It is lower."})
+    view = menu_view("corrector", layout, state, layout.menu_of(seen), action="add one")
+    RemoteCorrector(endpoint.at(), images=True).say([view], [0.0])
+    shown, text = endpoint.requests[-1].chat[1]["content"]
+    data = base64.b64encode(PICTURES[0].data).decode()
+    assert shown == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    assert text["text"].startswith("Past: none\nPossible moves: add one, subtract one\nThought: It is lower.")
+    with pytest.raises(InvalidInput, match="reads text"):
+        RemoteCorrector(endpoint.at()).say([view], [0.0])
 
 
 def test_a_rule_rewrites_what_the_environment_finds_wrong_and_nothing_else() -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from PIL import Image as Pillow
 from records import chose
 from scripted_endpoint import Chat, ScriptedEndpoint
 
-from reflectrl.core import Observation, Task, Trajectory, Turn, Utterance, WorkFailed
+from reflectrl.core import InvalidInput, Observation, Task, Trajectory, Turn, Utterance, WorkFailed, make_env
 from reflectrl.endpoint.labels import LabelWays
 from reflectrl.players import Seat
-from reflectrl.prompts import PromptFormat
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.views import View
 from reflectrl.raters import Questions, Rater, Scale
 from reflectrl.raters.rater import median_level
 from reflectrl.raters.remote import RemoteModel
+from reflectrl.raters.strip import COLUMNS, GAP, strip
 from reflectrl.rollout.turn import rated
 
 ACTIONS = ("go left", "go right")
@@ -44,12 +51,13 @@ class Seated:
         self, endpoint: ScriptedEndpoint, questions: Questions | None = None, votes: int = 1, **settings: object
     ) -> None:
         questions = questions or Questions("Do not hurry.", scale=RAW)
+        self.images = ("rater",) if questions.images else ()
         self.model = RemoteModel(endpoint.at(**settings), questions.scale)
         self.model.client.ways = LabelWays(self.model.client.endpoint, ["text"])
         self.seats = [Seat("rater", Rater(self.model, questions, votes), when="episode_end")]
 
     def rate(self, *played: Trajectory) -> list[Trajectory]:
-        return rated(played, self.seats, PromptFormat())
+        return rated(played, self.seats, PromptFormat(images=self.images))
 
 
 def scripted(endpoint: ScriptedEndpoint, rating: str, summary: str = "It walked.") -> list[str]:
@@ -79,6 +87,65 @@ def test_each_segment_is_summarised_after_those_before_and_the_summaries_are_rat
     assert not re.search(r"7\.25|success|\bwon\b|a reflection", shown)
     assert [turn.rewards for turn in after.turns] == [{"env": 7.25}] * 24 + [{"env": 7.25, "rater": 2.0}]
     assert after.turns[-1].said["rater"].text.startswith("Rating: 2 of 0 to 3, good. It walked. 1 It walked. 2")
+
+
+def pictured_walk(steps: int) -> Trajectory:
+    """An episode whose states only pictures show, two of them in turns."""
+    env = make_env("gym_cards", game="number_line", observation="image")
+    shown = []
+    for task in env.tasks("train")[:2]:
+        env.reset(seed=0, options={"task": task})
+        shown.append(env.observation.images)
+    played = walk(steps)
+    turns = tuple(
+        replace(turn, observation=replace(turn.observation, text="", images=shown[number % 2]))
+        for number, turn in enumerate(played.turns)
+    )
+    return replace(played, turns=turns)
+
+
+def picture(part: dict[str, Any]) -> Pillow.Image:
+    kind, _, data = part["image_url"]["url"].partition(",")
+    assert (part["type"], kind) == ("image_url", "data:image/png;base64")
+    return Pillow.open(io.BytesIO(base64.b64decode(data)))
+
+
+def test_v9_each_segment_is_sent_as_one_picture_whose_captions_have_step_and_action(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda chat: "3" if isinstance(chat[1]["content"], str) else "It walked."
+    endpoint.faults.append("cut-off")  # and is asked again, about the same picture
+    played = pictured_walk(12)
+    [after] = Seated(endpoint, Questions("Do not hurry.", scale=RAW, images=True), concurrency=1).rate(played)
+    assert after.turns[-1].rewards["rater"] == 3.0
+    cut, again, second, rating = [request.chat for request in endpoint.requests]
+    assert (cut[1], len(again)) == (again[1], 4)
+    assert isinstance(rating[1]["content"], str)  # of which no picture is part
+    first, second = ([part.get("text") or picture(part) for part in chat[1]["content"]] for chat in (again, second))
+    line = 300 // 8
+    assert first[0].size == (COLUMNS * (300 + GAP), 2 * (300 + line + GAP))
+    assert second[0].size == (2 * (300 + GAP), 300 + line + GAP)
+    frame = Pillow.open(io.BytesIO(played.turns[11].observation.images[0].data))
+    assert second[0].crop((300 + GAP, 0, 600 + GAP, 300)).tobytes() == frame.tobytes()
+    captions = [second[0].crop((left, 300, left + 300, 300 + line)) for left in (0, 300 + GAP)]
+    assert all(caption.convert("L").getextrema()[0] < 100 for caption in captions)  # there is ink
+    assert captions[0].tobytes() != captions[1].tobytes()
+    assert re.findall(r"^t=(\d+) \| (\w+ \w+)$", second[1], re.M) == [("11", "go left"), ("12", "go right")]
+    assert "Room" not in first[1] + second[1]
+    sent = str([request.chat[1]["content"][-1] for request in endpoint.requests[:3]]).lower()
+    assert not re.search(r"7\.25|success|\bwon\b|a reflection", sent)
+    with pytest.raises(InvalidInput, match=r"players\.rater\.images"):
+        Seated(endpoint, Questions(images=True)).rate(walk(1))
+
+
+def test_a_caption_that_is_too_wide_is_cut_and_one_without_actions_is_the_number_of_the_step() -> None:
+    frames = pictured_walk(1).turns[0].observation.images
+    wide = Pillow.open(io.BytesIO(strip([frames], ["t=1: " + "wander " * 20]).data)).convert("L")
+    assert len(set(wide.crop((300, 0, 300 + GAP, wide.height)).tobytes())) == 1
+    assert wide.crop((0, 300, 300, wide.height)).getextrema()[0] < 100
+    view = View(Prompt("", (), ""), played := Observation("", (), images=frames), ("go",), {}, visited=(played,))
+    questions = Questions(images=True, include_actions=False)
+    chat = questions.summary(view, *questions.segments(view), [])
+    assert "go" not in chat[1]["content"].split()
+    assert chat.images == (strip([frames], ["t=1"]),)
 
 
 def test_without_actions_the_model_is_shown_states_alone_and_no_text_ends_the_material(

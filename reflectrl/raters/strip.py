@@ -1,0 +1,58 @@
+"""``strip``: the states of a segment as one picture, with a caption under each (V-TIFA, section 4)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from reflectrl.core import Image
+from reflectrl.core.drawing import pillow
+
+COLUMNS = 5
+"""Frames a row, so that servers, which scale wide pictures down, leave them legible."""
+GAP = 8
+"""Pixels between frames."""
+MIN_WIDTH = 160
+"""Pixels of a frame at least, so that there is room for its caption."""
+
+
+def strip(states: Sequence[Sequence[Image]], captions: Sequence[str]) -> Image:
+    """Return one picture of several states, in the order of reading, as a PNG file.
+
+    Args:
+        states: (n,) pictures of each state, which follow each other as frames.
+        captions: (n,) text under each frame of a state; its end is cut off where it is wider than the frame.
+
+    """
+    tools = pillow()
+    frames = [
+        (tools.Image.open(io.BytesIO(image.data)).convert("RGB"), caption)
+        for images, caption in zip(states, captions, strict=True)
+        for image in images
+    ]
+    width = max(MIN_WIDTH, *(frame.width for frame, _ in frames))
+    height = max(frame.height for frame, _ in frames)
+    font = tools.ImageFont.load_default(width // 12)
+    line = width // 8
+    columns, rows = min(COLUMNS, len(frames)), -(-len(frames) // COLUMNS)
+    sheet = tools.Image.new("RGB", (columns * (width + GAP), rows * (height + line + GAP)), "lightgray")
+    pen = tools.ImageDraw.Draw(sheet)
+    for place, (frame, caption) in enumerate(frames):
+        left, top = place % COLUMNS * (width + GAP), place // COLUMNS * (height + line + GAP)
+        pen.rectangle((left, top, left + width - 1, top + height + line - 1), "white")
+        sheet.paste(frame, (left + (width - frame.width) // 2, top))
+        middle = (left + width / 2, top + height + line / 2)
+        pen.text(middle, _fitted(caption, font, width), "black", font, anchor="mm")
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return Image(file.getvalue())
+
+
+def _fitted(caption: str, font: Any, width: int) -> str:
+    """Return the caption, or as much of it as is at most ``width`` pixels wide with dots behind it."""
+    text, shown = caption, caption
+    while font.getlength(shown) > width:
+        text = text[:-1]
+        shown = f"{text}..."
+    return shown
