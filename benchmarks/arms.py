@@ -143,10 +143,10 @@ def plan(
     """Return the runs of some arms of an environment, all of a seed before those of the next.
 
     Args:
-        env: one of ``ENVIRONMENTS``.
-        arms: arms with this environment's recipes.
+        env: one of ``ENVIRONMENTS``, or of ``STUDIES`` in ``studies.py``.
+        arms: some of its arms.
         seeds: such as ``40-44``; those of each arm by default.
-        runs: folder of the environments' folders.
+        runs: folder of the folders of environments or studies.
         overrides: changes to the recipes.
 
     Raises:

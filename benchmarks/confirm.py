@@ -24,6 +24,7 @@ from pathlib import Path
 from arms import ENVIRONMENTS, HERE, ONE_THREAD, Arm, commit, content, publish
 from learner import SHIPPED
 from stale import COMMIT, ROOT
+from studies import STUDIES
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, ReflectRLError
@@ -37,7 +38,9 @@ ITERATIONS = 3
 
 
 def arms_of(env: str) -> dict[str, tuple[Path, tuple[Arm, ...]]]:
-    """Return the page and the arms of each table that runs of an environment make, by the table's name."""
+    """Return the page and the arms of each table that runs of an environment or study make, by the table's name."""
+    if env in STUDIES:
+        return {env: (HERE / "README.md", STUDIES[env].arms)}
     about = ENVIRONMENTS[env]
     main, page = (about.silent, about.reflecting), HERE / "README.md"
     tables = {f"learning_{env}": (page, main), f"ablations_{env}": (page, (about.reflecting, *about.ablations))}
@@ -122,9 +125,9 @@ def confirm(made_at: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -
 
 
 def main() -> int:
-    """Confirm the tables of some environments."""
+    """Confirm the tables of some environments and studies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("envs", nargs="+", choices=[*ENVIRONMENTS], metavar="ENV")
+    parser.add_argument("envs", nargs="+", choices=[*ENVIRONMENTS, *STUDIES], metavar="ENV")
     parser.add_argument("--runs", type=Path, help="folder of the short runs; by default one that is deleted")
     given = parser.parse_args()
     reporter, wrong = Reporter(), 0

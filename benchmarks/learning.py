@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -25,10 +25,13 @@ from arms import ENVIRONMENTS, HERE, ROUNDINGS, RUNS, SEEDS, Arm, made_by, objec
 from reflectrl.config import load_recipe
 from reflectrl.core import ReflectRLError
 from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.sweep import run_all, unfinished
+from reflectrl.pipeline.sweep import PlannedRun, run_all, unfinished
 from reflectrl.report.compare import HEADS, Rows, Summary, compare, group_cells
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.rollout.results import EvalRow
+
+Column = Callable[[Sequence[Run]], str]
+"""What a table says of the runs of an arm, beside their success."""
 
 SHORT = "learning_short"
 """Mark of the table in the front README."""
@@ -48,32 +51,58 @@ def rounding_of(run: Run) -> str:
     return run.name.split("-")[1]
 
 
-def summaries(env: str, runs: Sequence[Run]) -> dict[str, Summary]:
+def split_of(recipe: str) -> str:
+    """Name of the split that tables of a recipe are about."""
+    return load_recipe(recipe).eval.splits[0]
+
+
+def summaries(split: str, runs: Sequence[Run]) -> dict[str, Summary]:
     """Summary of each arm, by its name, in the order of the runs."""
-    rows = Rows(split=load_recipe(ENVIRONMENTS[env].recipe).eval.splits[0])
-    return {summary.scores[0].run.partition("-")[0]: summary for summary in compare(runs, rows)[0]}
+    return {summary.scores[0].run.partition("-")[0]: summary for summary in compare(runs, Rows(split=split))[0]}
 
 
-def comparison(env: str, arms: Sequence[Arm], runs: Sequence[Run], roundings: Sequence[str] = ("all",)) -> str:
-    """Table of the arms, over all runs and over those of each instruction set."""
+def _minutes(runs: Sequence[Run]) -> str:
+    seconds = [sum(each.cpu_seconds for each in run.times if each.name in ("sft", "rlft")) for run in runs]
+    return f"{fmean(seconds) / 60:.1f}"
+
+
+def _env_steps(runs: Sequence[Run]) -> str:
+    return f"{fmean(run.points[-1].env_steps if run.points else 0 for run in runs):,.0f}"
+
+
+COSTS: Mapping[str, Column] = {"minutes": _minutes, "env steps": _env_steps}
+"""Means of the processor minutes and of the environment steps of training."""
+
+
+def comparison(
+    split: str,
+    arms: Sequence[Arm],
+    runs: Sequence[Run],
+    roundings: Sequence[str] = ("all",),
+    columns: Mapping[str, Column] = COSTS,
+) -> str:
+    """Table of the arms, over all runs and over those of each instruction set.
+
+    Args:
+        split: that of the successes.
+        arms: its rows.
+        runs: those of the arms, others are left out.
+        roundings: instruction sets that have rows of their own.
+        columns: what is said beside the successes, by head.
+
+    """
     titles = {arm.name: arm.title for arm in arms}
     order = sorted((run for run in runs if arm_of(run) in titles), key=lambda run: [*titles].index(arm_of(run)))
     lines = []
     for rounding in roundings:
         chosen = [run for run in order if rounding in ("all", rounding_of(run))]
-        for arm, summary in summaries(env, chosen).items() if chosen else ():
+        for arm, summary in summaries(split, chosen).items() if chosen else ():
             cells = group_cells(summary)[1:]
             where = [rounding] if len(roundings) > 1 else []
-            lines.append([titles[arm], *where, *cells, *_costs([run for run in chosen if arm_of(run) == arm])])
+            own = [run for run in chosen if arm_of(run) == arm]
+            lines.append([titles[arm], *where, *cells, *(column(own) for column in columns.values())])
     instructions = ["instructions"] if len(roundings) > 1 else []
-    return table(("", *instructions, *HEADS[1:], "minutes", "env steps"), lines)
-
-
-def _costs(runs: Sequence[Run]) -> tuple[str, str]:
-    """Return mean processor minutes and environment steps of training."""
-    seconds = [sum(each.cpu_seconds for each in run.times if each.name in ("sft", "rlft")) for run in runs]
-    steps = fmean(run.points[-1].env_steps if run.points else 0 for run in runs)
-    return f"{fmean(seconds) / 60:.1f}", f"{steps:,.0f}"
+    return table(("", *instructions, *HEADS[1:], *columns), lines)
 
 
 def rows_of(
@@ -142,7 +171,7 @@ take all runs as independent. {row.metrics.episodes} sampled episodes a run over
 {EXPLAINED}
 {objectives(recipe)}
 
-{comparison(env, (about.silent, about.reflecting), runs, ("all", *ROUNDINGS))}
+{comparison(row.split, (about.silent, about.reflecting), runs, ("all", *ROUNDINGS))}
 
 Everything that was evaluated, over the same runs; "greedy" plays each task once with the most probable actions; columns
 between it and steps, if any, are sampled, of a part of the tasks or another split:
@@ -159,7 +188,7 @@ Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDI
 {EXPLAINED}
 {objectives(load_recipe(about.recipe))}
 
-{comparison(env, (about.reflecting, *about.ablations), runs)}
+{comparison(split_of(about.recipe), (about.reflecting, *about.ablations), runs)}
 """
 
 
@@ -167,7 +196,7 @@ def short_report(runs: dict[str, list[Run]], command: str) -> str:
     """Return the front page's table: a row for each environment whose runs are all done."""
     lines = []
     for env, done in runs.items():
-        both = summaries(env, done)
+        both = summaries(split_of(ENVIRONMENTS[env].recipe), done)
         ours, silent = both["reflecting"], both["silent"]
         cells = [group_cells(each) for each in (ours, silent)]
         numbers = [f"{100 * each.worst:.0f}" for each in (ours, silent)]
@@ -201,6 +230,36 @@ def finished(runs: Path) -> dict[str, list[Run]]:
     return complete
 
 
+def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[Path], bool, int]:
+    """Train what is missing until it is done or stopped, by a signal too.
+
+    Args:
+        planning: makes the list of runs, or refuses.
+        jobs: runs at a time.
+
+    Returns:
+        The folders of the runs that are done, whether these are all, and the exit code.
+
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    reporter, code, planned = Reporter(), 0, list[PlannedRun]()
+    try:
+        planned = planning()
+        run_all(unfinished(planned), jobs=jobs, reporter=reporter)
+    except (KeyboardInterrupt, SystemExit):
+        reporter.line("stopped; the same command continues from here")
+        code = 1
+    except ReflectRLError as error:
+        reporter.line(f"error: {error}")
+        code = error.exit_code
+        if code != 1:  # nothing was run
+            return [], False, code
+    left = {run.folder for run in unfinished(planned)}
+    done = [run.folder for run in planned if run.folder not in left]
+    reporter.line(f"{len(done)} of {len(planned)} runs are done")
+    return done, not left, code
+
+
 def main() -> int:
     """Run what is missing, then print the tables of what is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,29 +275,14 @@ def main() -> int:
     about, quick = ENVIRONMENTS[given.env], given.seeds or given.overrides
     reflecting = replace(about.reflecting, seeds=SEEDS) if given.ablations else about.reflecting
     arms = (reflecting, *about.ablations) if given.ablations else (about.silent, reflecting)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    reporter, code = Reporter(), 0
-    try:
-        planned = plan(given.env, arms, given.seeds, given.runs, given.overrides)
-        run_all(unfinished(planned), jobs=given.jobs, reporter=reporter)
-    except (KeyboardInterrupt, SystemExit):
-        reporter.line("stopped; the same command continues from here")
-        code = 1
-    except ReflectRLError as error:
-        reporter.line(f"error: {error}")
-        code = error.exit_code
-        if code != 1:  # nothing was run
-            return code
-    left = {run.folder for run in unfinished(planned)}
-    done = [run.folder for run in planned if run.folder not in left]
-    reporter.line(f"{len(done)} of {len(planned)} runs are done")
+    done, whole, code = sitting(lambda: plan(given.env, arms, given.seeds, given.runs, given.overrides), given.jobs)
     if not done:
         return code
     asked = [*(["--ablations"] if given.ablations else []), *(["--seeds", given.seeds] if given.seeds else [])]
     command = " ".join(["python benchmarks/learning.py", given.env, *asked, *given.overrides])  # wherever its runs are
     text = (ablations_report if given.ablations else report)(given.env, read_runs(done), command)
     print(text)
-    if left or quick:
+    if quick or not whole:
         return code
     publish(HERE / "README.md", f"{'ablations' if given.ablations else 'learning'}_{given.env}", text)
     if not given.ablations:

@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from arms import ENVIRONMENTS, Arm
+from studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
@@ -32,22 +34,30 @@ _TRAINING = (*_ENGINE, "reflectrl/training", "reflectrl/rollout", "reflectrl/pla
 
 def _learning(arms: Sequence[Arm]) -> tuple[str, ...]:
     """Return the paths that decide what arms of one environment learn."""
-    env = arms[0].recipe.partition("/")[0]
-    recipes = dict.fromkeys(path for arm in arms for path in _recipe_files(arm.recipe))
+    recipes: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        recipes |= _recipe_files(arm.recipe)
+    (env,) = {each["env"]["name"] for each in recipes.values() if "name" in each.get("env", {})}
     return (*_TRAINING, "reflectrl/config/rlft.py", "data_gen", f"envs/{env}", *recipes)
 
 
-def _recipe_files(recipe: str) -> list[str]:
-    """Return the file of a shipped recipe and those of the recipes that it extends."""
+def _recipe_files(recipe: str) -> dict[str, dict[str, Any]]:
+    """Return the file of a shipped recipe and those of the recipes that it extends, with what they say."""
     file = f"recipes/{recipe}.yaml"
-    parent = yaml.safe_load((ROOT / file).read_text(encoding="utf-8")).get("extends")
-    return [file, *(_recipe_files(parent) if parent else ())]
+    said = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+    return {file: said, **(_recipe_files(said["extends"]) if "extends" in said else {})}
 
 
 def _scripts(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks/{name}.py" for name in names)
 
 
+_PLAYED = {
+    "thoughts": (),
+    "memory": ("reflectrl/memory",),
+    "raters": ("reflectrl/raters", "reflectrl/endpoint", "reflectrl/players/remote.py"),
+}
+"""Rooms of the players that the tables of ``STUDIES`` are about, beside those of training."""
 _ENGINE_SECTIONS = (
     "nano",
     "whole",
@@ -64,6 +74,7 @@ _ENGINE_SECTIONS = (
 TABLES: Mapping[str, tuple[str, ...]] = {
     **{f"learning_{env}": _learning((about.reflecting, about.silent)) for env, about in ENVIRONMENTS.items()},
     **{f"ablations_{env}": _learning((about.reflecting, *about.ablations)) for env, about in ENVIRONMENTS.items()},
+    **{name: (*_learning(study.arms), *_PLAYED[name.partition("_")[0]]) for name, study in STUDIES.items()},
     "learning_short": (),
     "reflections": _scripts("reflections"),
     "learner": _learning((ENVIRONMENTS["taxi"].reflecting, ENVIRONMENTS["taxi"].silent)),

@@ -1,0 +1,125 @@
+"""What the parts of RL4VLM, GTR, RAP and V-TIFA are worth: recipes with and without them, over seeds.
+
+    python benchmarks/siblings.py thoughts_number_line                 # trains what is missing, and publishes the table
+    python benchmarks/siblings.py memory_alfworld --seeds 40-41        # fewer seeds: the table on stdout only
+    timeout 20m python benchmarks/siblings.py thoughts_points24        # a sitting: the same command goes on from there
+
+Each arm is a shipped recipe, trained with five seeds on one thread. ``raters_endpoint`` needs the chat server that its
+recipes name, and ``raters_line`` a trained rater, see ``benchmarks/README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from arms import HERE, RUNS, made_by, plan, publish
+from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting, split_of
+from studies import STUDIES
+
+from reflectrl.report.runs import Run, read_runs
+
+WINDOW = 5
+"""Iterations at the end of a training over which thoughts are measured."""
+
+
+def _ended(name: str, form: str = ".0%") -> Column:
+    """Return the column of a metric of the last ``WINDOW`` iterations, a mean over runs."""
+
+    def cell(runs: Sequence[Run]) -> str:
+        ends = [getattr(point, name) for run in runs for point in run.points[-WINDOW:]]
+        known = [value for value in ends if value is not None]
+        return format(fmean(known), form) if known else "-"
+
+    return cell
+
+
+def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
+    """Return the column of the success in one trial of the trained policy, or of what it solved up to there."""
+
+    def cell(runs: Sequence[Run]) -> str:
+        wanted = (number, "rlft", memory)
+        rows = [row for run in runs for row in run.trials if (row.trial, row.policy, row.memory) == wanted]
+        return f"{fmean(row.solved if solved else row.metrics.success for row in rows):.0%}" if rows else "-"
+
+    return cell
+
+
+COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
+    "thoughts": (
+        {
+            "misread": _ended("thought_misread"),
+            "consistent": _ended("thought_consistent"),
+            "distinct": _ended("thought_distinct"),
+            "illegal": _ended("illegal"),
+            "tokens a step": _ended("thought_tokens", ".1f"),
+        },
+        f"Misread to tokens: of the last {WINDOW} iterations of training, as docs/thoughts.md explains them.",
+    ),
+    "memory": (
+        {
+            "trial 1": _trial(1, memory=True),
+            "2": _trial(2, memory=True),
+            "3": _trial(3, memory=True),
+            "solved": _trial(3, memory=True, solved=True),
+            "without memory: trial 1": _trial(1, memory=False),
+            "3 without": _trial(3, memory=False),
+            "solved without": _trial(3, memory=False, solved=True),
+        },
+        "Trials: of the policy after RLFT, which plays every test task once in each; solved: by any of the three.\n"
+        "In the mean and SFT, a memory holds the expert's episodes.",
+    ),
+    "raters": (
+        {"success in training": _ended("success")},
+        "Success in training: of its last iterations, by the truth.",
+    ),
+}
+"""Further columns of the tables of each kind, and what they mean."""
+
+
+def report(name: str, runs: Sequence[Run], command: str) -> str:
+    """Return the table of the runs that are done."""
+    study = STUDIES[name]
+    columns, explained = COLUMNS[name.partition("_")[0]]
+    split = split_of(study.arms[0].recipe)
+    return f"""{made_by(command, commits=commits(runs))}, one thread a run.
+Success in per cent of sampled episodes on split {split}, over seeds.
+{EXPLAINED}
+{explained}
+
+{comparison(split, study.arms, runs, columns={**columns, **COSTS})}
+"""
+
+
+def main() -> int:
+    """Run what is missing, then print the table of what is done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=[*STUDIES], metavar="STUDY", help=f"one of {', '.join(STUDIES)}")
+    parser.add_argument("--arms", help="names of some arms, with commas; all by default")
+    parser.add_argument("--seeds", help="such as 40-44 or 40,42; those of the published tables by default")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=RUNS / "siblings", help="folder of the run folders")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")
+    given = parser.parse_intermixed_args()
+    study, quick = STUDIES[given.study], given.arms or given.seeds or given.overrides
+    known = [arm.name for arm in study.arms]
+    wanted = given.arms.split(",") if given.arms else known
+    if unknown := [name for name in wanted if name not in known]:
+        parser.error(f"{given.study} has no arm {unknown[0]!r}; it has {', '.join(known)}")
+    arms = [arm for arm in study.arms if arm.name in wanted]
+    done, whole, code = sitting(lambda: plan(given.study, arms, given.seeds, given.runs, given.overrides), given.jobs)
+    if not done:
+        return code
+    asked = [*(["--seeds", given.seeds] if given.seeds else []), *given.overrides]
+    text = report(given.study, read_runs(done), " ".join(["python benchmarks/siblings.py", given.study, *asked]))
+    print(text)
+    if whole and not quick:
+        publish(HERE / "README.md", given.study, text)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

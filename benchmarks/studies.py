@@ -1,0 +1,85 @@
+"""The arms of the tables of ``benchmarks/siblings.py``: recipes after RL4VLM, GTR, RAP and V-TIFA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from arms import Arm
+
+
+@dataclass(frozen=True)
+class Study:
+    """Recipes that are compared in one table, of one seat or of one paper."""
+
+    title: str
+    arms: tuple[Arm, ...]
+    """The first is what the others are compared with."""
+
+
+def _thoughts(game: str, silent: str, *further: Arm) -> tuple[Arm, ...]:
+    return (
+        Arm("nothought", "no thought", f"gym_cards/{silent}"),
+        Arm("rl4vlm", "RL4VLM, lambda 0.5", f"gym_cards/nano_{game}_rl4vlm"),
+        Arm("gtr", "GTR", f"gym_cards/nano_{game}_gtr"),
+        *further,
+    )
+
+
+def _remembering(embedder: str) -> Arm:
+    changed = () if embedder == "hashing" else (f"eval.memory.embedder={embedder}",)
+    return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
+
+
+STUDIES: Mapping[str, Study] = {
+    "thoughts_number_line": Study(
+        "NumberLine in words",
+        _thoughts(
+            "number_line",
+            "nano_number_line",
+            Arm("lambda_0", "RL4VLM, lambda 0", "gym_cards/nano_number_line_lambda_0"),
+            Arm("lambda_02", "RL4VLM, lambda 0.2", "gym_cards/nano_number_line_lambda_02"),
+            Arm("lambda_1", "RL4VLM, lambda 1", "gym_cards/nano_number_line_lambda_1"),
+            Arm("latest", "GTR, only the newest corrections", "gym_cards/nano_number_line_gtr_latest"),
+            Arm("choice", "a thought, then a label (`thought_choice`)", "gym_cards/nano_number_line_thought_choice"),
+            Arm("reflecting", "Reflect-RL", "gym_cards/nano_number_line_reflect_rl"),
+        ),
+    ),
+    "thoughts_ez_points": Study("EZPoints in words", _thoughts("ez_points", "nano_ez_points")),
+    "thoughts_points24": Study("Points24 in words", _thoughts("points24", "nano_points24")),
+    "thoughts_blackjack": Study(
+        "Blackjack in words",
+        _thoughts("blackjack", "nano_blackjack_nothought", Arm("reflecting", "Reflect-RL", "gym_cards/nano_blackjack")),
+    ),
+    "memory_alfworld": Study(
+        "A memory in ALFWorld's tomato task",
+        (
+            Arm("no_memory", "no memory", "rap/alfworld_nano_no_memory"),
+            Arm("either", "the better of both keys", "rap/alfworld_nano"),
+            Arm("action", "action key", "rap/alfworld_nano_action_key"),
+            Arm("observation", "observation key", "rap/alfworld_nano_observation_key"),
+            Arm("no_key", "no key", "rap/alfworld_nano_no_key"),
+        ),
+    ),
+    "memory_line": Study(
+        "Trials on the number line",
+        (*map(_remembering, ("hashing", "minilm")), Arm("taught", "trained with it, too", "rap/nano_trials_taught")),
+    ),
+    "raters_line": Study(
+        "Ratings on the number line",
+        (
+            Arm("true", "true rewards", "vtifa/nano_true_reward"),
+            Arm("rated", "ratings, nine of ten right", "vtifa/nano"),
+            Arm("learned", "ratings of a small model that was trained on such", "vtifa/nano_learned"),
+            Arm("uninformative", "ratings, half of them right", "vtifa/nano_uninformative"),
+        ),
+    ),
+    "raters_endpoint": Study(
+        "Ratings of a chat model on the number line",
+        (
+            Arm("actions", "shown states and actions", "vtifa/nano_endpoint"),
+            Arm("no_actions", "shown no actions", "vtifa/nano_no_actions"),
+        ),
+    ),
+}
+"""Tables of ``benchmarks/siblings.py`` by their names, which begin with what their further columns are about."""

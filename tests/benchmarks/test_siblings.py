@@ -1,0 +1,70 @@
+"""The tables of thoughts, memories and ratings: their arms, and what they say of runs that are done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from arms import HERE, plan
+from run_folders import episode, evaluated, iteration
+from siblings import COLUMNS, report
+from stale import TABLES
+from studies import STUDIES
+
+from reflectrl.config import load_recipe
+from reflectrl.core.jsonl import encode, write_jsonl
+from reflectrl.report.runs import read_runs
+from reflectrl.rollout.trials import trial_row
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_arms_of_a_table_load_and_differ_and_its_page_is_there(name: str, tmp_path: Path) -> None:
+    planned = plan(name, STUDIES[name].arms, "10", tmp_path)
+    recipes = [load_recipe(run.recipe, run.overrides) for run in planned]
+    settings = [each.model_dump(exclude={"name", "description"}) for each in recipes]
+    assert all(each not in settings[:place] for place, each in enumerate(settings))
+    assert len({each.env.name for each in recipes}) == 1
+    assert f"<!-- {name} -->" in (HERE / "README.md").read_text(encoding="utf-8")
+    assert f"envs/{recipes[0].env.name}" in TABLES[name]
+    assert name.partition("_")[0] in COLUMNS
+
+
+def cells(text: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_thoughts_are_measured_at_the_end_of_training(tmp_path: Path) -> None:
+    ends = {"thought_misread": 0.25, "thought_tokens": 12.5, "illegal": 0.1}
+    metrics = [*(iteration(number) for number in range(4)), *(iteration(4 + number, **ends) for number in range(5))]
+    for arm in ("nothought", "gtr"):
+        evaluated(
+            tmp_path / f"{arm}-default-seed10",
+            0.75,
+            0.5,
+            "seed=10",
+            f"rlft.gamma={0.8 + 0.1 * (arm == 'gtr')}",
+            metrics=metrics if arm == "gtr" else metrics[:3],
+        )
+    runs = read_runs(sorted(tmp_path.iterdir()))
+    head, *rows = cells(report("thoughts_number_line", runs, "python benchmarks/siblings.py thoughts_number_line"))
+    found = {name: dict(zip(head, row, strict=True)) for name, *row in rows}
+    assert [*found] == ["no thought", "GTR"]
+    assert (found["GTR"]["misread"], found["GTR"]["illegal"], found["GTR"]["tokens a step"]) == ("25%", "10%", "12.5")
+    assert (found["no thought"]["misread"], found["GTR"]["consistent"]) == ("-", "-")
+
+
+def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> None:
+    played = {True: (False, True, True), False: (False, False, False)}
+    run = evaluated(tmp_path / "hashing-default-seed10", 0.75, 0.5, "seed=10")
+    trials = [
+        trial_row(
+            "rlft", "local", "test", [[episode(success=won)] for won in wins[: at + 1]], memory=memory, remembered=0
+        )
+        for memory, wins in played.items()
+        for at in range(3)
+    ]
+    write_jsonl(run / "trials.jsonl", map(encode, trials))
+    head, (_, *row) = cells(report("memory_line", read_runs([run]), "python benchmarks/siblings.py memory_line"))
+    found = dict(zip(head, row, strict=True))
+    assert [found[column] for column in ("trial 1", "2", "3", "solved")] == ["0%", "100%", "100%", "100%"]
+    assert (found["without memory: trial 1"], found["solved without"]) == ("0%", "0%")
