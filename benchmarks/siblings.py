@@ -113,7 +113,8 @@ def main() -> int:
     done, whole, code = sitting(lambda: plan(given.study, arms, given.seeds, given.runs, given.overrides), given.jobs)
     if not done:
         return code
-    asked = [*(["--seeds", given.seeds] if given.seeds else []), *given.overrides]
+    options = {"--arms": given.arms, "--seeds": given.seeds}
+    asked = [*(word for option, value in options.items() if value for word in (option, value)), *given.overrides]
     text = report(given.study, read_runs(done), " ".join(["python benchmarks/siblings.py", given.study, *asked]))
     print(text)
     if whole and not quick:
