@@ -38,7 +38,8 @@ SHORT = "learning_short"
 EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % t interval over runs; IQM: mean of the middle half of the
 runs, with a bootstrap interval. P(> SFT): probability that a run ends above one before RLFT; least gain: of a run over
 its own SFT; P(> first): probability that a run ends above one of the first row. Fall: largest distance of a training's
-end from its own best. Minutes: processor minutes of SFT and RLFT; env steps: those of RLFT."""
+end from its own best, whichever weights were kept. Minutes: processor minutes of SFT and RLFT; env steps: those of
+RLFT."""
 
 
 def arm_of(run: Run) -> str:

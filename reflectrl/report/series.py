@@ -78,7 +78,7 @@ def success_band(run: Run) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Fall:
-    """Best success rate in the last stage of a training beside that of the weights which it kept."""
+    """Best success rate in the last stage of a training beside that at its end."""
 
     measured: str
     """Name of the success rate."""
@@ -86,6 +86,8 @@ class Fall:
     iteration: int
     """Iteration of the best, the last one among equals."""
     last: float
+    kept_best: bool
+    """True if the weights of the best are those that were kept."""
 
     @property
     def points(self) -> float:
@@ -94,7 +96,10 @@ class Fall:
 
 
 def largest_fall(run: Run) -> Fall | None:
-    """Return how far a training ended below its own best, in validation or else in training; ``None`` without any."""
+    """Return how far a training ended below its own best, in validation or else in training; ``None`` without any.
+
+    That is so whichever weights were kept.
+    """
     if not run.points:
         return None
     _, places = stages(run.points)[-1]
@@ -105,7 +110,7 @@ def largest_fall(run: Run) -> Fall | None:
         measured = "training success"
         pairs = [(run.points[place], means[place]) for place in places][full:]
     point, best = max(pairs, key=lambda pair: (pair[1], pair[0].iteration))
-    return Fall(measured, best, point.iteration, best if run.settings.get("rlft.keep") == "best" else pairs[-1][1])
+    return Fall(measured, best, point.iteration, pairs[-1][1], run.settings.get("rlft.keep") == "best")
 
 
 def mean_over_seeds(

@@ -145,7 +145,7 @@ def _without_player(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _fall(run: Run) -> Iterator[str]:
     fall = largest_fall(run)
-    if fall is not None and fall.points >= LARGE_FALL:
+    if fall is not None and not fall.kept_best and fall.points >= LARGE_FALL:
         yield (
             f"{run.name} did not keep what it had learned: {fall.measured} was {fall.best:.0%} at iteration "
             f"{fall.iteration} and {fall.last:.0%} at the end. `rlft.validation` with `rlft.keep=best` keeps the best."

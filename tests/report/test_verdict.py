@@ -9,6 +9,7 @@ from command_line import reflectrl
 from run_folders import evaluated, iteration
 
 from reflectrl.report import write_report
+from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import Estimate, verdict
 
@@ -76,7 +77,10 @@ def test_a_run_that_ends_below_its_own_best_is_named_unless_it_kept_the_best(tmp
     *_, fall, _ = judge(evaluated(tmp_path / "validated", 0.9, 0.5, SILENT, metrics=line))
     assert "validation success was 80 % at iteration 19 and 50 % at the end." in fall
     best = ("rlft.validation={every: 10}", "rlft.keep=best")
-    assert len(judge(evaluated(tmp_path / "best", 0.9, 0.5, SILENT, *best, metrics=line))) == 2
+    kept_best = evaluated(tmp_path / "best", 0.9, 0.5, SILENT, *best, metrics=line)
+    assert len(judge(kept_best)) == 2
+    (summary,), _ = compare(read_runs([kept_best]), Rows())
+    assert summary.largest_fall == pytest.approx(0.3)  # a comparison tells how stable training was
 
 
 def test_what_is_not_evaluated_is_not_judged(tmp_path: Path) -> None:
