@@ -12,13 +12,16 @@ from pathlib import Path
 
 import faulty
 import pytest
+from tiny import gpt2, tokenizer
 from tiny_models import MAX_LENGTH, save_tiny
 from trained_runs import SMALL
 from transformers import dynamic_module_utils
 
 from reflectrl.config.model import ModelSection
 from reflectrl.core import EpisodeFailed, InvalidInput, register_env
-from reflectrl.models.load import new_model
+from reflectrl.core.layout import training_episodes_file
+from reflectrl.models.load import LanguageModel, new_model, save_model
+from reflectrl.rollout.record import read_trajectories
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool
 
@@ -165,6 +168,16 @@ def guard(event, arguments):
 sys.addaudithook(guard)
 """
 """Ends any Python process that reaches for the network, children included."""
+MODEL = "{name: frozen, max_length: 512, compute: float32}"
+ALL_ON = (
+    "players.memory={episodes: 1, steps: 2, max_chars: 120}",
+    "model.max_length=256",
+    "prompt.action_mode=thought_choice",
+    "players.policy.max_new_tokens=8",
+    "rlft.terms.sft_thought.coef=1.0",
+    "rlft.rewards={rater: 1.0, env: 0.0}",
+)
+"""A player in every seat, with ``MODEL`` as planner, corrector and rater."""
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
 
 
@@ -189,23 +202,46 @@ except SystemExit as end:
     assert not end.code, end.code
 from huggingface_hub import constants
 from huggingface_hub.utils import send_telemetry
-from reflectrl.config.model import ModelSection
-from reflectrl.models.load import new_model
 
 assert constants.HF_HUB_DISABLE_TELEMETRY
 send_telemetry("reflectrl")
 print("nothing was reached for", flush=True)
+"""
+HUB = """
+from reflectrl.config.model import ModelSection
+from reflectrl.models.load import new_model
 new_model(ModelSection(name="nobody/nothing"), labels="012", seed=0)
+"""
+REMOTE = """
+from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.memory.remote import RemoteText
+RemoteText(Endpoint(base_url="http://127.0.0.1:9/v1")).write([[{"role": "user", "content": "Plan."}]], [0.0])
 """
 
 
 @pytest.mark.slow
 def test_an_offline_recipe_reaches_no_network_in_any_stage_but_a_model_of_the_hub_does(tmp_path: Path) -> None:
     """The command line disables telemetry as well, unless it was enabled."""
-    done = run(tmp_path, "-c", OFFLINE, *SMALL, "eval.episodes=4", "env.workers=1")
+    done = run(tmp_path, "-c", OFFLINE + HUB, *SMALL, "eval.episodes=4", "env.workers=1")
     assert done.stdout.endswith("nothing was reached for\n"), done.stderr
     assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()
     assert (done.returncode, "reached for the network: socket.getaddrinfo" in done.stderr) == (77, True)
+
+
+@pytest.mark.slow
+def test_x6_with_a_local_player_in_every_seat_no_stage_reaches_the_network_but_a_remote_one_does(
+    tmp_path: Path,
+) -> None:
+    save_model(LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer()), tmp_path / "frozen")
+    seats = [f"players.{role}={{player: local, model: {MODEL}}}" for role in ("planner", "corrector", "rater")]
+    done = run(tmp_path, "-c", OFFLINE + REMOTE, *SMALL, *seats, *ALL_ON, "eval.episodes=4")
+    assert done.stdout.endswith("nothing was reached for\n"), done.stderr
+    assert (done.returncode, "reached for the network: socket." in done.stderr) == (77, True)
+    run_folder = tmp_path / "runs" / "number_line-nano"
+    _, played = read_trajectories(run_folder / training_episodes_file(3))
+    spoken = {role for episode in played for turn in episode.turns for role in turn.said}
+    assert spoken == {"planner", "memory", "reflector", "corrector", "rater"}
+    assert (run_folder / "report.html").is_file()
 
 
 CODE = {
