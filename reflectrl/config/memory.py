@@ -16,11 +16,11 @@ class MemoryPlayerSection(Section):
 
     embedder: Literal["hashing", "minilm"] = "hashing"
     """Similarity of texts: by hashed words, or by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB."""
-    key: Literal["observation", "action", "either", "planner", "none"] = "observation"
+    key: Literal["observation", "action", "either", "planner", "picture", "none"] = "observation"
     """What is looked for in the steps of past episodes: what followed the last action, among their observations; the
     reflection, among their actions (without a reflector, the thought at the step before; without either, the last
-    action); that of these two which finds the better match; what the planner reads out of the reflection or thought; or
-    nothing."""
+    action); that of these two which finds the better match; what the planner reads out of the reflection or thought;
+    the picture of the state, among those that followed the actions, by the vision tower of ``model``; or nothing."""
     episodes: Count = 8
     """Episodes that are shown at once, at most."""
     steps: Count = 5

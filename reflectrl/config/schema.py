@@ -210,8 +210,10 @@ class Recipe(Section):
         if self.players.reflector.player == "remote":
             del roles["reflector"]
         judges = {"corrector": self.players.corrector, "rater": self.players.rater}
+        memory = self.players.memory or self.eval.memory
+        remembers = ("memory",) if memory is not None and memory.key == "picture" else ()
         images = tuple(role for role, seen in {**roles, **judges}.items() if seen is not None and seen.images)
-        return replace(self.prompt.layout(instructions), images=images)
+        return replace(self.prompt.layout(instructions), images=(*images, *remembers))
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -254,6 +256,11 @@ class Recipe(Section):
                     f"eval.trials.policies names {unknown[0]}, but eval.policies does not; name it in both or neither"
                 )
 
+        if memory is not None and memory.key == "picture" and not self.model.images:
+            raise ValueError(
+                "a memory's key is picture, which the vision tower of model compares, but model.images is false; set "
+                "key to observation, or model.images=true where the environment shows pictures"
+            )
         planner = self.players.planner
         if memory is not None and memory.key == "planner":
             if planner is None or planner.player == "expert":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from reflectrl.memory.embedders import Embedder, words
+from reflectrl.memory.embedders import Vectors, words
 
 KeyMatch = Literal["embed", "lexical", "hybrid"]
 Numbers = npt.NDArray[np.float32]
@@ -17,6 +17,14 @@ DECIMALS = 6
 """Similarities that agree in so many are equal: float32 sums differ beyond by the order in which they are made."""
 FEW = 4
 """Texts are picked out where there are so many times as many; else the product with all of them costs less."""
+
+
+class Embeds(Protocol):
+    """Gives vectors to texts, as an ``Embedder`` does, or to names of pictures, as a ``VisionTower`` does."""
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return ``(len(texts), width)`` unit vectors, in order."""
+        ...
 
 
 class Column:
@@ -33,7 +41,7 @@ class Column:
     def __init__(
         self,
         rows: Sequence[Sequence[str]],
-        embedder: Embedder,
+        embedder: Embeds,
         *,
         by: KeyMatch = "embed",
         first_word: bool = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from reflectrl.core import Trajectory
+from reflectrl.core import Image, Trajectory
 
 NOTHING_DONE = ("Nothing happens.", "Invalid action!")
 """Words with which ALFWorld and WebShop answer an action that did nothing."""
@@ -21,6 +21,13 @@ class Step:
     action: str
     observation: str
     """Empty after an episode's last action, since trajectories end with the state in which it was chosen."""
+
+
+@dataclass(frozen=True)
+class PicturedStep(Step):
+    """Step with the pictures of the state after it."""
+
+    images: tuple[Image, ...]
 
 
 @dataclass(frozen=True)
@@ -42,19 +49,21 @@ class Experience:
     """Undiscounted sum of the environment's rewards."""
 
 
-def experience_of(trajectory: Trajectory) -> Experience:
-    """Return what a memory keeps of an episode.
+def experience_of(trajectory: Trajectory, *, pictured: bool = False) -> Experience:
+    """Return what a memory keeps of an episode, with the pictures of its states if ``pictured`` is true.
 
     Left out are steps that were illegal or after which the environment said that nothing was done; of a thought
     (an action that begins with ``think``) with a list of places, the first sentence stays.
     """
     turns = trajectory.turns
     after = [news(turn.observation.text, last) for turn, last in zip(turns[1:], trajectory.actions, strict=False)]
-    steps = (
-        Step(_without_places(turn.decision.action), observation)
-        for turn, observation in zip(turns, [*after, ""], strict=True)
-        if not turn.illegal and not any(words in observation for words in NOTHING_DONE)
-    )
+    shown = [*(turn.observation.images for turn in turns[1:]), ()]
+    steps = []
+    for turn, observation, images in zip(turns, [*after, ""], shown, strict=True):
+        if turn.illegal or any(words in observation for words in NOTHING_DONE):
+            continue
+        action = _without_places(turn.decision.action)
+        steps.append(PicturedStep(action, observation, images) if pictured and images else Step(action, observation))
     first = turns[0]
     planned = first.said.get("planner")
     return Experience(

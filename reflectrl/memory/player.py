@@ -12,7 +12,7 @@ from reflectrl.memory.experience import goal, news
 from reflectrl.memory.retriever import Key, Query, Retriever, Window
 from reflectrl.prompts.views import View
 
-KeySource = Literal["observation", "action", "either", "planner", "none"]
+KeySource = Literal["observation", "action", "either", "planner", "picture", "none"]
 _KEY = re.compile(r"\b(search|action):\s*(\w[^\n.;]*)", re.IGNORECASE)
 
 
@@ -49,7 +49,8 @@ class Memory:
         key: what is looked for in their steps. ``observation``: what followed the last action, among the observations;
             ``action``: the reflection, among the actions (without one, the policy's thought at the step before; without
             either, the last action); ``either``: that of these two whose best window scores higher; ``planner``: what
-            the planner says (``search: mug``, ``action: put``); or nothing.
+            the planner says (``search: mug``, ``action: put``); ``picture``: the pictures of the state, among those of
+            the states after each action, by the retriever's ``pictures``; or nothing.
         planner: reads the keys of ``planner`` out of reflections and thoughts. Without one, they are read in the words
             of the seat ``planner``, which are the plan where they hold none.
         max_chars: most characters said. Whole windows are left out, those ranked last first; then the only one left
@@ -114,6 +115,9 @@ class Memory:
         if self._key == "planner":
             key = parsed_key(written)
             return () if key is None else (key,)
+        pictures = self.retriever.pictures
+        if self._key == "picture":
+            return (Key("picture", pictures.name(view.observation.images)),) if pictures and view.past else ()
         keys: list[Key] = []
         if self._key in ("observation", "either") and view.past:
             keys.append(Key("observation", news(view.observation.text, view.past[-1])))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
-from reflectrl.memory.column import DECIMALS, Column, Indexes, KeyMatch, Numbers
+from reflectrl.core import Image
+from reflectrl.memory.column import DECIMALS, Column, Embeds, Indexes, KeyMatch, Numbers
 from reflectrl.memory.embedders import Embedder
-from reflectrl.memory.experience import Experience, Step
+from reflectrl.memory.experience import Experience, PicturedStep, Step
 
 FIRST_LOOK = 64
 """Episodes whose steps are compared with a key at first, those most like the present one in task, type and plan."""
@@ -18,11 +19,13 @@ FIRST_LOOK = 64
 
 @dataclass(frozen=True)
 class Key:
-    """Words to look for in the steps of past episodes: what to do next, or what to look for."""
+    """What to look for in the steps of past episodes: what to do next, or what to see."""
 
-    kind: Literal["action", "observation"]
-    """Compare with the actions (equation 8) or with the observations (equation 7) of each episode."""
+    kind: Literal["action", "observation", "picture"]
+    """Compare with the actions (equation 8), or with the observations (equation 7) or their pictures, of each
+    episode."""
     text: str
+    """Words, or what ``VisionTower.name`` calls the pictures."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,14 @@ class Window:
         return replace(self, m=self.m - 1)
 
 
+class PictureNames(Embeds, Protocol):
+    """Embeds pictures by their names; a ``VisionTower`` does."""
+
+    def name(self, images: Sequence[Image]) -> str:
+        """Return a name for the pictures of a state; empty without pictures."""
+        ...
+
+
 class Retriever:
     """Ranks past episodes by ``sum of w_c sim_c / sum of w_c`` over the components that query and episode have.
 
@@ -97,7 +108,8 @@ class Retriever:
         key_match: compare a key by embeddings, by words (1 for an action that begins with its first word; the fraction
             of its words that an observation holds), or by the larger of both.
         action: what a key for actions, or no key, retrieves; the paper's values.
-        observation: what a key for observations retrieves; the paper's values.
+        observation: what a key for observations, or for their pictures, retrieves; the paper's values.
+        pictures: of past states; without it there are no keys for pictures.
         min_score: episodes of a lower score are left out.
 
     """
@@ -111,11 +123,13 @@ class Retriever:
         key_match: KeyMatch = "embed",
         action: Windows = Windows(k=4, m=10),
         observation: Windows = Windows(k=8, m=5),
+        pictures: PictureNames | None = None,
         min_score: float = -1.0,
     ) -> None:
         self.experiences = tuple(experiences)
         self._embedder = embedder
-        self._windows = {"action": action, "observation": observation}
+        self.pictures = pictures
+        self._windows = {"action": action, "observation": observation, "picture": observation}
         self._min_score = min_score
         self._key_weight = weights.key
         self._tasks = {
@@ -131,6 +145,9 @@ class Retriever:
             "action": Column([[s.action for s in row] for row in steps], embedder, by=key_match, first_word=True),
             "observation": Column([[s.observation for s in row] for row in steps], embedder, by=key_match),
         }
+        if pictures is not None:
+            names = [[pictures.name(s.images) if isinstance(s, PicturedStep) else "" for s in row] for row in steps]
+            self._keys["picture"] = Column(names, pictures)
 
     def retrieve(self, query: Query) -> list[Window]:
         """Return the windows for ``query``, best first: none of an empty memory, all of one with fewer than ``k``."""
@@ -148,7 +165,8 @@ class Retriever:
         if key is None:
             ranked = self._ranked(_mean(sums, weights), others, windows.k)
             return [Window(self.experiences[each], score, None, windows.m) for each, score in ranked]
-        vector = self._embedder.embed([key.text])[0]
+        by = self.pictures if key.kind == "picture" and self.pictures is not None else self._embedder
+        vector = by.embed([key.text])[0]
         looked = self._with_key(key, vector, sums, weights, others, windows.k)
         column = self._keys[key.kind]
         return [

@@ -76,11 +76,11 @@ class EpisodeStore:
 
 
 def successes(trajectories: Iterable[Trajectory]) -> tuple[Experience, ...]:
-    """Return the best successful episode of each task, as a store of them would."""
+    """Return the best successful episode of each task, as a store of them would, with the pictures of its states."""
     best = _Best()
     for trajectory in trajectories:
         if trajectory.success:
-            best.offer(experience_of(trajectory))
+            best.offer(experience_of(trajectory, pictured=True))
     return tuple(best.of_task.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging as transformers_logging
@@ -31,6 +32,7 @@ from reflectrl.memory.language import minilm
 from reflectrl.memory.local import LocalText
 from reflectrl.memory.planner import TextModel
 from reflectrl.memory.store import successes
+from reflectrl.memory.vision import VisionTower
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
@@ -193,7 +195,8 @@ class RunPlayers:
         if memory is None or not past:
             return (*seats, *reflecting(reflector))
         window = Windows(memory.episodes, memory.steps)
-        retriever = Retriever(past, self._embedder, action=window, observation=window)
+        tower = self._vision_tower if memory.key == "picture" else None
+        retriever = Retriever(past, self._embedder, action=window, observation=window, pictures=tower)
         keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
         player = Memory(retriever, key=memory.key, planner=keys, max_chars=memory.max_chars)
         recalling = (Seat("memory", player),)
@@ -209,6 +212,15 @@ class RunPlayers:
     def _embedder(self) -> EmbeddingCache:
         section = self.recipe.players.memory or self.recipe.eval.memory
         return EmbeddingCache(minilm() if section and section.embedder == "minilm" else HashingEmbedder())
+
+    @cached_property
+    def _vision_tower(self) -> VisionTower:
+        """A copy of the policy's base, of which pictures are keys of a memory."""
+        section = self.recipe.model.model_copy(update={"lora": None})
+        with TemporaryDirectory(prefix="reflectrl-") as place:  # the run's own built-in base is made of rows, later
+            seed = derive_seed(self.recipe.seed, "vision tower")
+            base = make_base(section, Path(place) / "base", corpus=[], labels=self.labels, seed=seed)
+            return VisionTower(self._frozen(base, "memory"))
 
     def _planner(self, past: Sequence[Experience]) -> Player | None:
         section = self.recipe.players.planner

@@ -24,9 +24,10 @@ def unreadable() -> InvalidInput:
 def unpictured(role: str) -> InvalidInput:
     """Return the refusal of a state without pictures by a role that reads pictures."""
     setting = "model.images" if role in ("policy", "reflector") else f"players.{role}.images"
+    given, otherwise = (setting, f"{setting}=false") if role != "memory" else ("key=picture", "key=observation")
     return InvalidInput(
-        f"the {role} reads pictures ({setting}), but a state was shown without any; set the environment's option "
-        f"observation to image or both, or {setting}=false."
+        f"the {role} reads pictures ({given}), but a state was shown without any; set the environment's option "
+        f"observation to image or both, or {otherwise}."
     )
 
 

@@ -105,6 +105,22 @@ def test_a_recipe_whose_environment_draws_no_pictures_is_refused_before_anything
 
 
 @pytest.mark.slow
+def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
+    recipe = load_recipe("rap/nano_images", SMALL)
+    play_stages(recipe, tmp_path / "run")
+    header, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
+    assert header.prompt.images == ("policy", "reflector", "memory")
+    words = [turn.said["memory"].text for each in played for turn in each.turns]
+    assert len(set(words)) > 1
+    assert all(said.startswith("Done before: >") for said in words)
+    assert max(line["logprob_gap"] for _, line in read_jsonl(tmp_path / "run" / METRICS)) < 1e-4
+    state = shown()
+    assert rl.load_agent(tmp_path / "run").act(state).decision.action in state.actions
+    with pytest.raises(rl.InvalidInput, match="a memory's key is picture"):
+        load_recipe("rap/nano_images", ["model.images=false"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("roles", "settings"),
     [
