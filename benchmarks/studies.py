@@ -63,7 +63,10 @@ STUDIES: Mapping[str, Study] = {
     ),
     "memory_line": Study(
         "Trials on the number line",
-        (*map(_remembering, ("hashing", "minilm")), Arm("taught", "trained with it, too", "rap/nano_trials_taught")),
+        (
+            *map(_remembering, ("hashing", "minilm", "self")),
+            Arm("taught", "trained with it, too", "rap/nano_trials_taught"),
+        ),
     ),
     "raters_line": Study(
         "Ratings on the number line",

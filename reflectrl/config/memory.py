@@ -14,8 +14,9 @@ from reflectrl.endpoint.endpoint import Endpoint
 class MemoryPlayerSection(Section):
     """The frozen player that shows, before each action, parts of past successful episodes that resemble it."""
 
-    embedder: Literal["hashing", "minilm"] = "hashing"
-    """Similarity of texts: by hashed words, or by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB."""
+    embedder: Literal["hashing", "minilm", "self"] = "hashing"
+    """Similarity of texts: by hashed words; by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB; or by the mean
+    hidden states of the policy's base as it was before training."""
     key: Literal["observation", "action", "either", "planner", "picture", "none"] = "observation"
     """What is looked for in the steps of past episodes: what followed the last action, among their observations; the
     reflection, among their actions (without a reflector, the thought at the step before; without either, the last
@@ -47,3 +48,24 @@ class PlannerPlayerSection(Section):
     def _model_is_trained(self) -> PlannerPlayerSection:
         need_trained(self.model)
         return self
+
+
+def check_embedder(memory: MemoryPlayerSection, model: ModelSection, *, in_rows: bool) -> None:
+    """Check that the policy's base can embed what a memory compares, where it is to; ``in_rows``: SFT rows show it.
+
+    Raises:
+        ValueError: it reads pictures, or is made from the rows.
+
+    """
+    if memory.embedder != "self":
+        return
+    if model.images:
+        raise ValueError(
+            "a memory's embedder is self, the policy's base, but model.images has it read pictures; set embedder to "
+            "minilm or hashing"
+        )
+    if in_rows and model.name == "builtin/nano":
+        raise ValueError(
+            "players.memory.embedder is self, the policy's base, but builtin/nano is made from the SFT rows, which "
+            "show the memory; set embedder to minilm or hashing, or model.name to a trained model"
+        )

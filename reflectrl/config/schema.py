@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
-from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection
+from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder
 from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
@@ -245,6 +245,8 @@ class Recipe(Section):
                 "policies that were trained without; remove one of the two"
             )
         memory = self.players.memory or self.eval.memory
+        if memory is not None:
+            check_embedder(memory, self.model, in_rows=self.players.memory is not None)
         if self.eval.trials is not None:
             if memory is None and not self.eval.trials.control:
                 raise ValueError(

@@ -28,7 +28,7 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Memory, Planner, Retriever, Windows
-from reflectrl.memory.language import minilm
+from reflectrl.memory.language import HiddenStates, minilm
 from reflectrl.memory.local import LocalText
 from reflectrl.memory.planner import TextModel
 from reflectrl.memory.store import successes
@@ -211,7 +211,16 @@ class RunPlayers:
     @cached_property
     def _embedder(self) -> EmbeddingCache:
         section = self.recipe.players.memory or self.recipe.eval.memory
-        return EmbeddingCache(minilm() if section and section.embedder == "minilm" else HashingEmbedder())
+        kind = section.embedder if section else "hashing"
+        if kind == "self":
+            return EmbeddingCache(self._own_states())
+        return EmbeddingCache(minilm() if kind == "minilm" else HashingEmbedder())
+
+    def _own_states(self) -> HiddenStates:
+        """Return the embedder of the policy's base before any training."""
+        shape = self.base("policy") if self.recipe.model.name == BUILTIN else self.recipe.model
+        lm = self._frozen(shape.model_copy(update={"lora": None}), "embedder")
+        return HiddenStates(lm.base, lm.tokenizer, shape.max_length)
 
     @cached_property
     def _vision_tower(self) -> VisionTower:

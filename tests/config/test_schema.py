@@ -58,6 +58,11 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"players": {"corrector": {"on_failure": "raise"}}}, "on_failure=raise is about remote"),
         ({"players": {"corrector": {"player": "remote", "default": "x"}}}, "default and on_failure: default"),
         ({"players": {"corrector": {"model": {"name": "builtin/nano"}}}}, "is not trained"),
+        ({"players": {"memory": {"embedder": "self"}}}, "builtin/nano is made from the SFT rows"),
+        (
+            {"eval": {"memory": {"embedder": "self"}}, "model": {"images": True, "prefix_reuse": False}},
+            "model.images has it read pictures",
+        ),
         ({"sft": {"enabled": False}}, "sft.enabled is false"),
         (
             {"players": {"reflector": {"player": "none"}}, "eval": {"controls": ["blank"]}},

@@ -100,6 +100,18 @@ def test_an_evaluation_without_trials_leaves_none_behind(trained_run: TrainedRun
 
 
 @pytest.mark.slow
+def test_a_memory_may_compare_by_the_states_of_the_policy_s_base(trained_run: TrainedRuns) -> None:
+    brief = ("sft.policy.steps=25", "eval.trials.control=false")
+    run = trained_run(*SHORT, *brief, name="rap/nano_self")
+    first, second = rows(run)
+    assert 0 == first.remembered < second.remembered
+    shown = [remembered(played) for played in episodes(run, "rlft-local-trial2")]
+    others = trained_run(*SHORT, *brief, "eval.memory.embedder=hashing", name="rap/nano_self")
+    assert all(shown)
+    assert shown != [remembered(played) for played in episodes(others, "rlft-local-trial2")]
+
+
+@pytest.mark.slow
 def test_a_memory_may_begin_with_the_teachers_episodes(trained_run: TrainedRuns) -> None:
     run = trained_run(*BRIEF, "eval.trials.count=2", "eval.trials.control=false", name="rap/nano_trials_taught")
     first, second = rows(run)
