@@ -53,7 +53,7 @@ def _scripts(*names: str) -> tuple[str, ...]:
 
 
 _PLAYED = {
-    "thoughts": (),
+    "thoughts": ("reflectrl/models/thinking.py",),
     "memory": ("reflectrl/memory",),
     "raters": ("reflectrl/raters", "reflectrl/endpoint", "reflectrl/players/remote.py"),
 }
@@ -123,12 +123,14 @@ MADE_FROM: Mapping[str, tuple[str, ...]] = dict.fromkeys(
 
 UNUSED = (
     "data_gen/estimate.py",
+    "reflectrl/models/thinking.py",
     "reflectrl/players/remote.py",
     "reflectrl/prompts/spoilers.py",
     "reflectrl/prompts/teacher.py",
 )
-"""Modules of chat models, in rooms of the learning tables. The recipes of those tables have the expert for a teacher
-and local players, so they call nothing here: a test runs all stages of one and looks. ``prompts/discretion.py`` is not
+"""Modules of chat models and of policies that write, in rooms of the learning tables. The recipes of those tables have
+the expert for a teacher and local players, of whom the policy answers with a label, so they call nothing here: a test
+runs all stages of one and looks, and tables of other players name them. ``prompts/discretion.py`` is not
 among them, since an expert's reflection is searched for secrets too."""
 
 _MARKED = re.compile(r"^<!-- (?!end)([\w ]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
