@@ -211,10 +211,8 @@ class RunPlayers:
     @cached_property
     def _embedder(self) -> EmbeddingCache:
         section = self.recipe.players.memory or self.recipe.eval.memory
-        kind = section.embedder if section else "hashing"
-        if kind == "self":
-            return EmbeddingCache(self._own_states())
-        return EmbeddingCache(minilm() if kind == "minilm" else HashingEmbedder())
+        known = {"hashing": HashingEmbedder, "minilm": minilm, "self": self._own_states}
+        return EmbeddingCache(known[section.embedder if section else "hashing"]())
 
     def _own_states(self) -> HiddenStates:
         """Return the embedder of the policy's base before any training."""
