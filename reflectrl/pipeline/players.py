@@ -27,7 +27,7 @@ from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Memory, Planner, Retriever, Windows
+from reflectrl.memory import Embedder, EmbeddingCache, Experience, HashingEmbedder, Memory, Planner, Retriever, Windows
 from reflectrl.memory.language import HiddenStates, minilm
 from reflectrl.memory.local import LocalText
 from reflectrl.memory.planner import TextModel
@@ -211,6 +211,7 @@ class RunPlayers:
     @cached_property
     def _embedder(self) -> EmbeddingCache:
         section = self.recipe.players.memory or self.recipe.eval.memory
+        known: Mapping[str, Callable[[], Embedder]]
         known = {"hashing": HashingEmbedder, "minilm": minilm, "self": self._own_states}
         return EmbeddingCache(known[section.embedder if section else "hashing"]())
 
