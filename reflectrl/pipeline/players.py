@@ -27,8 +27,8 @@ from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.memory import Embedder, EmbeddingCache, Experience, HashingEmbedder, Memory, Planner, Retriever, Windows
-from reflectrl.memory.language import HiddenStates, minilm
+from reflectrl.memory import EmbeddingCache, Experience, Memory, Planner, Retriever, Windows
+from reflectrl.memory.language import HiddenStates, embedder
 from reflectrl.memory.local import LocalText
 from reflectrl.memory.planner import TextModel
 from reflectrl.memory.store import successes
@@ -211,9 +211,7 @@ class RunPlayers:
     @cached_property
     def _embedder(self) -> EmbeddingCache:
         section = self.recipe.players.memory or self.recipe.eval.memory
-        known: Mapping[str, Callable[[], Embedder]]
-        known = {"hashing": HashingEmbedder, "minilm": minilm, "self": self._own_states}
-        return EmbeddingCache(known[section.embedder if section else "hashing"]())
+        return EmbeddingCache(embedder(section.embedder if section else "hashing", self._own_states))
 
     def _own_states(self) -> HiddenStates:
         """Return the embedder of the policy's base before any training."""
