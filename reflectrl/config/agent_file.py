@@ -68,7 +68,7 @@ def read_agent_file(folder: Path) -> AgentFile | None:
 def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """The ``recipe.yaml`` of an exported folder, as its players are loaded: merged weights have no adapters any more.
 
-    The recipe on disk describes the training of the agent, so it still names them.
+    The recipe on disk describes the training of the agent, so it still names them, and a reflector that was trained.
     """
 
     def as_saved(section: ModelSection, role: str) -> ModelSection:
@@ -76,4 +76,12 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
         return section if has_adapters else section.model_copy(update={"lora": None, "quantization": "none"})
 
     reflector = as_saved(recipe.reflector_model or recipe.model, "reflector")
-    return recipe.model_copy(update={"model": as_saved(recipe.model, "policy"), "reflector_model": reflector})
+    said = recipe.players.reflector
+    frozen = said.model_copy(update={"trained": False, "temperature": said.temperature_at_play})
+    return recipe.model_copy(
+        update={
+            "model": as_saved(recipe.model, "policy"),
+            "reflector_model": reflector,
+            "players": recipe.players.model_copy(update={"reflector": frozen}),
+        }
+    )

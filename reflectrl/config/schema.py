@@ -11,6 +11,7 @@ from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder
 from reflectrl.config.model import ModelSection
+from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
@@ -60,21 +61,6 @@ class PromptSection(PromptLayout):
         """Return the layout for an environment with these ``instructions``."""
         shared = {each.name: getattr(self, each.name) for each in fields(PromptLayout)}
         return PromptFormat(instructions=instructions if self.instructions else "", **shared)
-
-
-class ReflectorPlayerSection(Section):
-    """The frozen player that reflects before each action (section 4.1)."""
-
-    player: Literal["local", "remote", "expert", "none", "self"] = "local"
-    """The fine-tuned local model, an endpoint, the expert, none, or the policy itself (appendix F.2)."""
-    max_new_tokens: Count = 100
-    """Longest reflection of a local model (section 5.1)."""
-    temperature: NonNegative = 0.0
-    """Sampling temperature of a local model; 0 is greedy, which makes an exact cache of reflections correct."""
-    cache_size: CountOrZero = 100_000
-    """Reflections kept when greedy; 0 for none."""
-    endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
 
 
 class PolicyPlayerSection(Section):
@@ -224,6 +210,8 @@ class Recipe(Section):
         self._check_rewards()
         self._check_thoughts()
         self._check_memory()
+        if self.players.reflector.trained:
+            check_trained_reflector(self)
         if self.model.images and "remote" in self.eval.policies:
             raise ValueError(
                 "eval.policies names remote, which reads text, but model.images shows the policy pictures; remove one"
@@ -284,7 +272,8 @@ class Recipe(Section):
                 "players.policy has settings of what a policy writes, but with prompt.action_mode=enumerated it writes "
                 "nothing; remove max_new_tokens and temperature, or set prompt.action_mode to thought_choice or json"
             )
-        if self.rlft is not None and not writes and self.rlft.thought_lambda != RLFTSettings.thought_lambda:
+        learns_text = writes or self.players.reflector.trained
+        if self.rlft is not None and not learns_text and self.rlft.thought_lambda != RLFTSettings.thought_lambda:
             raise ValueError(
                 f"rlft.thought_lambda={self.rlft.thought_lambda:g} was given, but with prompt.action_mode=enumerated "
                 "there are no thoughts; remove it, or set prompt.action_mode to thought_choice or json"

@@ -1,8 +1,8 @@
 """Layout of a run folder: its stages, and the names of everything in it relative to the folder.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
-              checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl  ratings.jsonl
-              eval.jsonl  trials.jsonl  report.html  compute.json
+              reflector-rlft/  checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl
+              ratings.jsonl  eval.jsonl  trials.jsonl  report.html  compute.json
 
 No other module spells these names.
 """
@@ -37,6 +37,8 @@ BASE = "base"
 BASE_REFLECTOR = "base-reflector"
 """Base of a reflector that has another one than the policy."""
 REFLECTOR = "reflector"
+REFLECTOR_RLFT = "reflector-rlft"
+"""Reflector that was trained along with the policy."""
 POLICY_SFT = "policy-sft"
 POLICY = "policy"
 METRICS = "metrics.jsonl"
@@ -65,6 +67,7 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "rlft": (
         f"{BASE}/*",  # of a run without sft
         f"{POLICY}/*",
+        f"{REFLECTOR_RLFT}/*",
         METRICS,
         THROUGHPUT,
         RATINGS,
@@ -74,7 +77,7 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "eval": (RESULTS, TRIALS, f"{_TRAJECTORIES}/eval-*.jsonl"),
 }
 """Files that each stage leaves for others to read; a folder that is named here has one digest for all that is in it."""
-MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, RESULTS)
+MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, RESULTS)
 """Last products of the stages, without which later ones cannot start; a stage repeats the one that was deleted."""
 LOOSE_FOLDERS = ("data", "sft", _TRAJECTORIES)
 """Folders whose files are read one by one."""

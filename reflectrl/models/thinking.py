@@ -73,7 +73,7 @@ class WritingPolicy(LMPolicy):
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included."""
         prompts = self._prompts(views)
-        rows = [self._row(prompt, _text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
+        rows = [self._row(prompt, text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
         return parts(rows, views, decisions, max_tokens=max_tokens, trees=False)
 
     def score(self, part: Part, model: Any = None) -> Scores:
@@ -83,7 +83,7 @@ class WritingPolicy(LMPolicy):
             ValueError: a decision of a policy that writes nothing.
 
         """
-        texts = [_text_of(decision) for decision in part.decisions]
+        texts = [text_of(decision) for decision in part.decisions]
         inputs = padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
         places, firsts = self._places(texts, inputs.last)
@@ -290,7 +290,7 @@ def token_at(tokenizer: Any, ids: Tokens, character: int) -> int:
     return next((at for at, length in enumerate(lengths) if length > character), len(ids))
 
 
-def _text_of(decision: Decision) -> Written:
+def text_of(decision: Decision) -> Written:
     """Return what was written before an action."""
     if decision.choice.written is None:
         raise ValueError("a decision of a policy that writes nothing was given to one that does")

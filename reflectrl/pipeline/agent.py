@@ -110,4 +110,5 @@ def load_agent(
         players.layout = exported.prompt
         players.labels = labels(exported.prompt.labels, exported.max_actions)
     lm, player = players.lm_policy(name)
-    return Agent(f"{name} of {run}", wanted, players.layout, len(players.labels), player(greedy), players.seats(lm))
+    seats = players.seats(lm, name)
+    return Agent(f"{name} of {run}", wanted, players.layout, len(players.labels), player(greedy), seats)

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from reflectrl.config.model import ModelSection
+from reflectrl.config.reflector import ReflectorPlayerSection
 from reflectrl.config.rlft import RLFTSection
-from reflectrl.config.schema import ReflectorPlayerSection
 from reflectrl.core import Choice, Decision
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens

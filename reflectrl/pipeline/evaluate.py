@@ -168,10 +168,11 @@ class _Evaluation:
 
     def model_rows(self, name: str) -> None:
         """Play a local policy: sampled, greedy if wanted; the RLFT policy also with controls and other reflectors."""
-        lm, player = self.run_players.lm_policy(_FOLDERS[name])
+        folder = _FOLDERS[name]
+        lm, player = self.run_players.lm_policy(folder)
         self._check_prompt_lengths(lm)
         who, section = self.recipe.players.reflector.player, self.recipe.eval
-        reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.run_players.reflector(lm)}
+        reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.run_players.reflector(lm, folder)}
         if name == "zero_shot":
             reflectors = {"none": lambda: None}
         if name == "rlft":

@@ -35,6 +35,7 @@ from reflectrl.core.layout import (
     POLICY_SFT,
     RECIPE,
     REFLECTOR,
+    REFLECTOR_RLFT,
     STAGES,
     unfinished_file,
 )
@@ -95,7 +96,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
         ],
         "sft": [model.name for model in models if model.name.endswith(".gguf")],
         "rlft": [*(model.name for model in frozen if model.name.endswith(".gguf")), *learned],
-        "eval": [str(Path(run) / REFLECTOR) for run in lenders],
+        "eval": [str(Path(run) / name) for run in lenders for name in (REFLECTOR, REFLECTOR_RLFT)],
     }
     return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}
 

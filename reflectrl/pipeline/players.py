@@ -18,7 +18,7 @@ from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
-from reflectrl.core.layout import BASE, BASE_REFLECTOR, TEACHER, sft_rows_file
+from reflectrl.core.layout import BASE, BASE_REFLECTOR, POLICY, REFLECTOR, REFLECTOR_RLFT, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.account import Account, Usage
@@ -78,6 +78,8 @@ class RunPlayers:
         self.run = run
         self._account = account or Account()
         self._clients: list[ChatClient] = []
+        self._reflector_models: dict[str, LanguageModel] = {}
+        self._local_reflectors: dict[str, LMReflector] = {}
         self._whole_dataset = False
 
     @property
@@ -123,12 +125,12 @@ class RunPlayers:
         return BASE_REFLECTOR if role == "reflector" and self.recipe.reflector_model else BASE
 
     def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
-        """Load a model of this run: ``reflector``, ``policy-sft``, ``policy``, or ``base`` before any training."""
+        """Load a model of this run by its folder; ``base`` is the policy before any training."""
         if name == "base":
             seed = derive_seed(self.recipe.seed, "new", "policy")
             return new_model(self.base("policy"), labels=self.labels, seed=seed)
-        made_by = "rlft" if name == "policy" else "sft"
-        role = "reflector" if name == "reflector" else "policy"
+        made_by = "rlft" if name in (POLICY, REFLECTOR_RLFT) else "sft"
+        role = "reflector" if name in (REFLECTOR, REFLECTOR_RLFT) else "policy"
         section, folder = self.section(role), self.run.verified(name, made_by)
         base = self._base_folder(role)
         if section.lora is not None and section.name == BUILTIN and (self.run / base).is_dir():
@@ -170,9 +172,9 @@ class RunPlayers:
             return policy
         return RandomPolicy() if name == "random" else ExpertPolicy()
 
-    def seats(self, policy: LanguageModel | None) -> tuple[Seat, ...]:
+    def seats(self, policy: LanguageModel | None, name: str) -> tuple[Seat, ...]:
         """Return the frozen players of this recipe, see ``reflector``."""
-        return self.playing(self.reflector(policy))
+        return self.playing(self.reflector(policy, name))
 
     def playing(self, reflector: Player | None) -> tuple[Seat, ...]:
         """Return the seats before the act of policies that are trained by this recipe."""
@@ -323,8 +325,11 @@ class RunPlayers:
         self._clients.append(remote.client)
         return remote
 
-    def reflector(self, policy: LanguageModel | None) -> Player | None:
-        """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model."""
+    def reflector(self, policy: LanguageModel | None, name: str = POLICY) -> Player | None:
+        """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model.
+
+        One that RLFT trains advises the policy of the folder ``name`` as it was trained with it.
+        """
         kind = self.recipe.players.reflector.player
         if kind == "none":
             return None
@@ -336,7 +341,8 @@ class RunPlayers:
             if policy is None:
                 raise InvalidInput("players.reflector.player is self, but this policy has no local model to reflect.")
             return self._lm_reflector(policy, self.recipe.model)
-        return self._local_reflector
+        trained = self.recipe.players.reflector.trained and name == POLICY
+        return self._local_reflector(REFLECTOR_RLFT if trained else REFLECTOR)
 
     def other_reflector(self, section: ReflectorSection) -> Callable[[], Player | None]:
         """Return a function that makes a reflector of ``eval.reflectors``, after a check that it can be made.
@@ -369,20 +375,24 @@ class RunPlayers:
         kind = self.recipe.players.reflector.player
         if kind not in ("local", "self"):
             return {"policy": policy}
-        return {"policy": policy, "reflector": policy if kind == "self" else self._reflector_model}
+        own = kind == "local" and not self.recipe.players.reflector.trained
+        return {"policy": policy, "reflector": self._reflector_model(REFLECTOR) if own else policy}
 
     def _journal(self, role: str) -> Journal:
         """Return the journal of paid replies in the role; each process of a `torchrun` launch has its own."""
         rank = process_rank()
         return Journal(self.run / CALLS / (f"{role}-{rank}" if rank else role))
 
-    @cached_property
-    def _reflector_model(self) -> LanguageModel:
-        return self.load("reflector")
+    def _reflector_model(self, name: str) -> LanguageModel:
+        if name not in self._reflector_models:
+            self._reflector_models[name] = self.load(name)
+        return self._reflector_models[name]
 
-    @cached_property
-    def _local_reflector(self) -> LMReflector:
-        return self._lm_reflector(self._reflector_model, self.section("reflector"))
+    def _local_reflector(self, name: str) -> LMReflector:
+        if name not in self._local_reflectors:
+            lm, section = self._reflector_model(name), self.section("reflector")
+            self._local_reflectors[name] = self._lm_reflector(lm, section)
+        return self._local_reflectors[name]
 
     def _prefix_cache(self, lm: LanguageModel, section: ModelSection, role: str) -> PrefixCache | None:
         return prefix_cache_for(lm.base, section.max_length, role) if section.prefix_reuse else None
@@ -394,7 +404,7 @@ class RunPlayers:
             lm.tokenizer,
             max_length=section.max_length,
             max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature,
+            temperature=settings.temperature_at_play,
             cache_size=settings.cache_size,
             prefix_cache=self._prefix_cache(lm, section, "reflector"),
         )

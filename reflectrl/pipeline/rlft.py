@@ -24,6 +24,8 @@ from reflectrl.core.layout import (
     POLICY,
     POLICY_SFT,
     RATINGS,
+    REFLECTOR,
+    REFLECTOR_RLFT,
     THROUGHPUT,
     advantages_file,
     checkpoints_folder,
@@ -33,6 +35,7 @@ from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import save_model
+from reflectrl.models.reflecting import add_reflector, take_reflector
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.players import RunPlayers
@@ -52,12 +55,13 @@ from reflectrl.training.trackers import Tracking, check_tracker, tracking
 def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
     """Return the trainer's arguments as the recipe states them."""
     cuda = torch.cuda.is_available()
+    writer = recipe.players.reflector if recipe.players.reflector.trained else recipe.players.policy
     return ReflectRLConfig(
         **{each.name: getattr(section, each.name) for each in fields(RLFTSettings)},
         output_dir=output_dir,
         max_length=recipe.model.max_length,
-        max_completion_length=recipe.players.policy.max_new_tokens,
-        temperature=recipe.players.policy.temperature,
+        max_completion_length=writer.max_new_tokens,
+        temperature=writer.temperature,
         prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
         use_cpu=not cuda,
@@ -167,7 +171,10 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         profile.synchronize = torch.cuda.synchronize
     run_players = RunPlayers(recipe, run, account)
     lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
-    reflector = run_players.reflector(lm)
+    trained = recipe.players.reflector.trained
+    if trained:
+        add_reflector(lm, run.verified(REFLECTOR, "sft"))
+    reflector = None if trained else run_players.reflector(lm)
     if is_main_process():
         for split in ("train", *(["validation"] if section.validation else [])):
             check_prompt_lengths(run_players, run_players.readers(lm), split, [stage.env for stage in section.stages])
@@ -196,5 +203,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             records.rewind(first)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if is_main_process():
+        if trained:
+            take_reflector(lm, run / REFLECTOR_RLFT)
         save_model(lm, run / POLICY)
     return run_players.usage

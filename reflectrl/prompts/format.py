@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -124,3 +124,14 @@ def _prompt(
     if pictured:
         return Prompt(head + listed, history, tail, menu, said=lines, images=observation.images)
     return Prompt(head + listed, history, tail, menu, state=f"{observation.text}\n", said=lines)
+
+
+def before_reflection(prompt: Prompt) -> Prompt:
+    """Return the reflector's prompt in the state of a policy's ``prompt``, which shows no reflection."""
+    head = prompt.head if prompt.menu is None else prompt.head.removesuffix(prompt.menu.head_text)
+    return replace(prompt, head=head, tail=REFLECTION_CUE, menu=None)
+
+
+def with_reflection(prompt: Prompt, words: str) -> Prompt:
+    """Return a policy's ``prompt``, which shows no reflection, with one."""
+    return replace(prompt, said=f"{prompt.said}{REFLECTION_CUE}{PromptFormat.completion(words)}\n")

@@ -75,6 +75,14 @@ class Iteration(EpisodeMeans, IterationPlace):
         "rollout/thought_corrected", "Corrected thoughts", fraction=True, panel=True, late=True, default=None
     )
     """Fraction of the thoughts that a corrector rewrote; ``None`` without one."""
+    thought_kl: float | None = metric(
+        "update/thought_kl", "KL divergence of thoughts", panel=True, late=True, default=None
+    )
+    """KL divergence as ``kl``, of what is written alone, unweighted; ``None``, like the next one, without any."""
+    action_kl: float | None = metric(
+        "update/action_kl", "KL divergence of actions", panel=True, late=True, default=None
+    )
+    """KL divergence as ``kl``, of the action after the text alone."""
     replayed: int = metric("rollout/replayed", late=True)
     """Episodes from the replay buffer."""
     validation_success: float | None = metric(

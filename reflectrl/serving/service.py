@@ -103,4 +103,4 @@ def _reflector_info(recipe: Recipe, run: Path, policy: str) -> ReflectorInfo | N
     section = (recipe.reflector_model or recipe.model) if local else recipe.model
     folder = run / ("reflector" if local else policy)
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=section.trust_remote_code)
-    return ReflectorInfo(settings.max_new_tokens, settings.temperature, tokenizer)
+    return ReflectorInfo(settings.max_new_tokens, settings.temperature_at_play, tokenizer)

@@ -21,7 +21,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
-from reflectrl.core.layout import AGENT, POLICY_SFT, RECIPE
+from reflectrl.core.layout import AGENT, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.core.version import version_errors
 from reflectrl.models.load import BUILTIN, load_model, save_model
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
@@ -110,7 +110,8 @@ class _Export:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
         self._player("policy", self.policy, run_players.section("policy"))
         if self.recipe.players.reflector.player == "local":
-            self._player("reflector", "reflector", run_players.section("reflector"))
+            trained = self.recipe.players.reflector.trained and self.policy == POLICY
+            self._player("reflector", REFLECTOR_RLFT if trained else REFLECTOR, run_players.section("reflector"))
         reflector = self.recipe.reflector_model and run_players.section("reflector")
         decided = {"model": run_players.section("policy"), "reflector_model": reflector}
         recipe = scrubber.recipe(self.recipe.model_copy(update=decided))
@@ -128,7 +129,8 @@ class _Export:
 
     def _player(self, role: str, name: str, section: ModelSection) -> None:
         """Copy the player ``name`` of the run, or merge its adapter."""
-        source, place = RunFolder(self.run).verified(name, "rlft" if name == "policy" else "sft"), self.to / role
+        stage = "rlft" if name in (POLICY, REFLECTOR_RLFT) else "sft"
+        source, place = RunFolder(self.run).verified(name, stage), self.to / role
         _check_weights(source)
         if (source / _ADAPTER).is_file() and (self.merge or not _is_public(section.name)):
             why = "as asked" if self.merge else f"since its base {self.scrubber.value(section.name)} is not on the hub"

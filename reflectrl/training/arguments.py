@@ -17,6 +17,7 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, load_model, new_model
 from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.policy import LMPolicy, TrainablePolicy
+from reflectrl.models.reflecting import ReflectingPolicy, reflects
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
@@ -69,16 +70,30 @@ def trainable_policy(
 ) -> TrainablePolicy:
     """Return a policy that acts and scores with ``lm``; the model gets a choice head, and perhaps a value head.
 
+    A model with a second adapter, named ``reflector``, writes its reflections with it, and both adapters are trained.
+
     Raises:
-        InvalidInput: a model whose forward cannot be narrowed to labels, or a label that is not one token.
+        InvalidInput: a model whose forward cannot be narrowed to labels, a label that is not one token, or a second
+            adapter that cannot be trained here.
 
     """
+    if reflects(lm.model):
+        _check_reflecting(args, action_mode)
     if not getattr(lm.base, "is_quantized", False):  # those are on their device, and refuse to be moved
         lm.model.to(args.device)  # Trainer would do so too late for the states that are kept
     add_choice_head(lm.base, value_head=args.baseline == "value")
     ids = label_ids(lm.tokenizer, labels)
     encoder = PromptEncoder(lm.tokenizer, ids, args.max_length, pictures=lm.pictures)
     cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens) if args.prefix_reuse else None
+    if reflects(lm.model):
+        other = prefix_cache_for(lm.base, args.max_length, "reflector") if args.prefix_reuse else None
+        return ReflectingPolicy(
+            lm,
+            encoder,
+            max_new_tokens=args.max_completion_length,
+            temperature=args.temperature,
+            caches=(other, cache),
+        )
     if action_mode != "enumerated":
         return writing_policy(
             action_mode,
@@ -90,6 +105,19 @@ def trainable_policy(
         )
     reused = args.prefix_reuse and args.num_iterations > 1
     return LMPolicy(lm.model, encoder, prefix_cache=cache, frozen_layers=frozen_layers(lm.base) if reused else None)
+
+
+def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
+    """Refuse settings with which a reflector is not trained."""
+    needs = {
+        f"a layout with action_mode=enumerated, not {action_mode}": action_mode == "enumerated",
+        "terms without kl, which knows menus alone": args.terms.kl is None,
+        f"one process, not {args.world_size}": args.world_size == 1,
+    }
+    if missing := [need for need, there in needs.items() if not there]:
+        raise InvalidInput(
+            f"the model has an adapter named 'reflector', which is trained too; that needs {'; '.join(missing)}."
+        )
 
 
 def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:

@@ -198,12 +198,17 @@ class Checkpoints(Trainer):
             )
         with _fitting(folder):
             if isinstance(self.model, PeftModel):
-                weights = load_file(folder / "adapter_model.safetensors")
-                unexpected = set_peft_model_state_dict(self.model, weights).unexpected_keys
+                unexpected = [key for name in self.model.peft_config for key in self._load_adapter(folder, name)]
             else:  # weights that are tied to others are left out
                 unexpected = self.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)[1]
             if unexpected:
                 raise KeyError(unexpected[0])
+
+    def _load_adapter(self, folder: Path, name: str) -> list[str]:
+        """Load one adapter, and return the keys that it does not have; peft writes all but its own in folders."""
+        path = folder if name == "default" else folder / name
+        weights = load_file(path / "adapter_model.safetensors")
+        return list(set_peft_model_state_dict(self.model, weights, adapter_name=name).unexpected_keys)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

@@ -48,6 +48,7 @@ from reflectrl.training.callbacks import OptimizerStepped
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
+from reflectrl.training.divergences import Divergences
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.learning_rates import LearningRates
 from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
@@ -143,6 +144,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
         self._norms: list[float] = []
         self._learning_rate = 0.0
+        self._divergences = Divergences()
         self._gaps: list[float] = []  # between log-probabilities at play and before the iteration's first update
         self._reported: dict[str, float] = {}
         super().__init__(
@@ -260,8 +262,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         """Return the metrics of an iteration, means over all processes; raises as ``check_gap`` does."""
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
         local = {**episode_metrics(fresh).means, **thought_means(fresh), "loss": loss, "kl": kl, "clipped": clipped}
-        local["grad_norm"] = sum(self._norms) / len(self._norms)
-        local["logprob_gap"] = fmean(self._gaps or [0.0])
+        local |= {"grad_norm": sum(self._norms) / len(self._norms), "logprob_gap": fmean(self._gaps or [0.0])}
+        local |= self._divergences.means()
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
@@ -335,6 +337,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         weight = self.args.thought_lambda
         logprobs = scores.logprobs + weight * scores.thought_logprobs
         played = [each.decision.joint_logprob(weight) for each in samples]
+        self._divergences.add(samples, scores)
         if not self._losses:
             self._gaps += gaps(samples, played, logprobs.tolist())
         # replayed actions are learned from as if the present policy had sampled them: self-imitation, no ratio

@@ -1,0 +1,63 @@
+"""Section of a recipe's reflector, and what a recipe must have to train it along with the policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from reflectrl.core.settings import Count, CountOrZero, NonNegative, Section
+from reflectrl.endpoint.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from reflectrl.config.schema import Recipe
+
+
+class ReflectorPlayerSection(Section):
+    """The player that reflects before each action (section 4.1); it is frozen unless ``trained``."""
+
+    player: Literal["local", "remote", "expert", "none", "self"] = "local"
+    """The fine-tuned local model, an endpoint, the expert, none, or the policy itself (appendix F.2)."""
+    trained: bool = False
+    """Train ``local`` in RLFT as well, by the same advantages: an adapter of its own on the policy's base. Its
+    reflections are then sampled at ``temperature`` in RLFT, and greedy in evaluation and use."""
+    max_new_tokens: Count = 100
+    """Longest reflection of a local model (section 5.1)."""
+    temperature: NonNegative = 0.0
+    """Sampling temperature of a local model; 0 is greedy, which makes an exact cache of reflections correct."""
+    cache_size: CountOrZero = 100_000
+    """Reflections kept when greedy; 0 for none. None are kept of a model while it is trained."""
+    endpoint: Endpoint = Endpoint()
+    """Chat endpoint of ``remote``."""
+
+    @property
+    def temperature_at_play(self) -> float:
+        """Sampling temperature outside of RLFT: that of a frozen reflector, 0 for one that RLFT trains."""
+        return 0.0 if self.trained else self.temperature
+
+
+def check_trained_reflector(recipe: Recipe) -> None:
+    """Check that a recipe whose reflector is trained has what that needs.
+
+    Raises:
+        ValueError: it has not.
+
+    """
+    settings, model, rlft = recipe.players.reflector, recipe.model, recipe.rlft
+    memory = recipe.players.memory
+    needs = {
+        f"player=local, a model of this process, not {settings.player}": settings.player == "local",
+        "model.lora, an adapter for each player on one base, e.g. model.lora: {r: 64}": model.lora is not None,
+        "the policy's base for both, so no reflector_model": recipe.reflector_model is None,
+        "a base of text, so model.images=false": not model.images,
+        "a temperature above 0, at which its reflections are sampled": settings.temperature > 0,
+        "sft.enabled=true, which teaches it first": recipe.sft.enabled,
+        "an rlft section": rlft is not None,
+        "prompt.action_mode=enumerated, since its reflection is the thought": recipe.prompt.action_mode == "enumerated",
+        "no rlft.terms.kl, which knows menus alone": rlft is None or rlft.terms.kl is None,
+        "a memory whose key is observation or none: it speaks before the reflection is there": (
+            memory is None or memory.key in ("observation", "none")
+        ),
+    }
+    if missing := [need for need, there in needs.items() if not there]:
+        raise ValueError(
+            f"players.reflector.trained=true needs {'; '.join(missing)}: change that, or set trained to false"
+        )

@@ -1,0 +1,40 @@
+"""``Divergences``: how far an iteration's updates moved what is written, and how far the choice of the action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from reflectrl.models.policy import Scores
+from reflectrl.training.batch import StepSample
+
+
+class Divergences:
+    """KL divergences of both parts of the steps of an iteration, for policies that write before they act."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[float, float]] = []
+
+    def add(self, samples: Sequence[StepSample], scores: Scores) -> None:
+        """Add the steps of a forward pass; like ``Loss.kl``, replayed ones count as 0."""
+        now = zip(samples, scores.thought_logprobs.tolist(), scores.logprobs.tolist(), strict=True)
+        for sample, thought, action in now:
+            written = sample.decision.choice.written
+            if written is not None:
+                pairs = ((thought, written.thought_logprob), (action, sample.decision.logprob))
+                text, choice = (0.0 if sample.replayed else _k3(new - old) for new, old in pairs)
+                self._found.append((text, choice))
+
+    def means(self) -> dict[str, float]:
+        """Return the fields ``thought_kl`` and ``action_kl`` of ``Iteration``, and begin again; none without a text."""
+        found, self._found = self._found, []
+        if not found:
+            return {}
+        thoughts, actions = zip(*found, strict=True)
+        return {"thought_kl": fmean(thoughts), "action_kl": fmean(actions)}
+
+
+def _k3(log_ratio: float) -> float:
+    """Estimate KL(sampling policy || present policy) from one sample, as ``Loss.kl`` does."""
+    return math.exp(min(log_ratio, 700.0)) - 1 - log_ratio
