@@ -36,6 +36,7 @@ def iteration(number, **changed):
     line |= {"entropy_coef": None, "thought_tokens": None, "thought_distinct": None}
     line |= {"thought_repeated": None, "thought_bleu": None, "thought_templates": None}
     line |= {"thought_misread": None, "thought_consistent": None, "thought_corrected": None}
+    line |= {"thought_kl": None, "action_kl": None}
     return {**line, "env_steps": 10 * (number + 1), **changed}
 
 

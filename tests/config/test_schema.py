@@ -51,6 +51,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"stages": []}}, "at least 1 item"),
         ({"rlft": None}, "has no rlft section"),
         ({"rlft": {"thought_lambda": 0.2}}, "thought_lambda=0.2 .* there are no thoughts"),
+        ({"players": {"reflector": {"trained": True}}}, "needs model.lora, .*; a temperature above 0"),
         ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
         ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "an action in JSON is not drawn from"),
         ({"players": {"corrector": {}}}, "go together"),

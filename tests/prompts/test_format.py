@@ -9,6 +9,7 @@ from records import policy_prompt_of, reflector_prompt_of
 
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.prompts import LABEL_KINDS, PromptFormat, labels
+from reflectrl.prompts.format import before_reflection, with_reflection
 
 HERE = Observation("A hall.", ("go", "wait"))
 
@@ -106,3 +107,12 @@ def test_the_kinds_of_labels():
 def test_an_unknown_kind_and_more_actions_than_letters_are_refused(kind, count, facts):
     with pytest.raises(InvalidInput, match=facts):
         labels(kind, count)
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_prompt_without_a_reflection_is_turned_into_the_reflectors_and_into_one_with_it(place):
+    layout = PromptFormat(instructions="Leave.", menu=place)
+    menu = layout.menu_of(COMMON)
+    bare, full = (policy_prompt_of(layout, COMMON, ["eat"], said, menu) for said in (None, " Good.\n Go on. "))
+    assert before_reflection(bare) == reflector_prompt_of(layout, COMMON, ["eat"])
+    assert with_reflection(bare, " Good.\n Go on. ") == full
