@@ -78,8 +78,7 @@ class RunPlayers:
         self.run = run
         self._account = account or Account()
         self._clients: list[ChatClient] = []
-        self._reflector_models: dict[str, LanguageModel] = {}
-        self._local_reflectors: dict[str, LMReflector] = {}
+        self._reflectors: dict[str, tuple[LanguageModel, LMReflector]] = {}
         self._whole_dataset = False
 
     @property
@@ -342,7 +341,7 @@ class RunPlayers:
                 raise InvalidInput("players.reflector.player is self, but this policy has no local model to reflect.")
             return self._lm_reflector(policy, self.recipe.model)
         trained = self.recipe.players.reflector.trained and name == POLICY
-        return self._local_reflector(REFLECTOR_RLFT if trained else REFLECTOR)
+        return self._local_reflector(REFLECTOR_RLFT if trained else REFLECTOR)[1]
 
     def other_reflector(self, section: ReflectorSection) -> Callable[[], Player | None]:
         """Return a function that makes a reflector of ``eval.reflectors``, after a check that it can be made.
@@ -376,23 +375,18 @@ class RunPlayers:
         if kind not in ("local", "self"):
             return {"policy": policy}
         own = kind == "local" and not self.recipe.players.reflector.trained
-        return {"policy": policy, "reflector": self._reflector_model(REFLECTOR) if own else policy}
+        return {"policy": policy, "reflector": self._local_reflector(REFLECTOR)[0] if own else policy}
 
     def _journal(self, role: str) -> Journal:
         """Return the journal of paid replies in the role; each process of a `torchrun` launch has its own."""
         rank = process_rank()
         return Journal(self.run / CALLS / (f"{role}-{rank}" if rank else role))
 
-    def _reflector_model(self, name: str) -> LanguageModel:
-        if name not in self._reflector_models:
-            self._reflector_models[name] = self.load(name)
-        return self._reflector_models[name]
-
-    def _local_reflector(self, name: str) -> LMReflector:
-        if name not in self._local_reflectors:
-            lm, section = self._reflector_model(name), self.section("reflector")
-            self._local_reflectors[name] = self._lm_reflector(lm, section)
-        return self._local_reflectors[name]
+    def _local_reflector(self, name: str) -> tuple[LanguageModel, LMReflector]:
+        if name not in self._reflectors:
+            lm = self.load(name)
+            self._reflectors[name] = lm, self._lm_reflector(lm, self.section("reflector"))
+        return self._reflectors[name]
 
     def _prefix_cache(self, lm: LanguageModel, section: ModelSection, role: str) -> PrefixCache | None:
         return prefix_cache_for(lm.base, section.max_length, role) if section.prefix_reuse else None
