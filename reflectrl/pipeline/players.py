@@ -43,6 +43,7 @@ from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.compute import decided
 from reflectrl.pipeline.folder import RunFolder, process_rank
+from reflectrl.pipeline.local_reflector import local_reflector
 from reflectrl.pipeline.reflectors import reflector_recipe
 from reflectrl.players import (
     ExpertCorrector,
@@ -339,7 +340,7 @@ class RunPlayers:
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector.player is self, but this policy has no local model to reflect.")
-            return self._lm_reflector(policy, self.recipe.model)
+            return local_reflector(policy, self.recipe.players.reflector, self.recipe.model)
         trained = self.recipe.players.reflector.trained and name == POLICY
         return self._local_reflector(REFLECTOR_RLFT if trained else REFLECTOR)[1]
 
@@ -384,21 +385,9 @@ class RunPlayers:
 
     def _local_reflector(self, name: str) -> tuple[LanguageModel, LMReflector]:
         if name not in self._reflectors:
-            lm = self.load(name)
-            self._reflectors[name] = lm, self._lm_reflector(lm, self.section("reflector"))
+            lm, settings = self.load(name), self.recipe.players.reflector
+            self._reflectors[name] = lm, local_reflector(lm, settings, self.section("reflector"))
         return self._reflectors[name]
 
     def _prefix_cache(self, lm: LanguageModel, section: ModelSection, role: str) -> PrefixCache | None:
         return prefix_cache_for(lm.base, section.max_length, role) if section.prefix_reuse else None
-
-    def _lm_reflector(self, lm: LanguageModel, section: ModelSection) -> LMReflector:
-        settings = self.recipe.players.reflector
-        return LMReflector(
-            lm.model,
-            lm.tokenizer,
-            max_length=section.max_length,
-            max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature_at_play,
-            cache_size=settings.cache_size,
-            prefix_cache=self._prefix_cache(lm, section, "reflector"),
-        )
