@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import NatLangEnv, Trajectory
+from reflectrl.core import Decision, NatLangEnv, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.head import in_eval_mode
@@ -19,6 +18,7 @@ from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import wins_and_episodes
 from reflectrl.rollout.turn import policy_views
@@ -112,29 +112,40 @@ class Collector:
         counted = zip(groups, totals[::2], totals[1::2], strict=True)
         return {group: wins / episodes for group, wins, episodes in counted if episodes}
 
-    def with_reference(self, samples: Sequence[StepSample], weights: Weights) -> list[StepSample]:
-        """Add to samples the log-probabilities that the policy gives the actions of their menus with other weights."""
+    def with_reference(self, samples: Sequence[StepSample], weights: Weights, *, max_tokens: int) -> list[StepSample]:
+        """Add to samples the log-probabilities of their menus, after what was written, with other weights."""
+        views, decisions = [sample.view for sample in samples], [sample.decision for sample in samples]
         with part("reference"), using(self._model, weights):
-            self.forget()
-            decisions = self._policy.act([sample.view for sample in samples], [0.0] * len(samples))
+            scores = self._scores(views, decisions, max_tokens)
         return [
-            replace(sample, reference=tuple(math.log(max(each, 1e-30)) for each in decision.choice.probabilities))
-            for sample, decision in zip(samples, decisions, strict=True)
+            replace(sample, reference=menu[: len(sample.view.menu.actions)])
+            for sample, (_, menu) in zip(samples, scores, strict=True)
         ]
 
     def valued(self, episodes: Sequence[Trajectory], *, max_tokens: int) -> list[Trajectory]:
         """Return past episodes with the present values of their states in place of those of their time."""
         views = [view for episode in episodes for view in policy_views(episode, self._layout)]
         decisions = [turn.decision for episode in episodes for turn in episode.turns]
-        with torch.no_grad(), in_eval_mode(self._model), part("replay"):
-            for forward in self._policy.divide(views, decisions, max_tokens=max_tokens):
-                for index, value in zip(forward.indices, self._policy.score(forward).values.tolist(), strict=True):
-                    decisions[index] = replace(decisions[index], value=value)
-        following = iter(decisions)
+        with part("replay"):
+            scores = self._scores(views, decisions, max_tokens)
+        following = iter(replace(decision, value=value) for decision, (value, _) in zip(decisions, scores, strict=True))
         return [
             replace(episode, turns=tuple(replace(turn, decision=next(following)) for turn in episode.turns))
             for episode in episodes
         ]
+
+    @torch.no_grad()
+    def _scores(
+        self, views: Sequence[MenuView], decisions: Sequence[Decision], max_tokens: int
+    ) -> list[tuple[float, tuple[float, ...]]]:
+        """Return value and log-probabilities of the menu of each decision with the model's weights."""
+        found = dict[int, tuple[float, tuple[float, ...]]]()
+        with in_eval_mode(self._model):
+            for forward in self._policy.divide(views, decisions, max_tokens=max_tokens):
+                scores = self._policy.score(forward)
+                menus = map(tuple, scores.menu_logprobs.tolist())
+                found.update(zip(forward.indices, zip(scores.values.tolist(), menus, strict=True), strict=True))
+        return [found[index] for index in range(len(decisions))]
 
     def forget(self) -> None:
         """Drop everything computed with older weights."""

@@ -204,8 +204,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                     replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
                 samples = step_samples(learned, self.layout, args, replayed)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
-            if self._first_weights is not None:
-                samples = self._collector.with_reference(samples, self._first_weights)
+            if (first := self._first_weights) is not None:
+                samples = self._collector.with_reference(samples, first, max_tokens=args.micro_batch_tokens)
 
             self._losses, self._norms, self._gaps = [], [], []
             for minibatch in minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -23,9 +24,11 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import scored, step_samples, weighted_rewards
+from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.thoughts import Imitation, corrections_of
+from reflectrl.training.weights import copy_weights
 
 MODES = ("thought_choice", "json")
 
@@ -218,3 +221,15 @@ def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
     assert weighted_rewards(both, {"env": 1.0, "illegal": -1.0}) == [1.0, -0.5]
     silent = replace(both, turns=(replace(turn, rewards={"env": 1.0}),))
     assert [scored(each, {"env": 1.0, "illegal": -1.0}) for each in (both, silent)] == [True, False]
+
+
+def test_the_kl_term_compares_labels_after_the_thought_that_was_written():
+    model = language_model("gpt2")
+    policy = policy_of("thought_choice", model)
+    episodes = played("thought_choice", ExpertCorrector(), policy)
+    samples = step_samples(episodes, layout_of("thought_choice"), RLFTSettings())
+    collector = Collector("number_line", policy, model, [], layout_of("thought_choice"), 1)
+    for sample in collector.with_reference(samples, copy_weights(model), max_tokens=2048):
+        assert sample.reference == pytest.approx(
+            [math.log(each) for each in sample.decision.choice.probabilities], abs=1e-4
+        )
