@@ -79,11 +79,8 @@ class _Evaluation:
 
         Trained policies read the planner and the memory of the recipe.
         """
-        section, players, alone = self.recipe.eval, self.run_players, self.recipe.eval.memory
-        if name not in POLICIES.values():
-            seats = reflecting(reflector)
-        else:
-            seats = players.playing(reflector) if alone is None else players.table(alone, players.taught, reflector)
+        section, trained = self.recipe.eval, name in POLICIES.values()
+        seats = self.run_players.playing(reflector, section.memory) if trained else reflecting(reflector)
         row, trajectories = self._play(name, reflections, mode, split, self._episodes[split, mode], policy, seats)
         self.rows.append(row)
         for group in section.groups:
@@ -139,7 +136,7 @@ class _Evaluation:
                 played: list[list[Trajectory]] = []
                 for number in range(1, section.count + 1):
                     past = self._past(played) if memory else ()
-                    seats = self.run_players.table(settings, past, reflector)
+                    seats = self.run_players.memories.table(settings, past, reflector)
                     mode = f"{'trial' if memory else 'alone'}{number}"
                     episodes = self._trial_episodes(split, number)
                     played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])
@@ -156,7 +153,7 @@ class _Evaluation:
     def _past(self, played: Sequence[Sequence[Trajectory]]) -> tuple[Experience, ...]:
         """Return what the next trial remembers: the best episode of each task so far."""
         section = self.recipe.eval.trials
-        taught = self.run_players.taught if section is not None and section.begin_with == "teacher" else ()
+        taught = self.run_players.memories.taught if section is not None and section.begin_with == "teacher" else ()
         return (*taught, *successes(itertools.chain(*played)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:

@@ -1,0 +1,54 @@
+"""``rater_of``, ``corrector_of``: players of a run that judge what was played, made from its recipe (V-TIFA, GTR)."""
+
+from __future__ import annotations
+
+from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
+from reflectrl.pipeline.endpoints import Endpoints
+from reflectrl.pipeline.models import RunModels
+from reflectrl.players import ExpertCorrector, Informed, Player, RuleCorrector
+from reflectrl.raters import Questions, Rater, RaterModel, RuleRater, Scale
+from reflectrl.raters.corrector import LocalCorrector
+from reflectrl.raters.learned import LearnedRater
+from reflectrl.raters.local import LocalModel
+
+
+def rater_of(section: RaterPlayerSection, models: RunModels, endpoints: Endpoints) -> Player:
+    """Return the rater of whole episodes."""
+    scale = Scale(tuple(section.labels), section.scale)
+    if section.player == "rule":
+        stages = [stage.env for stage in models.recipe.rlft.stages] if models.recipe.rlft else []
+        envs = [models.env(options) for number, options in enumerate(stages) if options not in stages[:number]]
+        return RuleRater(envs, scale, section.accuracy)
+    rules = models.env({}).instructions
+    questions = Questions(rules, section.segment, section.include_actions, scale, images=section.images)
+    if section.player == "learned":
+        lm = models.frozen(section.model, "rater")
+        return LearnedRater(lm, questions, max_length=section.model.max_length)
+    return Rater(_rating_model(section, scale, models, endpoints), questions, section.votes)
+
+
+def _rating_model(section: RaterPlayerSection, scale: Scale, models: RunModels, endpoints: Endpoints) -> RaterModel:
+    if section.player == "local":
+        return LocalModel(models.frozen(section.model, "rater"), scale, max_length=section.model.max_length)
+    from reflectrl.raters.remote import RemoteModel
+
+    return endpoints.player(RemoteModel, "rater", section.endpoint, scale=scale)
+
+
+def corrector_of(section: CorrectorPlayerSection, models: RunModels, endpoints: Endpoints) -> Player:
+    """Return the corrector of thoughts."""
+    player = _corrector(section, models, endpoints)
+    return Informed(player) if section.tool else player
+
+
+def _corrector(section: CorrectorPlayerSection, models: RunModels, endpoints: Endpoints) -> Player:
+    if section.player == "expert":
+        return ExpertCorrector()
+    if section.player == "rule":
+        return RuleCorrector()
+    if section.player == "local":
+        return LocalCorrector(models.frozen(section.model, "corrector"), max_length=section.model.max_length)
+    from reflectrl.players.remote import RemoteCorrector
+
+    instead = {"skip": "", "default": section.default, "raise": None}[section.on_failure]
+    return endpoints.player(RemoteCorrector, "corrector", section.endpoint, instead=instead, images=section.images)
