@@ -14,7 +14,6 @@ from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.addresses import without_credentials
 from reflectrl.core.artefacts import (
     Artefacts,
     digest,
@@ -36,49 +35,11 @@ from reflectrl.core.layout import (
     RECIPE,
     REFLECTOR,
     REFLECTOR_RLFT,
-    STAGES,
     unfinished_file,
 )
-from reflectrl.core.nested import dotted
 from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
-
-_READS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory", "players.planner"),
-    "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
-    "rlft": (
-        "rlft",
-        "players.reflector",
-        "players.corrector",
-        "players.rater",
-        "players.policy.temperature",
-    ),
-    "eval": ("eval", "players.policy"),
-}
-"""The parts of the recipe that each stage reads, besides those of the stages before it."""
-_NEUTRAL = (
-    ".concurrency",
-    ".report_to",
-    *(
-        f".endpoint.{key}"
-        for key in ("timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
-    ),
-    *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
-)
-"""Last parts of the keys on which no result depends: calls to an endpoint, its prices, and trackers."""
-
-
-def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
-    """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
-    prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
-    flat = dotted(recipe.model_dump(mode="json"))
-    read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
-    return _relevant(read)
-
-
-def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs on which results depend; ledgers of earlier versions hold others as well."""
-    return {key: value for key, value in inputs.items() if not key.endswith(_NEUTRAL)}
+from reflectrl.pipeline.inputs import changed_inputs, stage_inputs
 
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
@@ -246,11 +207,8 @@ class RunFolder:
         entry = self._read().get(stage)
         if entry is None:
             return
-        then, now = _relevant(entry["inputs"]), stage_inputs(recipe, stage)
-        shown = without_credentials(then)  # which earlier versions allowed in addresses
-        changed = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
-        if changed:
-            listed = "; ".join(f"{key}: {shown.get(key)!r} -> {now.get(key)!r}" for key in changed[:5])
+        if changed := changed_inputs(recipe, stage, entry["inputs"]):
+            listed = "; ".join(f"{key}: {then!r} -> {now!r}" for key, then, now in changed[:5])
             with version_errors(self.path):
                 raise InvalidInput(
                     f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"

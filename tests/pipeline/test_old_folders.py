@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,12 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.layout import LEDGER
 from reflectrl.core.version import FORMAT, OtherVersion
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.explore import trained as explorer
-from reflectrl.pipeline.folder import read_recipe
+from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.play import trained
 from reflectrl.report import print_table, write_report
 from reflectrl.serving.service import load_served_agent
@@ -111,3 +113,18 @@ def test_a_run_names_its_first_writer_and_mistakes_of_its_own_version_are_report
     with pytest.raises(InvalidInput) as caught:
         read_recipe(folder)
     assert not isinstance(caught.value, OtherVersion)
+
+
+def test_an_option_that_was_added_since_is_as_it_was_while_it_has_its_default(tmp_path: Path) -> None:
+    folder, ledger = RunFolder(tmp_path), tmp_path / LEDGER
+    folder.begin(load_recipe("number_line/nano"), "rlft")
+    entries = json.loads(ledger.read_text())
+    del entries["rlft"]["inputs"]["rlft.ema"]
+    ledger.write_text(json.dumps(entries))
+    folder.check(load_recipe("number_line/nano"), "rlft")
+    for override, told in (
+        ("rlft.ema=0.5", "(rlft.ema: None -> 0.5)"),
+        ("players.memory={}", "players.memory.key: None"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(told)):
+            folder.check(load_recipe("number_line/nano", [override]), "rlft")

@@ -1,0 +1,75 @@
+"""What the result of a stage depends on: the parts of the recipe that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.core.addresses import without_credentials
+from reflectrl.core.layout import STAGES
+from reflectrl.core.nested import dotted
+from reflectrl.core.settings import section_of, settings_fields
+
+_READS: Mapping[str, tuple[str, ...]] = {
+    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory", "players.planner"),
+    "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
+    "rlft": (
+        "rlft",
+        "players.reflector",
+        "players.corrector",
+        "players.rater",
+        "players.policy.temperature",
+    ),
+    "eval": ("eval", "players.policy"),
+}
+"""The parts of the recipe that each stage reads, besides those of the stages before it."""
+_NEUTRAL = (
+    ".concurrency",
+    ".report_to",
+    *(
+        f".endpoint.{key}"
+        for key in ("timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
+    ),
+    *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
+)
+"""Last parts of the keys on which no result depends: calls to an endpoint, its prices, and trackers."""
+
+
+def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
+    """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
+    prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
+    flat = dotted(recipe.model_dump(mode="json"))
+    read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
+    return _relevant(read)
+
+
+def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs on which results depend; ledgers of earlier versions hold others as well."""
+    return {key: value for key, value in inputs.items() if not key.endswith(_NEUTRAL)}
+
+
+def changed_inputs(recipe: Recipe, stage: str, inputs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the keys whose values differ from the ``inputs`` with which a stage was begun: key, then, now.
+
+    An option that the version of then did not have is as it was if it has its default, which does what that did.
+    """
+    then, now = _relevant(inputs), stage_inputs(recipe, stage)
+    shown = without_credentials(then)  # which earlier versions allowed in addresses
+    differ = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
+    return [(key, shown.get(key), now.get(key)) for key in differ if not _added(key, now.get(key), then)]
+
+
+def _added(key: str, value: Any, then: Mapping[str, Any]) -> bool:
+    """Return whether a key, of a section that there was ``then``, has come since, and ``value`` is its default."""
+    section: type | None = Recipe
+    path = ""
+    for name in key.split("."):
+        field = settings_fields(section).get(name) if section else None
+        if field is None or path in then or key in then:
+            return False
+        path = f"{path}.{name}".strip(".")
+        section, default = section_of(field.annotation), field.get_default(call_default_factory=True)
+        if default is None and path != key and not any(each.startswith(f"{path}.") for each in then):
+            return False
+    return section is None and bool(default == value)
