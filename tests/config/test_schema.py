@@ -54,7 +54,13 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"players": {"reflector": {"trained": True}}}, "needs model.lora, .*; a temperature above 0"),
         ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
         ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "an action in JSON is not drawn from"),
+        ({"rlft": {"rewards": {"format": 1.0}}}, "rlft.rewards names format"),
+        ({"rlft": {"terms": {"sft_thought": {}}}}, "go together"),
         ({"players": {"corrector": {}}}, "go together"),
+        (
+            {"players": {"corrector": {}}, "rlft": {"terms": {"sft_thought": {}}}},
+            "players.corrector .* no thoughts to correct",
+        ),
         ({"players": {"corrector": {"tool": True}}}, "player=expert knows the solution"),
         ({"players": {"corrector": {"on_failure": "raise"}}}, "on_failure=raise is about remote"),
         ({"players": {"corrector": {"player": "remote", "default": "x"}}}, "default and on_failure: default"),

@@ -22,7 +22,7 @@ MODES = ("thought_choice", "json")
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
 
 
-def policy_of(mode, model, *, temperature=0.7, max_new_tokens=9, **options):
+def policy_of(mode, model, *, temperature=0.2, max_new_tokens=9, **options):
     lm = LanguageModel(model, tokenizer())
     return writing_policy(mode, lm, encoder(), max_new_tokens=max_new_tokens, temperature=temperature, **options)
 
@@ -83,11 +83,19 @@ def test_lambda_weighs_the_thought_and_at_one_every_token_counts_alike():
     assert (action, thought) == pytest.approx((sum(each[start:]), sum(each[:start])), abs=1e-4)
 
 
-def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_from():
+def answered(policy, prompt, thought):
+    """A decision of a policy of JSON that has answered with the second action after a given thought."""
+    text = f" {json_answer(thought, prompt.menu.actions[1])}"
+    ids = (*encoder().continuation(text), tokenizer().eos_token_id)
+    return policy._decided(shown([prompt])[0], Written(text, ids, (0.0,) * len(ids), len(ids)), 0.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_from(mode):
     model = model_of()
-    policy = policy_of("thought_choice", model)
-    decisions = policy.act(shown(PROMPTS[:1]), [0.3])
-    seen = []
+    policy = policy_of(mode, model)
+    decisions = [answered(policy, PROMPTS[0], "a b")] if mode == "json" else policy.act(shown(PROMPTS[:1]), [0.3])
+    seen, start = [], decisions[0].choice.written.action_start
 
     def note(_module, _inputs, logits):
         logits.retain_grad()
@@ -97,11 +105,13 @@ def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_fr
     [part] = policy.divide(shown(PROMPTS[:1]), decisions, max_tokens=200)
     scores = policy.score(part)
     (scores.logprobs + 0.0 * scores.thought_logprobs).sum().backward(retain_graph=True)
-    label, *thought = seen[0].grad[0]
-    assert label.abs().max() > 0
-    assert max(row.abs().max() for row in thought) == 0
+    label, *rows = seen[0].grad[0].abs().amax(-1).tolist()
+    assert max(rows[:start]) == 0
+    assert min(rows[start:] if mode == "json" else [label]) > 0
+    read = model.get_input_embeddings().weight.grad[decisions[0].choice.written.ids[0]]
+    assert read.abs().max() > 0  # through attention alone
     scores.thought_logprobs.sum().backward()
-    assert min(row.abs().max() for row in seen[0].grad[0, 1:]) > 0
+    assert min(seen[0].grad[0, 1 : 1 + start].abs().amax(-1).tolist()) > 0
     hook.remove()
 
 
@@ -137,6 +147,7 @@ MENU = Menu(("0", "1", "2", "3"), ("go to shelf 1", "go to shelf 10", "+", "take
 @pytest.mark.parametrize(
     ("text", "action"),
     [
+        ('{"action":"+"}', "+"),
         ('{"thoughts": "x", "action": "+"}', "+"),
         ('{"thoughts": "x", "action": "+"} and more', "+"),
         ('{"thoughts": "x, "action": "go to shelf 10"', "go to shelf 10"),
@@ -176,7 +187,7 @@ def test_the_token_with_the_first_character_of_the_action_belongs_to_it():
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "words"])
 def test_the_action_is_found_in_the_tokens_of_any_tokenizer(kind):
-    text = '{"thoughts": "say \\"action\\": no", "action": "go to shelf 10"}'
+    text = '{"thoughts": "not "action": "+" but", "action": "go to shelf 10"}'
     tokenize, decoder, trainer = {
         "bytes": (pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel(), trainers.BpeTrainer),
         "pieces": (pre_tokenizers.Metaspace(prepend_scheme="never"), decoders.Metaspace(), trainers.UnigramTrainer),
@@ -189,18 +200,19 @@ def test_the_action_is_found_in_the_tokens_of_any_tokenizer(kind):
     fast = PreTrainedTokenizerFast(tokenizer_object=built)
     ids, start = fast(text)["input_ids"], read_answer(text, MENU).action_start
     at = token_at(fast, tuple(ids), start)
+    assert text[start:] == '"action": "go to shelf 10"}'  # the last one
     assert len(fast.decode(ids[:at])) <= start < len(fast.decode(ids[: at + 1]))
     assert token_at(fast, tuple(ids), len(text)) == len(ids)  # there is none
 
 
 def test_where_no_action_is_named_a_random_one_is_played_with_the_probability_of_the_text():
-    policy = policy_of("json", model_of(), max_new_tokens=2)
+    policy = policy_of("json", model_of(), max_new_tokens=1, prefix_cache=prefix_cache())
     prompt = policy_prompt(0, actions=3)
-    decisions = policy.act(shown([prompt] * 900), draws(900))
+    decisions = policy.act(shown([prompt] * 3000), draws(3000, seed=3))
     assert not any(each.choice.written.legal for each in decisions)
     counts = Counter(each.action for each in decisions)
     assert set(counts) == set(prompt.menu.actions)
-    assert max(counts.values()) - min(counts.values()) < 90  # a standard deviation is 14
+    assert all(abs(count - 1000) <= 30 for count in counts.values())  # a standard deviation is 26
     assert all(each.logprob == 0 and each.choice.written.thought_logprob < 0 for each in decisions)
-    assert decisions == policy.act(shown([prompt] * 900), draws(900))
+    assert decisions[:100] == policy.act(shown([prompt] * 100), draws(100, seed=3))
     assert isinstance(policy, JSONPolicy)

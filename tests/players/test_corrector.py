@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 
 import pytest
 from pictured import PICTURES
 from scripted_endpoint import ScriptedEndpoint
+from thinkers import Thinks
 
-from reflectrl.core import Hints, InvalidInput, Observation, Reading, WorkFailed
+from reflectrl.core import Hints, InvalidInput, NatLangEnv, Observation, Outcome, Reading, WorkFailed, make_env
 from reflectrl.core.chat import BadReply
-from reflectrl.players import Informed, ReadsHints, RuleCorrector
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.players import Informed, ReadsHints, RuleCorrector, Seat
 from reflectrl.players.remote import RemoteCorrector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chat import read_correction
 from reflectrl.prompts.views import State, menu_view
+from reflectrl.rollout import Episode, rollout
 
 LAYOUT = PromptFormat(history=2, action_mode="thought_choice")
 ROOM = Observation("Number 3, target 5.", ("add one", "subtract one"))
@@ -72,6 +76,48 @@ def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises
     assert words.text == "I do not know."
     with pytest.raises(WorkFailed):
         RemoteCorrector(endpoint.at(), instead=None).say([thinking("It is lower.")], [0.0])
+
+
+def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoint: ScriptedEndpoint) -> None:
+    there = endpoint.at(max_attempts=2, timeout_s=0.5)
+    garbage = RemoteCorrector(there)
+    assert garbage.say([thinking("It is lower.")], [0.0])[0].text == ""  # "fine" is no answer
+    assert (len(endpoint.requests), garbage.client.usage.rejected) == (2, 1)
+    for asked, fault in ((4, "500"), (6, "slow:9")):
+        endpoint.faults.extend([fault] * 2)
+        with pytest.raises(WorkFailed, match=r"\b2\b"):
+            RemoteCorrector(there).say([thinking("It is lower.")], [0.0])
+        assert len(endpoint.requests) == asked
+
+
+class Paying(NumberLine):
+    """Pays what no player may read."""
+
+    def act(self, action: str) -> Outcome:
+        return replace(super().act(action), reward=0.123456789)
+
+
+@pytest.mark.parametrize("tool", [False, True])
+def test_neither_rewards_nor_the_dealers_hidden_card_are_in_what_a_corrector_is_asked(
+    tool: bool, endpoint: ScriptedEndpoint
+) -> None:
+    endpoint.reply = lambda _: '{"evaluation": "YES"}'
+    corrector = RemoteCorrector(endpoint.at())
+    seats = [Seat("corrector", Informed(corrector) if tool else corrector, when="after_act")]
+
+    def played(env: NatLangEnv, count: int) -> None:
+        episodes = [Episode(env.tasks("train")[0], seed) for seed in range(count)]
+        rollout([env], episodes, policy=Thinks("You hold 16."), seats=seats, layout=LAYOUT)
+
+    played(Paying(size=6), 4)
+    assert len(endpoint.requests) > 4
+    asked = json.dumps([request.body for request in endpoint.requests])
+    assert not any(secret in asked for secret in ("123456", "reward", "success"))
+    endpoint.requests.clear()
+    played(make_env("gym_cards:blackjack"), 20)
+    first = {request.chat[1]["content"] for request in endpoint.requests if "Past: none" in request.chat[1]["content"]}
+    assert len(first) == 2  # one a move, whatever was dealt face down
+    assert all(("A solver found" in text) == tool for text in first)
 
 
 def test_only_a_corrector_with_a_tool_is_shown_what_the_solver_found(endpoint: ScriptedEndpoint) -> None:

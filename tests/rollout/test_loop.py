@@ -136,10 +136,10 @@ def test_an_episode_that_cannot_be_played_on_is_left_out_and_the_others_are_as_e
 # ---- thoughts --------------------------------------------------------------------------------------------------------
 
 
-def thinking(text, env="gym_cards:number_line", **options):
-    env = make_env(env, **options)
+def thinking(text, env="gym_cards:number_line", legal=True):
+    env = make_env(env)
     to_play = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:8])]
-    played = rollout([env], to_play, policy=Thinks(text), seats=(), layout=PromptFormat(action_mode="json"))
+    played = rollout([env], to_play, policy=Thinks(text, legal), seats=(), layout=PromptFormat(action_mode="json"))
     return [turn for each in played for turn in each.turns]
 
 
@@ -161,3 +161,9 @@ def test_a_thought_that_names_an_action_calls_for_it_where_the_environment_canno
         assert turn.rewards == {"env": turn.reward, "format": 1.0, **called}
     silent = [turn for turn in thinking("Add one or subtract one?", "number_line") if len(turn.menu) == 2]
     assert {tuple(turn.rewards) for turn in silent} == {("env", "format")}
+
+
+def test_a_text_that_names_no_legal_action_earns_nothing_for_its_form_and_no_action_follows_from_it():
+    for turn in thinking("The target is higher.", legal=False):
+        assert turn.rewards["format"] == 0.0
+        assert set(turn.rewards) == {"env", "format", "agreement"}

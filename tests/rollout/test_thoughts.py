@@ -33,6 +33,7 @@ def test_thoughts_that_are_all_the_same_have_collapsed_and_different_ones_have_n
     varied = thought_means([thinking("go up", "left then down"), thinking("the door is shut")])
     assert varied == pytest.approx(numbers(12, 1, 0, 0, 1), abs=0.5, nan_ok=True)
     assert varied["thought_bleu"] == 0
+    assert thought_means([thinking("go up")]) == pytest.approx(numbers(5, 1, 0, 1, 1), nan_ok=True)
 
 
 def test_bleu_of_a_text_counts_words_and_pairs_that_the_others_have_and_punishes_short_ones():

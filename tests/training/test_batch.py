@@ -65,6 +65,14 @@ def test_a_baseline_is_subtracted_from_the_advantage_and_not_from_the_return(bas
     assert [sample.target for sample in samples(SHORT, LONG, baseline=baseline)] == [1.0, 2.0, 3.0]
 
 
+def test_the_value_head_credits_an_episode_that_was_cut_off_with_the_rest_and_one_that_ended_with_nothing():
+    cut = replace(LONG, terminated=False, truncated=True, last_value=2.0)
+    found = samples(LONG, cut, baseline="value", gamma=0.5, gae_lambda=0.5)
+    # rewards -1 and 3, values 0.5 and 1.5: the last errors are 3 - 1.5, and 1 more with half of 2 to come
+    assert [sample.advantage for sample in found] == [-0.75 + 0.25 * 1.5, 1.5, -0.75 + 0.25 * 2.5, 2.5]
+    assert [sample.target for sample in found] == [0.125, 3.0, 0.375, 4.0]
+
+
 def test_other_words_make_another_state():
     other = episode(("Hall.", 0, 1.0), reflection="Turn back.")
     assert advantages(SHORT, SHORT, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0) / 2)

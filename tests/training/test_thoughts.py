@@ -13,14 +13,16 @@ from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config
 
 from reflectrl.config.rlft import RLFTSettings, ThoughtTerm
-from reflectrl.core import InvalidInput, Utterance, Written
+from reflectrl.core import InvalidInput, Utterance, Written, make_env
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.thinking import writing_policy
-from reflectrl.players import ExpertCorrector, Seat
+from reflectrl.players import ExpertCorrector, RandomPolicy, Seat
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.answers import json_answer
+from reflectrl.raters.corrector import LocalCorrector
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import scored, step_samples, weighted_rewards
@@ -42,6 +44,22 @@ def policy_of(mode, model=None, **options):
     add_choice_head(model)
     given = {"max_new_tokens": 40, "temperature": 1.0, **options}
     return writing_policy(mode, LanguageModel(model, tokenizer()), encoder(), **given)
+
+
+class Answers(RandomPolicy):
+    """Answers at random in JSON, and every other time with nothing that can be read."""
+
+    answers = 0
+
+    def act(self, views, draws):
+        return [self._answered(decision) for decision in super().act(views, draws)]
+
+    def _answered(self, decision):
+        self.answers += 1
+        text, legal = "Up.", self.answers % 2 == 0
+        if legal:
+            text = json_answer("The target is lower.", decision.action)
+        return replace(decision, choice=replace(decision.choice, written=Written(text, (1,), (0.0,), 1, legal)))
 
 
 class Says:
@@ -68,19 +86,21 @@ def arguments(tmp_path, **options):
 @pytest.mark.parametrize("mode", MODES)
 def test_each_step_with_a_legal_action_is_imitated_in_its_thought_only_after_its_own_prompt(mode):
     policy = policy_of(mode)
-    episodes = played(mode, Says("The target is higher."), policy)
+    episodes = played(mode, Says("The target is higher."), Answers() if mode == "json" else policy)
     views = [view for each in episodes for view in policy_views(each, layout_of(mode))]
     turns = [turn for each in episodes for turn in each.turns]
     found = corrections_of(episodes, layout_of(mode))
     legal = [(v, t) for v, t in zip(views, turns, strict=True) if t.decision.choice.legal]
+    assert 0 < len(legal) == len(turns) // (2 if mode == "json" else 1)
     assert [each.prompt for each in found] == [view.prompt for view, _ in legal]
     for row, (_, turn) in zip(found, legal, strict=True):
         prompt, text, scored = policy.to_imitate(row.prompt, row.thought, row.action)
         assert prompt == encoder().tokens(row.prompt, 60)
-        learned, rest = tokenizer().decode(text[:scored]), tokenizer().decode(text[scored:-1])
-        assert "The target is higher." in learned
-        assert turn.decision.action not in learned
-        assert rest == ("" if mode == "thought_choice" else f'"action": "{turn.decision.action}"}}')
+        learned, rest = (tokenizer().decode(ids, skip_special_tokens=True) for ids in (text[:scored], text[scored:]))
+        assert (learned, rest) == {
+            "thought_choice": (" The target is higher.", ""),
+            "json": (' {"thoughts": "The target is higher.", ', f'"action": "{turn.decision.action}"}}'),
+        }[mode]
 
 
 def test_nothing_is_imitated_where_the_thought_was_right_is_not_there_or_names_no_action():
@@ -136,9 +156,14 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
     with torch.no_grad():
         logprobs = model(input_ids=torch.tensor([[*prompt, *text]])).logits[0].log_softmax(-1)
     expected = -sum(logprobs[len(prompt) - 1 + at, text[at]].item() for at in range(scored)) / scored
-    args = arguments(tmp_path)
+    args, seen = arguments(tmp_path), []
+    hook = model.lm_head.register_forward_hook(lambda *call: seen.append(call[-1]) or call[-1].retain_grad())
     [loss] = imitation.losses(model, args, 0, 8)
     assert loss.item() == pytest.approx(0.5 * expected, abs=1e-5)
+    loss.backward()
+    hook.remove()
+    learned = seen[0].grad[0].abs().amax(-1) > 0  # of the places that predict the text, and the one after it
+    assert learned.tolist() == [at < scored for at in range(len(text) + 1)]
     optimizer, before = torch.optim.SGD(model.parameters(), lr=0.01), [loss.item()]
     for update in range(20):
         optimizer.zero_grad()
@@ -173,20 +198,25 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     assert list(Imitation(ThoughtTerm(), policy, layout_of(mode)).losses(None, arguments(tmp_path), 0, 8)) == []
 
 
-def trained(folder, term, words, mode="thought_choice"):
-    """Weights after two iterations beside a corrector that always says the same."""
-    args = config(folder, max_completion_length=8)
+def trainer_of(folder, term=None, seats=(), **options):
+    """A trainer of a policy that thinks, and its model."""
+    args = config(folder, max_completion_length=8, **options)
     args.terms = replace(args.terms, sft_thought=term)
-    seats, layout = [Seat("corrector", Says(words), when="after_act")], layout_of(mode)
-    model = gpt2()
-    ReflectRLTrainer(model, args, tokenizer(), env=NumberLine, seats=seats, layout=layout, labels=LABELS).train()
+    layout, model = layout_of("thought_choice"), gpt2(spread=0.1)
+    return model, ReflectRLTrainer(model, args, tokenizer(), env=NumberLine, seats=seats, layout=layout, labels=LABELS)
+
+
+def trained(folder, term=None, *seats):
+    """Weights after two iterations."""
+    model, trainer = trainer_of(folder, term, seats)
+    trainer.train()
     return model.state_dict()
 
 
-def test_with_nothing_to_correct_a_run_is_that_without_the_term(tmp_path):
-    plain = trained(tmp_path / "rl4vlm", None, "")
+def test_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
+    plain = trained(tmp_path / "rl4vlm")
     for words, same in (("", True), ("Up.", False)):
-        weights = trained(tmp_path / f"gtr{words}", ThoughtTerm(), words)
+        weights = trained(tmp_path / f"gtr{words}", ThoughtTerm(), Seat("corrector", Says(words), when="after_act"))
         assert all(torch.equal(weights[name], plain[name]) for name in plain) == same
 
 
@@ -221,6 +251,57 @@ def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
     assert weighted_rewards(both, {"env": 1.0, "illegal": -1.0}) == [1.0, -0.5]
     silent = replace(both, turns=(replace(turn, rewards={"env": 1.0}),))
     assert [scored(each, {"env": 1.0, "illegal": -1.0}) for each in (both, silent)] == [True, False]
+
+
+def test_a_local_corrector_is_frozen(tmp_path):
+    model = gpt2(1, spread=0.3, n_positions=512)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    corrector = LocalCorrector(LanguageModel(model, tokenizer()), max_length=512)
+    trained(tmp_path, ThoughtTerm(), Seat("corrector", corrector, when="after_act"))
+    assert corrector._known  # it was asked
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_path):
+    _, trainer = trainer_of(tmp_path, thought_lambda=weight)
+    layout, policy = layout_of("thought_choice"), trainer.policy
+    samples = step_samples(played("thought_choice", Says(""), policy), layout, RLFTSettings(baseline="none"))
+    [part] = policy.divide([each.view for each in samples], [each.decision for each in samples], max_tokens=10_000)
+    samples = [samples[index] for index in part.indices]
+    scores = policy.score(part)
+    logprobs = (scores.logprobs + weight * scores.thought_logprobs).tolist()
+    expected = -sum(each.advantage * logprob for each, logprob in zip(samples, logprobs, strict=True))
+    assert trainer._loss(samples, scores).total.item() == pytest.approx(expected, abs=1e-4)
+    assert max(trainer._gaps) < 1e-4
+
+
+@pytest.mark.parametrize("mode", ["enumerated", *MODES])
+def test_before_an_update_every_ratio_is_one_after_the_prompt_of_its_own_step_alone(mode):
+    model, env, layout = (
+        language_model("gpt2", max_position_embeddings=256),
+        make_env("gym_cards:ez_points"),
+        layout_of(mode),
+    )
+    add_choice_head(model)
+    options = {"max_new_tokens": 8, "temperature": 0.7}
+    lm, reader = LanguageModel(model, tokenizer()), encoder(256)
+    policy = LMPolicy(model, reader) if mode == "enumerated" else writing_policy(mode, lm, reader, **options)
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:3])]
+    samples = step_samples(rollout([env], episodes, policy=policy, seats=(), layout=layout), layout, RLFTSettings())
+    views, decisions = [each.view for each in samples], [each.decision for each in samples]
+    assert len({view.prompt.text for view in views}) == len(views) > 3
+
+    def ratios(views):
+        found = torch.zeros(len(views))
+        for part in policy.divide(views, decisions, max_tokens=2000):
+            scores = policy.score(part)
+            found[list(part.indices)] = (scores.logprobs + 0.5 * scores.thought_logprobs).detach()
+        return (found - torch.tensor([each.joint_logprob(0.5) for each in decisions])).exp()
+
+    assert (ratios(views) - 1).abs().max() < 1e-4
+    first = [replace(view, prompt=replace(views[0].prompt, menu=view.prompt.menu)) for view in views]
+    assert (ratios(first) - 1).abs().max() > 0.1
 
 
 def test_the_kl_term_compares_labels_after_the_thought_that_was_written():
