@@ -134,6 +134,17 @@ def test_a_thought_ends_where_the_model_says_so_and_the_label_follows_the_cue():
         assert sum(decision.choice.probabilities) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_prompt_is_read_once_for_value_text_and_label(mode):
+    model, read = model_of(), []
+    policy = policy_of(mode, model, prefix_cache=prefix_cache())
+    model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: read.append(inputs[0].numel()))
+    [decision] = policy.act(shown(PROMPTS[:1]), [0.3])
+    assert len(decision.choice.written.ids) > 1
+    assert read[0] == len(encoder().tokens(PROMPTS[0]))
+    assert max(read[1:]) < read[0] / 2  # drafts and the cue
+
+
 def test_greedy_play_repeats_itself_and_needs_no_draws():
     policy = policy_of("thought_choice", model_of()).greedy()
     assert policy.act(shown(PROMPTS), [0.1] * 6) == policy.act(shown(PROMPTS), [0.9] * 6)

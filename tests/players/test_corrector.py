@@ -13,6 +13,7 @@ from thinkers import Thinks
 
 from reflectrl.core import Hints, InvalidInput, NatLangEnv, Observation, Outcome, Reading, WorkFailed, make_env
 from reflectrl.core.chat import BadReply
+from reflectrl.endpoint.account import Account, Price
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import Informed, ReadsHints, RuleCorrector, Seat
 from reflectrl.players.remote import RemoteCorrector
@@ -79,10 +80,10 @@ def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises
 
 
 def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoint: ScriptedEndpoint) -> None:
-    there = endpoint.at(max_attempts=2, timeout_s=0.5)
-    garbage = RemoteCorrector(there)
+    there, account = endpoint.at(max_attempts=2, timeout_s=0.5, price=Price(prompt=0.0, completion=1e6)), Account()
+    garbage = RemoteCorrector(there, account=account)
     assert garbage.say([thinking("It is lower.")], [0.0])[0].text == ""  # "fine" is no answer
-    assert (len(endpoint.requests), garbage.client.usage.rejected) == (2, 1)
+    assert (len(endpoint.requests), garbage.client.usage.rejected, account.spent) == (2, 1, 2 * 5.0)
     for asked, fault in ((4, "500"), (6, "slow:9")):
         endpoint.faults.extend([fault] * 2)
         with pytest.raises(WorkFailed, match=r"\b2\b"):
