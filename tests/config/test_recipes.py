@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -13,7 +15,11 @@ import yaml
 
 from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
 from reflectrl.config.rlft import Term
+from reflectrl.core import Trajectory, make_env
 from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.players import RandomPolicy, ScriptedReflector, reflecting
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, rollout
 
 NAMES = recipe_names()
 
@@ -56,11 +62,22 @@ SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_te
 """Everything that any shipped recipe sets."""
 
 
+@cache
+def two_episodes(name: str, options: str, layout: PromptFormat) -> list[Trajectory]:
+    """Episodes of scripted players, in an environment whose options are given as JSON."""
+    env, said = make_env(name, **json.loads(options)), ScriptedReflector(lambda _: "Go on.")
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:2])]
+    return rollout([env], episodes, policy=RandomPolicy(), seats=reflecting(said), layout=layout)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     check_recipe(recipe)
+    if recipe.env.options.get("dataset") != "alfworld:published":  # which has to be downloaded
+        layout = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions)
+        assert len(two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout)) == 2
     (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
     assert load_recipe(tmp_path / "dumped.yaml") == recipe
     assert recipe.name == name.replace("/", "-")

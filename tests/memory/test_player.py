@@ -13,11 +13,12 @@ from reflectrl.core import Decision, Trajectory, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.memory import EpisodeStore, HashingEmbedder, Key, Memory, Query, Retriever, Windows
 from reflectrl.memory.player import described, parsed_key
-from reflectrl.players import Seat
+from reflectrl.players import ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, policy_views, rollout
 from reflectrl.rollout.record import Header
+from reflectrl.rollout.trials import trial_row
 
 STEPS = [(f"act{number}", f"see{number}") for number in range(6)]
 LOG = past("count", *STEPS, ("stop", ""), plan="one by one", start="zero")
@@ -159,10 +160,15 @@ class NeedsExample:
         return chose(view.menu.actions.index(action), action)
 
 
-def trial(memory: Memory | None, *tasks) -> list[Trajectory]:
+def trial(memory: Memory | None, *tasks, **options) -> list[Trajectory]:
     seats = [] if memory is None else [Seat("memory", memory)]
     episodes = [Episode(task, seed=0) for task in tasks]
-    return rollout([ENV], episodes, policy=NeedsExample(), seats=seats, layout=LAYOUT)
+    return rollout([ENV], episodes, policy=NeedsExample(), seats=seats, layout=LAYOUT, **options)
+
+
+def solved(*trials) -> float:
+    """Fraction of the tasks that any of the trials solved."""
+    return trial_row("rlft", "none", "train", trials, memory=True, remembered=0).solved
 
 
 def new_store(path) -> EpisodeStore:
@@ -170,16 +176,18 @@ def new_store(path) -> EpisodeStore:
 
 
 def test_r8_a_task_that_needs_the_example_of_another_is_solved_in_the_second_trial_with_memory_only(tmp_path):
-    store, embedder = new_store(tmp_path), HashingEmbedder()
-    first = trial(Memory(Retriever(store.snapshot(), embedder)), FIRST, SECOND)
-    assert [each.success for each in first] == [True, False]
-    assert [store.add(each) for each in first] == [True, False]
+    store, embedder, taken = new_store(tmp_path), HashingEmbedder(), []
     memory = Memory(Retriever(store.snapshot(), embedder))
-    [second] = trial(memory, SECOND)
-    assert second.success
-    assert [each.success for each in trial(None, FIRST, SECOND)] == [True, False]
-    [alone] = trial(Memory(memory.retriever), FIRST)  # whose own episode is left out
-    assert {turn.said["memory"].text for turn in alone.turns} == {""}
+    first = trial(memory, FIRST, SECOND, on_episode=lambda each: taken.append(store.add(each)))
+    assert taken == [True, False]  # one after the other: what the first added, the second was not shown
+    assert [each.success for each in first] == [True, False]
+    second = trial(Memory(Retriever(store.snapshot(), embedder)), FIRST, SECOND)
+    assert second[1].success
+    assert {turn.said["memory"].text for turn in second[0].turns} == {""}  # a task's own episode is left out
+    assert (solved(first), solved(first, second)) == (0.5, 1.0)
+    plain = trial(None, FIRST, SECOND)
+    assert [each.success for each in plain] == [True, False]
+    assert solved(plain, trial(None, FIRST, SECOND)) == 0.5
 
 
 def test_r6_the_prompts_after_a_success_show_it_and_are_written_from_the_record_alone(tmp_path):
@@ -199,10 +207,34 @@ def test_r4_episodes_are_played_to_the_end_with_few_past_ones_alike_in_any_batch
         up = task.options["target"] > task.options["start"]
         store.add(trial_of(task, UP if up else DOWN))
     assert len(store) == count
-    memory = Memory(Retriever(store.snapshot(), HashingEmbedder()))
+    memory = Memory(Retriever(store.snapshot(), HashingEmbedder(), action=Windows(4, 10), observation=Windows(4, 5)))
     together = trial(memory, FIRST, SECOND)
     assert together == [*trial(memory, FIRST), *trial(memory, SECOND)]
     assert memory.counts.hits == (memory.counts.asked if count else 0)
+
+
+class AnswersOnce:
+    """Gives a key for the first thought, and none for the others."""
+
+    def __init__(self, key: str) -> None:
+        self.answers = [key]
+
+    def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:  # noqa: ARG002
+        return [self.answers.pop() if self.answers else "???" for _ in thoughts]
+
+
+def test_the_prompts_of_an_episode_keep_their_examples_where_the_planner_gives_no_key(tmp_path):
+    store = new_store(tmp_path)
+    far = max(OTHERS, key=lambda task: task.options["target"] - task.options["start"])
+    store.add(trial_of(far, UP))
+    retriever = Retriever(store.snapshot(), HashingEmbedder(), action=Windows(1, 1), observation=Windows(1, 1))
+    memory = Memory(retriever, key="planner", planner=AnswersOnce(f"search: Number {far.options['target'] - 1},"))
+    seats = [Seat("reflector", ScriptedReflector(lambda _: "I go on.")), Seat("memory", memory)]
+    [played] = rollout([ENV], [Episode(SECOND, 0)], policy=NeedsExample(), seats=seats, layout=LAYOUT)
+    [words] = {turn.said["memory"].text for turn in played.turns}
+    assert "[...]" in words  # it begins where the key led to, and not at the start
+    assert all(f"Memory: {words}\n" in view.prompt.text for view in policy_views(played, LAYOUT))
+    assert memory.counts.key_misses == len(played.turns) - 1 > 0
 
 
 def trial_of(task, action: str) -> Trajectory:

@@ -61,7 +61,8 @@ def test_r3_a_window_is_clipped_and_begins_with_an_action_for_an_observation_too
     for kind, word in (("action", f"act{best}"), ("observation", f"see{best}")):
         windows = {"action": Windows(4, m), "observation": Windows(8, m)}
         [found] = Retriever([log], OneHot(), **windows).retrieve(Query(key=Key(kind, word)))
-        assert [step.action for step in found.steps] == [f"act{number}" for number in range(first, last + 1)]
+        shown = [(step.action, step.observation) for step in found.steps]
+        assert shown == [(f"act{number}", f"see{number}") for number in range(first, last + 1)]
         assert (found.best, found.first) == (best, first)
 
 

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from interruptions import kill_and_resume_rlft
-from trained_runs import TrainedRuns, small_recipe
+from offline import no_network
+from remembered import past
+from scripted_endpoint import ScriptedEndpoint
+from tiny import LABELS, LAYOUT, gpt2, tokenizer
+from tiny_rlft import config
+from trained_runs import TrainedRuns, play_stages, small_recipe
 
+from reflectrl.config.rlft import Stage, ThoughtTerm
+from reflectrl.core import WorkFailed
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.memory import Memory, Planner, Retriever
+from reflectrl.memory.language import HiddenStates
+from reflectrl.memory.local import LocalText
+from reflectrl.models.load import LanguageModel
+from reflectrl.models.reflector import LMReflector
+from reflectrl.players import Seat
+from reflectrl.raters import Questions, Rater, Scale
+from reflectrl.raters.corrector import LocalCorrector
+from reflectrl.raters.local import LocalModel
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
+from reflectrl.training.rlft import ReflectRLTrainer
 
 MEMORY = ("players.memory={episodes: 1, steps: 2, max_chars: 120}", "model.max_length=256")
 CORRECTOR = (
@@ -45,6 +65,16 @@ def test_two_frozen_players_without_a_reflector_train_a_policy(
 
 
 @pytest.mark.slow
+def test_a_memory_may_sit_in_the_evaluation_alone_of_an_adapter(trained_run: TrainedRuns) -> None:
+    memory = "eval.memory={episodes: 1, steps: 2, max_chars: 120}"
+    run = trained_run(memory, "model.lora={r: 4}", "model.max_length=256", "eval.policies=[rlft]", "eval.greedy=false")
+    assert (run / POLICY / "adapter_model.safetensors").is_file()
+    for file, shown in ((training_episodes_file(3), False), ("trajectories/eval-rlft-local-sampled.jsonl", True)):
+        _, played = read_trajectories(run / file)
+        assert {"memory" in turn.said for episode in played for turn in episode.turns} == {shown}
+
+
+@pytest.mark.slow
 def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no_byte(
     trained_run: TrainedRuns, tmp_path: Path
 ) -> None:
@@ -59,5 +89,56 @@ def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no
             assert "Memory: Done before: " in shown.prompt.text
     run = shutil.copytree(trained_run(*ALL, stages=STAGES[:2]), tmp_path / "small")
     kill_and_resume_rlft(small_recipe(*ALL), run)
-    for file in (METRICS, RATINGS, f"{POLICY}/model.safetensors"):
+    for file in (METRICS, RATINGS, training_episodes_file(3), f"{POLICY}/model.safetensors"):
         assert (run / file).read_bytes() == (whole / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_without_a_network_everything_works_alike_but_what_is_remote(
+    trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    whole, run = trained_run(*ALL), tmp_path / "run"
+    remote = ("data.teacher=openai", f"data.endpoint.base_url={endpoint.url}", "data.endpoint.max_attempts=1")
+    with no_network():
+        play_stages(small_recipe(*ALL), run)
+        with pytest.raises(WorkFailed, match="cannot be reached"):
+            play_stages(small_recipe(*remote), tmp_path / "remote", "gen-data")
+    assert endpoint.requests == []
+    for file in (METRICS, training_episodes_file(3), "eval.jsonl", "trajectories/eval-rlft-local-sampled.jsonl"):
+        assert (run / file).read_bytes() == (whole / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_the_models_of_frozen_players_are_what_they_were_after_the_policy_was_trained(tmp_path: Path) -> None:
+    length = 512
+    planner, compared, reflector, corrector, rater, policy = (
+        LanguageModel(gpt2(seed, spread=0.2, n_positions=length), tokenizer()) for seed in range(6)
+    )
+    memory = Memory(Retriever([past("", ("add one", "Number 2."))], HiddenStates(compared.base, tokenizer(), length)))
+    rating = Rater(LocalModel(rater, Scale(), max_length=length), Questions())
+    seats = [
+        Seat("planner", Planner(LocalText(planner, max_length=length, max_new_tokens=4)), "episode_start"),
+        Seat("memory", memory),
+        Seat("reflector", LMReflector(reflector.model, tokenizer(), max_length=length, max_new_tokens=4)),
+        Seat("corrector", LocalCorrector(corrector, max_length=length), "after_act"),
+        Seat("rater", rating, "episode_end"),
+    ]
+    models = [each.model for each in (planner, compared, reflector, corrector, rater, policy)]
+    before = [{name: weight.clone() for name, weight in model.state_dict().items()} for model in models]
+    args = config(
+        tmp_path,
+        stages=[Stage("main", 2, env={"size": 4})],
+        episodes=2,
+        rewards={"rater": 1.0},
+        max_length=length,
+        max_completion_length=8,
+    )
+    args.terms = replace(args.terms, sft_thought=ThoughtTerm())
+    layout = replace(LAYOUT, action_mode="thought_choice")
+    tables = {"env": NumberLine, "seats": seats, "layout": layout, "labels": LABELS}
+    ReflectRLTrainer(policy.model, args, tokenizer(), **tables).train()
+    changed = [
+        any(not torch.equal(weight, old[name]) for name, weight in model.state_dict().items())
+        for model, old in zip(models, before, strict=True)
+    ]
+    assert changed == [False] * 5 + [True]

@@ -13,8 +13,8 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from tiny import gpt2, tokenizer
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
-from reflectrl.config import Recipe
-from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.config import Recipe, dump_recipe
+from reflectrl.core import InvalidInput
 from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.report import write_report
@@ -164,8 +164,9 @@ def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it
         return judge(chat) if left > 0 or "Rate how well" not in chat[1]["content"] else "bananas"
 
     endpoint.reply = breaking
-    with pytest.raises(WorkFailed, match="rater gave no rating|no episode of iteration"):
-        play_stages(recipe, run, "rlft")
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+    stopped = reflectrl("rlft", "--recipe", tmp_path / "recipe.yaml", "--runs", tmp_path, "--run", "run")
+    assert (stopped.code, "fix the rater" in stopped.err) == (1, True)
     endpoint.reply = judge
     (run / "calls" / "rater" / "rejected.jsonl").unlink()
     play_stages(recipe, run, "rlft")

@@ -140,6 +140,12 @@ def test_r6_a_chat_model_is_shown_what_succeeded_in_the_trial_before(
     assert 0 < sum("Memory: Done before: " in text for text in asked) <= steps
     assert "Memory: Done before: " in asked[-1]
     assert "Memory:" not in asked[0]
+    shown = {
+        played.success
+        for played in episodes(tmp_path / "run", "remote-none-trial1")
+        if any(f"Done before: {played.turns[0].observation.text} > {played.actions[0]}" in text for text in asked)
+    }
+    assert shown == {True}
     assert second.remembered == first.metrics.success * first.metrics.episodes
 
 

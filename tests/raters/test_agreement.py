@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
+from command_line import reflectrl
+from run_folders import iteration, make_run
 
 from reflectrl.core import WorkFailed
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.core.layout import RATINGS
 from reflectrl.raters import Ratings, agreement
 from reflectrl.raters.agreement import check_failures, rank_correlation
+from reflectrl.report import write_report
 
 
 def ratings(levels, success, returns=None, iteration=0) -> Ratings:
@@ -32,6 +41,16 @@ def test_what_is_not_defined_is_none_and_no_number() -> None:
     assert (found.success_correlation, found.return_correlation) == (None, None)
     nothing = agreement([ratings([None], [True])])
     assert (nothing.episodes, nothing.accuracy, nothing.precision, nothing.recall) == (0, None, None, None)
+
+
+def test_what_is_not_defined_is_reported_as_not_available(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", metrics=[iteration(0)])
+    write_jsonl(run / RATINGS, [ratings([0, 2], [True, True])])
+    assert re.search(r"^all +2 of 2 +0\.0% +n/a +0\.0% +n/a +n/a$", reflectrl("audit-rater", run).out, re.MULTILINE)
+    numbers = json.loads(reflectrl("audit-rater", run, "--format", "json").out)["all"]
+    assert (numbers["accuracy"], numbers["precision"], numbers["success_correlation"]) == (0.0, None, None)
+    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "n/a</td>" in page.partition("<h4>Ratings</h4>")[2]
 
 
 def test_ranks_are_compared_and_not_values() -> None:

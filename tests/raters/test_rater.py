@@ -76,9 +76,8 @@ def test_each_segment_is_summarised_after_those_before_and_the_summaries_are_rat
     asked = scripted(endpoint, "Rating: 2")
     [after] = Seated(endpoint).rate(walk(25))
     *segments, rating = asked
-    numbers = [[int(number) for number in re.findall(r"^t=(\d+) \| Room \d+\. \| go", each, re.M)] for each in segments]
-    assert numbers == [[*range(1, 11)], [*range(11, 21)], [*range(21, 26)]]
-    assert "t=12 | Room 11. | go right" in segments[1]
+    lines = [f"t={number + 1} | Room {number}. | {ACTIONS[number % 2]}" for number in range(25)]
+    assert [re.findall("^t=.*", each, re.M) for each in segments] == [lines[:10], lines[10:20], lines[20:]]
     assert [each.count("It walked.") for each in asked] == [0, 1, 2, 3]
     assert "Steps 1 to 10: It walked. 1\nSteps 11 to 20: It walked. 2\nSteps 21 to 25: It walked. 3" in rating
     assert all("Do not hurry.\nleave the house" in each for each in asked)
@@ -165,6 +164,7 @@ def test_a_rating_is_asked_for_again_and_a_missing_one_is_absent(endpoint: Scrip
     seated = Seated(endpoint, max_attempts=3)
     [kept] = seated.rate(walk(3))
     assert kept.turns[-1].rewards["rater"] == 1.0
+    assert seated.model.client.usage.calls == 1 + 3  # two more than one for the summary and one for the rating
     assert "Answer with exactly one of these numbers" in endpoint.requests[-1].chat[-1]["content"]
     [dropped] = seated.rate(walk(4))
     assert all("rater" not in turn.rewards for turn in dropped.turns)
@@ -193,6 +193,7 @@ def test_v6_a_server_that_fails_at_every_attempt_costs_the_episode_and_ends_the_
     endpoint.faults.extend([fault] * 2)
     with pytest.raises(WorkFailed, match="2 calls were set aside, more than max_rejected=1"):
         seated.rate(walk(4))
+    assert len(endpoint.requests) == 2 + 2 + 2  # each attempt ends after timeout_s, and there are max_attempts
     assert time.monotonic() - began < 60
 
 

@@ -18,7 +18,7 @@ from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
 from reflectrl.rollout import Episode, play_turn, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
-from reflectrl.training.batch import scored, step_samples
+from reflectrl.training.batch import scored, step_samples, weighted_rewards
 from reflectrl.workers.pool import WorkerPool
 
 LAYOUT = PromptFormat(history=2, labels="letters")
@@ -42,28 +42,32 @@ class Secretive(NumberLine):
 
 
 class Noting:
-    """Says the same words about every view, and keeps views and draws."""
+    """Says the same words about every view, keeps views and draws, and writes each of its words into a log."""
 
-    def __init__(self, words="Go on.", scores=lambda _: ()):
+    def __init__(self, words="Go on.", scores=lambda _: (), log=None):
         self.words = words
         self.scores = scores
         self.views = []
         self.draws = []
+        self.log = [] if log is None else log
 
     def say(self, views, draws):
+        self.log += [self.words] * len(views)
         self.views += views
         self.draws += draws
         return [Utterance(self.words, scores=self.scores(view)) for view in views]
 
 
 class NotingPolicy(RandomPolicy):
-    """Acts at random, and keeps its views and draws."""
+    """Acts at random, keeps its views and draws, and writes into a log that it acted."""
 
-    def __init__(self):
+    def __init__(self, log=None):
         self.views = []
         self.draws = []
+        self.log = [] if log is None else log
 
     def act(self, views, draws):
+        self.log += ["The act."] * len(views)
         self.views += views
         self.draws += draws
         return super().act(views, draws)
@@ -92,8 +96,9 @@ WHEN = {
 @pytest.fixture(scope="module")
 def full_table():
     """One episode with a player in every seat."""
-    policy = NotingPolicy()
-    players = {role: Noting(f"Words of the {role}.", rating if role == "rater" else lambda _: ()) for role in WHEN}
+    log = []
+    policy = NotingPolicy(log)
+    players = {role: Noting(f"Words of the {role}.", rating if role == "rater" else lambda _: (), log) for role in WHEN}
     seats = [Seat(role, players[role], when) for role, when in WHEN.items()]
     (played,) = play(*seats, env=Secretive(size=6), policy=policy, seed=3)
     assert len(played.turns) > 2
@@ -109,6 +114,8 @@ def test_each_seat_is_asked_at_its_moment(full_table):
     asked = {role: len(player.views) for role, player in players.items()}
     assert asked == {"planner": 1, "memory": steps, "reflector": steps, "corrector": steps, "rater": 1}
     assert len(policy.views) == steps
+    planner, memory, reflector, corrector, rater = (f"Words of the {role}." for role in WHEN)
+    assert policy.log == [planner, *[memory, reflector, "The act.", corrector] * steps, rater]
     assert set(played.turns[0].said) == {"planner", "memory", "reflector", "corrector"}
     assert set(played.turns[1].said) == {"memory", "reflector", "corrector"}
     assert set(played.turns[-1].said) == {"memory", "reflector", "corrector", "rater"}
@@ -211,6 +218,17 @@ def rated_episode(scores):
     return played
 
 
+def test_episodes_that_end_in_another_order_than_they_began_keep_their_own_ratings():
+    by_target = Noting(scores=lambda view: [float(view.observation.text[-2])] * len(view.past))
+    envs, ended = [NumberLine(size=6) for _ in range(2)], []
+    tasks = {task.id: task for task in envs[0].tasks("train")}
+    episodes = [Episode(tasks[name], 0) for name in ("1-to-4", "0-to-1")]
+    options = {"policy": ExpertPolicy(), "seats": [Seat("rater", by_target, "episode_end")], "layout": LAYOUT}
+    played = rollout(envs, episodes, **options, on_episode=lambda each: ended.append(each.task.id))
+    assert ended == ["0-to-1", "1-to-4"]
+    assert [each.turns[-1].rewards["rater"] for each in played] == [4.0, 1.0]
+
+
 def test_a_raters_scores_are_rewards_beside_those_of_the_environment_weighted_and_added():
     played = rated_episode(rating)
     steps = len(played.turns)
@@ -231,6 +249,7 @@ def test_a_failed_rating_is_absent_and_its_episode_is_not_learned_from():
     assert not scored(failed, {"env": 1.0, "rater": 1.0})
     assert scored(failed, {"env": 1.0})
     assert scored(partly, {"rater": 1.0})
+    assert weighted_rewards(partly, {"env": 0.0, "rater": 1.0}) == [0.0] * (len(partly.turns) - 1) + [1.0]
     with pytest.raises(WorkFailed, match="rater"):
         rated_episode(lambda _: (1.0,) * 99)
 
