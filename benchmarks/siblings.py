@@ -23,18 +23,22 @@ from studies import STUDIES
 from reflectrl.report.runs import Run, read_runs
 
 WINDOW = 5
-"""Iterations at the end of a training over which thoughts are measured."""
+"""Iterations at the beginning and at the end of a training over which thoughts are measured."""
+FIRST, LAST = slice(WINDOW), slice(-WINDOW, None)
 
 
-def _ended(name: str, form: str = ".0%") -> Column:
-    """Return the column of a metric of the last ``WINDOW`` iterations, a mean over runs."""
+def _over(part: slice, name: str, form: str = ".0%", *, each: bool = False) -> Column:
+    """Return the column of a metric in a part of the iterations: the mean over runs, or that of ``each`` run."""
 
-    def cell(runs: Sequence[Run]) -> str:
-        ends = [getattr(point, name) for run in runs for point in run.points[-WINDOW:]]
-        known = [value for value in ends if value is not None]
+    def mean(runs: Sequence[Run]) -> str:
+        values = [getattr(point, name) for run in runs for point in run.points[part]]
+        known = [value for value in values if value is not None]
         return format(fmean(known), form) if known else "-"
 
-    return cell
+    def of_each(runs: Sequence[Run]) -> str:
+        return " ".join(mean([run]) for run in runs)
+
+    return of_each if each else mean
 
 
 def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
@@ -51,13 +55,16 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
 COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
     "thoughts": (
         {
-            "misread": _ended("thought_misread"),
-            "consistent": _ended("thought_consistent"),
-            "distinct": _ended("thought_distinct"),
-            "illegal": _ended("illegal"),
-            "tokens a step": _ended("thought_tokens", ".1f"),
+            "misread": _over(LAST, "thought_misread"),
+            "of each seed": _over(LAST, "thought_misread", each=True),
+            "consistent": _over(LAST, "thought_consistent"),
+            "distinct": _over(LAST, "thought_distinct"),
+            "illegal, first": _over(FIRST, "illegal"),
+            "illegal": _over(LAST, "illegal"),
+            "tokens a step": _over(LAST, "thought_tokens", ".1f"),
         },
-        f"Misread to tokens: of the last {WINDOW} iterations of training, as docs/thoughts.md explains them.",
+        f"Misread to tokens: of the last {WINDOW} iterations of training, as docs/thoughts.md explains them; illegal,\n"
+        f"first: of the first {WINDOW}; of each seed: misread.",
     ),
     "memory": (
         {
@@ -73,7 +80,7 @@ COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
         "In the mean and SFT, a memory holds the expert's episodes.",
     ),
     "raters": (
-        {"success in training": _ended("success")},
+        {"success in training": _over(LAST, "success")},
         "Success in training: of its last iterations, by the truth.",
     ),
 }

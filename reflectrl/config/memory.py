@@ -26,6 +26,10 @@ class MemoryPlayerSection(Section):
     """Episodes that are shown at once, at most."""
     steps: Count = 5
     """Steps that are shown before the step that resembles the present one most, and as many from it on."""
+    action_episodes: Count | None = None
+    """The same where an action resembles, or nothing is looked for; absent: as many."""
+    action_steps: Count | None = None
+    """The same there; absent: as many."""
     max_chars: Count = 2000
     """Most characters that are shown; whole episodes and steps are left out."""
 

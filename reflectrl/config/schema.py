@@ -298,13 +298,15 @@ class Recipe(Section):
     def _check_rewards(self) -> None:
         if self.rlft is None:
             return
+        writer = {"format": ("thought_choice", "json"), "illegal": ("json",)}
         sources = {"env"} if self.players.rater is None else {"env", "rater"}
-        sources |= {"thought_choice": {"format"}, "json": {"format", "illegal"}}.get(self.prompt.action_mode, set())
+        sources |= {name for name, modes in writer.items() if self.prompt.action_mode in modes}
         if unknown := set(self.rlft.rewards) - sources:
-            raise ValueError(
-                f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "
-                f"{', '.join(sorted(sources))}"
-            )
+            source, mode = min(unknown), self.prompt.action_mode
+            cause = f"no such player of the recipe rates episodes; known: {', '.join(sorted(sources))}"
+            if source in writer:
+                cause = f"prompt.action_mode is {mode}; set that to {' or '.join(writer[source])}, or remove the reward"
+            raise ValueError(f"rlft.rewards names {source}, but {cause}")
         if self.players.rater is None:
             return
         if "rater" not in self.rlft.rewards:

@@ -52,9 +52,10 @@ class Memories:
         seats = () if planner is None else (Seat("planner", planner, when="episode_start"),)
         if memory is None or not past:
             return (*seats, *reflecting(reflector))
-        window = Windows(memory.episodes, memory.steps)
+        seen = Windows(memory.episodes, memory.steps)
+        done = Windows(memory.action_episodes or seen.k, memory.action_steps or seen.m)
         tower = self._vision_tower if memory.key == "picture" else None
-        retriever = Retriever(past, self._embedder, action=window, observation=window, pictures=tower)
+        retriever = Retriever(past, self._embedder, action=done, observation=seen, pictures=tower)
         keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
         player = Memory(retriever, key=memory.key, planner=keys, max_chars=memory.max_chars)
         recalling = (Seat("memory", player),)

@@ -33,9 +33,9 @@ def cells(text: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
 
 
-def test_thoughts_are_measured_at_the_end_of_training(tmp_path: Path) -> None:
+def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
     ends = {"thought_misread": 0.25, "thought_tokens": 12.5, "illegal": 0.1}
-    metrics = [*(iteration(number) for number in range(4)), *(iteration(4 + number, **ends) for number in range(5))]
+    metrics = [*(iteration(number) for number in range(5)), *(iteration(5 + number, **ends) for number in range(5))]
     for arm in ("nothought", "gtr"):
         evaluated(
             tmp_path / f"{arm}-default-seed10",
@@ -50,6 +50,7 @@ def test_thoughts_are_measured_at_the_end_of_training(tmp_path: Path) -> None:
     found = {name: dict(zip(head, row, strict=True)) for name, *row in rows}
     assert [*found] == ["no thought", "GTR"]
     assert (found["GTR"]["misread"], found["GTR"]["illegal"], found["GTR"]["tokens a step"]) == ("25%", "10%", "12.5")
+    assert (found["GTR"]["of each seed"], found["GTR"]["illegal, first"]) == ("25%", "0%")
     assert (found["no thought"]["misread"], found["GTR"]["consistent"]) == ("-", "-")
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from trained_runs import TrainedRuns
 
+from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, make_env
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.pipeline.players import RunPlayers
+from reflectrl.players import ExpertPolicy
+from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.sharing.export import export_run
 
@@ -40,3 +47,19 @@ def test_what_the_teacher_did_in_such_states_is_read_from_the_first_iteration_to
     assert load_agent(run).act(env.observation).said["memory"].text.startswith(SHOWN)
     with pytest.raises(InvalidInput, match="players.memory"):
         export_run(run)
+
+
+def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observation_finds(trained_run: TrainedRuns):
+    run = trained_run(name="rap/nano")
+    players = RunPlayers(read_recipe(run), RunFolder(run))
+    env = players.env({})
+    episodes = [Episode(task, seed=0) for task in env.tasks("test")]
+
+    def most_steps(key: Literal["observation", "action"]) -> int:
+        section = MemoryPlayerSection(key=key, episodes=1, steps=1, action_steps=3)
+        seats = players.playing(None, section)
+        played = rollout([env], episodes, policy=ExpertPolicy(), seats=seats, layout=players.layout)
+        return max(turn.said["memory"].text.count("> ") for each in played for turn in each.turns[1:])
+
+    assert most_steps("observation") == 2
+    assert 2 < most_steps("action") <= 6
