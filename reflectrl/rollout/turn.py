@@ -129,8 +129,15 @@ def _speak(
     menus: Sequence[Menu] = (),
     decisions: Sequence[Decision] = (),
 ) -> None:
-    """Ask a seat about the states in which its words are not in view, and put them in view."""
-    asked = [number for number, state in enumerate(states) if seat.role not in state.said]
+    """Ask a seat about the states in which its words are not in view, and put them in view.
+
+    Correctors are not asked about a text that names no legal action.
+    """
+    asked = [
+        number
+        for number, state in enumerate(states)
+        if seat.role not in state.said and (not decisions or decisions[number].choice.legal)
+    ]
     if not asked:
         return
     privileged = isinstance(seat.player, ReadsHints)

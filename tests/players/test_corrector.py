@@ -21,6 +21,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chat import read_correction
 from reflectrl.prompts.views import State, menu_view
 from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.thoughts import known, thought_means
 
 LAYOUT = PromptFormat(history=2, action_mode="thought_choice")
 ROOM = Observation("Number 3, target 5.", ("add one", "subtract one"))
@@ -89,6 +90,19 @@ def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoi
         with pytest.raises(WorkFailed, match=r"\b2\b"):
             RemoteCorrector(there).say([thinking("It is lower.")], [0.0])
         assert len(endpoint.requests) == asked
+
+
+@pytest.mark.parametrize("legal", [False, True])
+def test_no_call_is_paid_for_a_text_without_a_legal_action(legal: bool, endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda _: '{"evaluation": "NO", "correction": "It is higher."}'
+    env, account = NumberLine(size=6), Account()
+    seats = [Seat("corrector", RemoteCorrector(endpoint.at(), account=account), when="after_act")]
+    episodes = [Episode(env.tasks("train")[0], seed) for seed in range(2)]
+    played = rollout([env], episodes, policy=Thinks("It is lower.", legal), seats=seats, layout=LAYOUT)
+    turns = [turn for each in played for turn in each.turns]
+    assert turns
+    assert len(endpoint.requests) == sum(turn.decision.choice.legal for turn in turns) == len(turns) * legal
+    assert known(thought_means(played))["thought_corrected"] == (1.0 if legal else None)
 
 
 class Paying(NumberLine):
