@@ -105,31 +105,30 @@ def iterations(shape: str, sizes: Sequence[int], learned: int = 0) -> str:
     learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32. Of
     ``learned`` more episodes there is nothing but an update from their first two steps, with the menu first.
     """
-    lines = []
-    for env in effort.envs:
-        with ExitStack() as stack:
-            cases = {
-                menu: stack.enter_context(case(shape, env, menu, max(*sizes, 16, learned)))
-                for menu in ("last", "first")
-            }
-            calls = bases(cases["last"])
-            for name, (menu, compute) in SIDES.items():
-                players = [computing(cases[menu].reader, compute, frozen=frozen) for frozen in (True, False)]
-                for size in sizes:
-                    calls |= ours(f"{name}/{size}", cases[menu].episodes[:size], *players)
-                if learned and menu == "first":
-                    few = [episode[:2] for episode in cases[menu].episodes[:learned]]
-                    calls[f"{name}/{learned} update"] = learns(players[1], few)
-            times = race({name: work.call for name, work in calls.items()}, cases["last"].rounds, warm_up=False)
-        cost = {name: times[name].seconds / work.steps for name, work in calls.items()}
-        lines += [[env, "1" if base == "plain" else "16", base, *row(cost, base)] for base in BASES]
-        lines += [[env, str(size), name, *row(cost, f"{name}/{size}")] for size in sizes for name in SIDES]
-        more = {name: f"{name}/{learned}" for name in SIDES}
-        lines += [
-            [env, str(learned), name, *row(cost, side)] for name, side in more.items() if f"{side} update" in cost
-        ]
     heads = ["environment", "side by side", "side", *PARTS, "update, against batched", "all"]
-    return table(heads, lines)
+    return table(heads, [line for env in effort.envs for line in parts(shape, env, sizes, learned)])
+
+
+def parts(shape: str, env: str, sizes: Sequence[int], learned: int) -> list[list[str]]:
+    """Lines of one environment; its models, which are many, end with the call."""
+    with ExitStack() as stack:
+        many = max(*sizes, 16, learned)
+        cases = {menu: stack.enter_context(case(shape, env, menu, many)) for menu in ("last", "first")}
+        calls = bases(cases["last"])
+        for name, (menu, compute) in SIDES.items():
+            players = [computing(cases[menu].reader, compute, frozen=frozen) for frozen in (True, False)]
+            for size in sizes:
+                calls |= ours(f"{name}/{size}", cases[menu].episodes[:size], *players)
+            if learned and menu == "first":
+                few = [episode[:2] for episode in cases[menu].episodes[:learned]]
+                calls[f"{name}/{learned} update"] = learns(players[1], few)
+        times = race({name: work.call for name, work in calls.items()}, cases["last"].rounds, warm_up=False)
+    cost = {name: times[name].seconds / work.steps for name, work in calls.items()}
+    sides = [(size, name) for size in (*sizes, learned) for name in SIDES if f"{name}/{size} update" in calls]
+    return [
+        *([env, "1" if base == "plain" else "16", base, *row(cost, base)] for base in BASES),
+        *([env, str(size), name, *row(cost, f"{name}/{size}")] for size, name in sides),
+    ]
 
 
 def bases(case: Case) -> dict[str, Work]:

@@ -186,11 +186,11 @@ def together(episodes: Sequence[Sequence[Step]]) -> list[list[Step]]:
 
 
 def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
-    """Act at each step without states of earlier ones."""
-    if isinstance(player, LMPolicy):
-        player.forget()
+    """Act at each step; the states of these steps are forgotten at the end."""
     for steps in calls:
         player.act([step.policy for step in steps], [0.5] * len(steps))
+    if isinstance(player, LMPolicy):
+        player.forget()
 
 
 def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
@@ -255,8 +255,10 @@ def tree_update(
 
 
 def sgd(who: Reader) -> torch.optim.Optimizer:
-    """An optimizer without states, with a step so small that repeats do the same work."""
-    return torch.optim.SGD(who.model.parameters(), lr=1e-6)
+    """An optimizer without states, with a step so small that repeats do the same work; it leaves no gradients."""
+    optimizer = torch.optim.SGD(who.model.parameters(), lr=1e-6)
+    optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
+    return optimizer
 
 
 def iteration(
