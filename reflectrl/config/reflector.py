@@ -51,7 +51,8 @@ def check_trained_reflector(recipe: Recipe) -> None:
         "a temperature above 0, at which its reflections are sampled": settings.temperature > 0,
         "sft.enabled=true, which teaches it first": recipe.sft.enabled,
         "an rlft section": rlft is not None,
-        "prompt.action_mode=enumerated, since its reflection is the thought": recipe.prompt.action_mode == "enumerated",
+        "prompt.action_mode=enumerated or thought_choice, not json": recipe.prompt.action_mode != "json",
+        "no players.corrector, which knows no reflections": recipe.players.corrector is None,
         "no rlft.terms.kl, which knows menus alone": rlft is None or rlft.terms.kl is None,
         "a memory whose key is observation or none: it speaks before the reflection is there": (
             memory is None or memory.key in ("observation", "none")

@@ -220,7 +220,7 @@ class RLFTSettings:
     """Objective; REINFORCE alone by default."""
     thought_lambda: Fraction = 0.5
     """Weight of the log-probability of what a policy writes before it acts (lambda of RL4VLM, equation 4.3), for
-    ``prompt.action_mode`` thought_choice and json, or of a reflection, for ``players.reflector.trained``: 0 trains the
+    ``prompt.action_mode`` thought_choice and json, and of a reflection, for ``players.reflector.trained``: 0 trains the
     action alone, 1 every token alike."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
     """Weight of each source of rewards: ``env``; the role of a player that rates episodes; for policies that write

@@ -165,13 +165,17 @@ class LMPolicy:
             decisions |= zip(indices, self._decide(part, batch, [draws[index] for index in indices]), strict=True)
         return [decisions[index] for index in range(len(views))]
 
+    def rows(self, views: Sequence[MenuView], decisions: Sequence[Decision]) -> list[Tokens]:  # noqa: ARG002
+        """Return the token ids that are read to score each decision."""
+        return self._encoder.rows([view.prompt for view in views])
+
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included.
 
         A pass is a prefix tree of prompts that share most, if there is a prefix cache and they share enough; else the
         prompts in it are of similar lengths.
         """
-        rows = self._encoder.rows([view.prompt for view in views])
+        rows = self.rows(views, decisions)
         width = self._base.config.get_text_config().hidden_size
         tree = self._prefix_cache is not None and shares_enough(rows, width)
         return parts(rows, views, decisions, max_tokens=max_tokens, trees=tree)

@@ -1,9 +1,10 @@
-"""A policy and its reflector, trained together: two LoRA adapters on one base, one for the words and one for the label.
+"""A policy and its reflector, trained together: two LoRA adapters on one base, one that reflects and one that acts.
 
 The reflection is to the policy gradient what a thought is (``models.thinking``): a text that was sampled token by token
 and is scored with the same advantage as the label after it. Unlike a thought it is written by weights of its own, after
 the reflector's prompt, and read in the policy's prompt, where a frozen reflector's words stand too; so both players can
-be taken apart when training has ended.
+be taken apart when training has ended. Where the policy thinks as well, the decision holds both texts as one, the
+reflection first.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.policy import LMPolicy, Part, Scores, parts
-from reflectrl.models.thinking import ThinkingPolicy, text_of
+from reflectrl.models.thinking import ThinkingPolicy, having_written, text_of
 from reflectrl.prompts.format import before_reflection, with_reflection
 from reflectrl.prompts.views import MenuView
 
 ACTING = "default"
-"""Name of the adapter that answers with a label: peft's own for a single one."""
+"""Name of the adapter that acts: peft's own for a single one."""
 REFLECTING = "reflector"
 """Name of the adapter that reflects."""
 
@@ -73,33 +74,36 @@ def _computing(model: Any, adapter: str) -> Iterator[None]:
 
 
 class ReflectingPolicy(ThinkingPolicy):
-    """Writes a reflection with one adapter, then answers with one label of the menu with the other.
+    """Writes a reflection with one adapter, then acts with the other, by a label alone or by a thought and a label.
 
     Its views show no reflection: there is no reflector besides. Values are those that the reflecting adapter gives the
-    state before it writes, so that the baseline depends on neither text nor action.
+    state before it writes, so that the baseline depends on no text and no action.
     """
 
     def __init__(
         self,
         lm: LanguageModel,
         encoder: PromptEncoder,
+        actor: LMPolicy,
         *,
         max_new_tokens: int,
         temperature: float,
         caches: tuple[PrefixCache | None, PrefixCache | None] = (None, None),
     ) -> None:
-        """Act with ``lm``, see ``WritingPolicy``; ``caches`` are those of the reflecting and of the acting adapter."""
-        words, label = caches
+        """Reflect with ``lm``, see ``WritingPolicy``, and act as ``actor`` does, with the same model.
+
+        ``caches`` are those of the reflecting and of the acting adapter.
+        """
         super().__init__(
             lm.model,
             encoder,
             lm.tokenizer,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
-            prefix_cache=words,
+            prefix_cache=caches[0],
         )
         self._caches = [cache for cache in caches if cache is not None]
-        self._actor = LMPolicy(lm.model, encoder, prefix_cache=label)
+        self._actor = actor
 
     @property
     def reused(self) -> float:
@@ -135,25 +139,39 @@ class ReflectingPolicy(ThinkingPolicy):
 
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into passes of at most ``max_tokens`` tokens, padding included; each is done twice."""
-        longer = [max(rows, key=len) for rows in zip(*self._rows(views, decisions), strict=True)]
+        said, shown, done = self._apart(views, decisions)
+        pairs = zip(self.rows(views, said), self._actor.rows(shown, done), strict=True)
+        longer = [max(rows, key=len) for rows in pairs]
         return parts(longer, views, decisions, max_tokens=max_tokens, trees=False)
 
     def score(self, part: Part, model: Any = None) -> Scores:
-        """Score reflections and labels with gradient, each with its adapter, through ``model`` if given."""
-        reflecting, acting = (tuple(rows) for rows in self._rows(part.views, part.decisions))
+        """Score what both players wrote and did with gradient, each with its adapter, through ``model`` if given."""
+        said, shown, done = self._apart(part.views, part.decisions)
+        reflecting, acting = tuple(self.rows(part.views, said)), tuple(self._actor.rows(shown, done))
         with _computing(self._model, REFLECTING):
-            said = super().score(replace(part, rows=reflecting), model)
-        views = tuple(_reading(view, text_of(each)) for view, each in zip(part.views, part.decisions, strict=True))
+            words = super().score(replace(part, rows=reflecting, decisions=said), model)
         with _computing(self._model, ACTING):
-            done = self._actor.score(replace(part, rows=acting, views=views), model)
-        return replace(done, values=said.values, thought_logprobs=said.thought_logprobs)
+            acts = self._actor.score(replace(part, rows=acting, views=shown, decisions=done), model)
+        return replace(acts, values=words.values, thought_logprobs=words.thought_logprobs + acts.thought_logprobs)
 
-    def _rows(self, views: Sequence[MenuView], decisions: Sequence[Decision]) -> tuple[list[Tokens], list[Tokens]]:
-        """Return the tokens of each reflector's prompt with the reflection, and of each policy's prompt."""
-        texts = [text_of(decision) for decision in decisions]
-        reflecting = [self._row(prompt, text) for prompt, text in zip(self._prompts(views), texts, strict=True)]
-        shown = [_reading(view, text).prompt for view, text in zip(views, texts, strict=True)]
-        return reflecting, self._encoder.rows(shown)
+    def _apart(
+        self, views: Sequence[MenuView], decisions: Sequence[Decision]
+    ) -> tuple[tuple[Decision, ...], tuple[MenuView, ...], tuple[Decision, ...]]:
+        """Return decisions with the reflection alone, and the actor's views with its decisions without it."""
+        texts = [self._divided(text_of(decision)) for decision in decisions]
+        said = (having_written(first, each) for (first, _), each in zip(texts, decisions, strict=True))
+        shown = (_reading(view, first) for (first, _), view in zip(texts, views, strict=True))
+        done = (having_written(second, each) for (_, second), each in zip(texts, decisions, strict=True))
+        return tuple(said), tuple(shown), tuple(done)
+
+    def _divided(self, text: Written) -> tuple[Written, Written]:
+        """Return the reflection, which has its end or as many tokens as it may, and the actor's thought after it."""
+        ids, limit = text.ids, self._writer.max_new_tokens
+        length = ids.index(self._writer.end) + 1 if self._writer.end in ids[:limit] else min(limit, len(ids))
+        first, second = (
+            Written("", ids[part], text.logprobs[part], len(ids[part])) for part in (slice(length), slice(length, None))
+        )
+        return replace(first, text=self._tokenizer.decode(self._read(first), skip_special_tokens=True)), second
 
     def _prompts(self, views: Sequence[MenuView]) -> list[Tokens]:
         prompts = [before_reflection(view.prompt) for view in views]
@@ -166,7 +184,7 @@ class ReflectingPolicy(ThinkingPolicy):
     def _decide_after(
         self,
         views: Sequence[MenuView],
-        rows: Sequence[Tokens],  # noqa: ARG002 - the label follows another prompt
+        rows: Sequence[Tokens],  # noqa: ARG002 - the actor has another prompt
         texts: Sequence[Written],
         draws: Sequence[float],
     ) -> list[Decision]:
@@ -174,9 +192,17 @@ class ReflectingPolicy(ThinkingPolicy):
         with _computing(self._model, ACTING):
             decisions = self._actor.act(shown, draws)
         return [
-            replace(decision, choice=replace(decision.choice, written=text))
+            having_written(_joined(text, decision.choice.written), decision)
             for decision, text in zip(decisions, texts, strict=True)
         ]
+
+
+def _joined(reflection: Written, thought: Written | None) -> Written:
+    """Return a reflection and the thought after it, if there is one, as one text."""
+    if thought is None:
+        return reflection
+    ids, logprobs = (*reflection.ids, *thought.ids), (*reflection.logprobs, *thought.logprobs)
+    return Written(f"{reflection.text}\n{thought.text}", ids, logprobs, len(ids))
 
 
 def _reading(view: MenuView, text: Written) -> MenuView:

@@ -70,11 +70,14 @@ class WritingPolicy(LMPolicy):
             decisions = self._decide_after(views, rows, written, [_second(draw) for draw in draws])
         return [replace(decision, value=value) for decision, value in zip(decisions, values, strict=True)]
 
+    def rows(self, views: Sequence[MenuView], decisions: Sequence[Decision]) -> list[Tokens]:
+        """Return the token ids of each prompt and of the text after it."""
+        prompts = self._prompts(views)
+        return [self._row(prompt, text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
+
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included."""
-        prompts = self._prompts(views)
-        rows = [self._row(prompt, text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
-        return parts(rows, views, decisions, max_tokens=max_tokens, trees=False)
+        return parts(self.rows(views, decisions), views, decisions, max_tokens=max_tokens, trees=False)
 
     def score(self, part: Part, model: Any = None) -> Scores:
         """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
@@ -203,10 +206,7 @@ class ThinkingPolicy(WritingPolicy):
         self, views: Sequence[MenuView], rows: Sequence[Tokens], texts: Sequence[Written], draws: Sequence[float]
     ) -> list[Decision]:
         decisions = self._choose(views, rows, draws)
-        return [
-            replace(decision, choice=replace(decision.choice, written=text))
-            for decision, text in zip(decisions, texts, strict=True)
-        ]
+        return [having_written(text, decision) for decision, text in zip(decisions, texts, strict=True)]
 
     def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:
         distribution = over_menus(logits, batch)
@@ -295,6 +295,11 @@ def text_of(decision: Decision) -> Written:
     if decision.choice.written is None:
         raise ValueError("a decision of a policy that writes nothing was given to one that does")
     return decision.choice.written
+
+
+def having_written(text: Written, decision: Decision) -> Decision:
+    """Return a decision that was made after a text."""
+    return replace(decision, choice=replace(decision.choice, written=text))
 
 
 def _second(draw: float) -> float:

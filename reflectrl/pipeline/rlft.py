@@ -55,13 +55,15 @@ from reflectrl.training.trackers import Tracking, check_tracker, tracking
 def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
     """Return the trainer's arguments as the recipe states them."""
     cuda = torch.cuda.is_available()
-    writer = recipe.players.reflector if recipe.players.reflector.trained else recipe.players.policy
+    players = recipe.players
     return ReflectRLConfig(
         **{each.name: getattr(section, each.name) for each in fields(RLFTSettings)},
         output_dir=output_dir,
         max_length=recipe.model.max_length,
-        max_completion_length=writer.max_new_tokens,
-        temperature=writer.temperature,
+        max_completion_length=players.policy.max_new_tokens,
+        temperature=players.policy.temperature,
+        max_reflection_length=players.reflector.max_new_tokens,
+        reflection_temperature=players.reflector.temperature,
         prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
         use_cpu=not cuda,

@@ -85,17 +85,9 @@ def trainable_policy(
     ids = label_ids(lm.tokenizer, labels)
     encoder = PromptEncoder(lm.tokenizer, ids, args.max_length, pictures=lm.pictures)
     cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens) if args.prefix_reuse else None
-    if reflects(lm.model):
-        other = prefix_cache_for(lm.base, args.max_length, "reflector") if args.prefix_reuse else None
-        return ReflectingPolicy(
-            lm,
-            encoder,
-            max_new_tokens=args.max_completion_length,
-            temperature=args.temperature,
-            caches=(other, cache),
-        )
+    policy: LMPolicy
     if action_mode != "enumerated":
-        return writing_policy(
+        policy = writing_policy(
             action_mode,
             lm,
             encoder,
@@ -103,15 +95,29 @@ def trainable_policy(
             temperature=args.temperature,
             prefix_cache=cache,
         )
-    reused = args.prefix_reuse and args.num_iterations > 1
-    return LMPolicy(lm.model, encoder, prefix_cache=cache, frozen_layers=frozen_layers(lm.base) if reused else None)
+    else:
+        kept = args.prefix_reuse and args.num_iterations > 1 and not reflects(lm.model)
+        frozen = frozen_layers(lm.base) if kept else None
+        policy = LMPolicy(lm.model, encoder, prefix_cache=cache, frozen_layers=frozen)
+    if not reflects(lm.model):
+        return policy
+    other = prefix_cache_for(lm.base, args.max_length, "reflector") if args.prefix_reuse else None
+    return ReflectingPolicy(
+        lm,
+        encoder,
+        policy,
+        max_new_tokens=args.max_reflection_length,
+        temperature=args.reflection_temperature,
+        caches=(other, cache),
+    )
 
 
 def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
     """Refuse settings with which a reflector is not trained."""
     needs = {
-        f"a layout with action_mode=enumerated, not {action_mode}": action_mode == "enumerated",
+        "a layout with action_mode=enumerated or thought_choice, not json": action_mode != "json",
         "terms without kl, which knows menus alone": args.terms.kl is None,
+        "terms without sft_thought, which knows no reflections": args.terms.sft_thought is None,
         f"one process, not {args.world_size}": args.world_size == 1,
     }
     if missing := [need for need, there in needs.items() if not there]:

@@ -27,6 +27,10 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
     """Longest text of a policy that writes before it acts, in tokens."""
     temperature: float = 1.0
     """Temperature at which that text is sampled and scored."""
+    max_reflection_length: int = 100
+    """Longest reflection of a model that is trained to reflect as well, in tokens."""
+    reflection_temperature: float = 1.0
+    """Temperature at which such reflections are sampled and scored."""
     prefix_reuse: bool = True
     """Compute what prompts share once, where the model can: by a prefix cache at play, in prefix trees at updates."""
 
