@@ -17,7 +17,8 @@ from reflectrl.rollout.image_files import with_images, without_images
 
 FORMAT = "reflectrl-trajectories"
 VERSION = 5
-_HOLDERS = ("turns", "observation")
+HOLDERS = ("turns", "observation")
+"""Where a trajectory has its images."""
 
 T = TypeVar("T")
 
@@ -95,12 +96,12 @@ def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
 
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
     """Write a file of trajectories, all of it or nothing; their images stand beside it, see ``image_files``."""
-    write_records(path, FORMAT, header, trajectories, _HOLDERS)
+    write_records(path, FORMAT, header, trajectories, HOLDERS)
 
 
 def append_trajectories(path: Path, header: Header, trajectories: Sequence[Trajectory]) -> None:
     """Add trajectories to a file, which is begun with ``header`` where there is none yet."""
-    append_records(path, FORMAT, header, trajectories, _HOLDERS)
+    append_records(path, FORMAT, header, trajectories, HOLDERS)
 
 
 def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
@@ -110,4 +111,4 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
         InvalidInput: another format or version, a bad line, or an image that is missing or damaged; names the file.
 
     """
-    return read_records(path, FORMAT, Trajectory, _HOLDERS)
+    return read_records(path, FORMAT, Trajectory, HOLDERS)

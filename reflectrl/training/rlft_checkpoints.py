@@ -11,6 +11,8 @@ from torch import nn
 
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode, encode
+from reflectrl.rollout.image_files import with_images, without_images
+from reflectrl.rollout.record import HOLDERS
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.thoughts import Imitation
@@ -41,6 +43,7 @@ class RLFTCheckpoints(Checkpoints):
             save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
         if self._averaged_weights is not None and self.is_world_process_zero():
             save_file(dict(self._averaged_weights), folder / AVERAGE_NAME)
+        path = folder / STATE_NAME.format(rank=self.args.process_index)
         state = {
             "iteration": self.iteration,
             "env_steps": self.env_steps,
@@ -48,12 +51,12 @@ class RLFTCheckpoints(Checkpoints):
             "stage": self.curriculum.index,
             "successes": self.curriculum.successes,
             "failures": self.curriculum.failures,
-            "replay": encode(tuple(self.replay)),
-            "thoughts": self.imitation.state,
+            "replay": encode(without_images(tuple(self.replay), path, HOLDERS)),
+            "thoughts": self.imitation.state(path),
         }
         if self._validator is not None:
             state["validation"] = self._validator.write_state(folder)
-        (folder / STATE_NAME.format(rank=self.args.process_index)).write_text(json.dumps(state), encoding="utf-8")
+        path.write_text(json.dumps(state), encoding="utf-8")
 
     def read_state(self, folder: Path) -> None:
         """Restore what ``write_state`` saved."""
@@ -67,8 +70,9 @@ class RLFTCheckpoints(Checkpoints):
         self.entropy_coef = state["entropy_coef"]
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.curriculum.failures = state["failures"]
-        self.replay.extend(decode(Trajectory, row, str(path)) for row in state["replay"])
-        self.imitation.restore(state["thoughts"], str(path))
+        rows = with_images(state["replay"], path, str(path), HOLDERS)
+        self.replay.extend(decode(Trajectory, row, str(path)) for row in rows)
+        self.imitation.restore(state["thoughts"], path)
         if self._validator is not None:
             self._validator.read_state(folder, state["validation"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.thinking import WritingPolicy
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import thought_of
+from reflectrl.rollout.image_files import with_images, without_images
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.sft_examples import TextExample
 from reflectrl.training.sft_loss import text_losses
+
+_HOLDERS = ("prompt",)
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,16 @@ class Imitation:
         steps = rng.sample(range(self.steps), min(count, self.steps))
         return [self.corrections[at] for at in steps if at < len(self.corrections)]
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """The corrections as plain JSON values, for a checkpoint."""
-        return {"steps": self.steps, "corrections": encode(tuple(self.corrections))}
+    def state(self, path: Path) -> dict[str, Any]:
+        """Return the corrections as plain JSON values for the file ``path``; pictures of prompts stand beside it."""
+        corrections = without_images(tuple(self.corrections), path, _HOLDERS)
+        return {"steps": self.steps, "corrections": encode(corrections)}
 
-    def restore(self, state: Mapping[str, Any], where: str) -> None:
-        """Restore ``state``, which was read at a place for messages."""
+    def restore(self, state: Mapping[str, Any], path: Path) -> None:
+        """Restore ``state``, which was read from the file ``path``."""
         self.steps = state["steps"]
-        self.corrections = [decode(Correction, row, where) for row in state["corrections"]]
+        rows = with_images(state["corrections"], path, str(path), _HOLDERS)
+        self.corrections = [decode(Correction, row, str(path)) for row in rows]
 
 
 def corrections_of(played: Sequence[Trajectory], layout: PromptFormat) -> list[Correction]:

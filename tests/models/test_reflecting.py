@@ -45,7 +45,8 @@ def both(architecture, folder):
 
 def policy_of(lm, *, held=False):
     caches = (prefix_cache(), prefix_cache()) if held else (None, None)
-    return ReflectingPolicy(lm, encoder(), max_new_tokens=7, temperature=0.8, caches=caches)
+    actor = LMPolicy(lm.model, encoder(), prefix_cache=caches[1])
+    return ReflectingPolicy(lm, encoder(), actor, max_new_tokens=7, temperature=0.8, caches=caches)
 
 
 def scored(policy, decisions):

@@ -41,7 +41,8 @@ def test_a_corrector_sees_the_picture_that_the_policy_sees(endpoint: ScriptedEnd
 
     endpoint.reply = reply
     more = (f"players.corrector.endpoint.base_url={endpoint.url}", "players.policy.max_new_tokens=8")
-    play_stages(load_recipe(CORRECTED, [*SMALL, *more, "eval.policies=[rlft]"]), tmp_path / "run")
+    legal = "prompt.action_mode=thought_choice"  # so short a training writes no JSON, and nothing else is corrected
+    play_stages(load_recipe(CORRECTED, [*SMALL, *more, legal, "eval.policies=[rlft]"]), tmp_path / "run")
     assert endpoint.requests
     _, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
     assert all(turn.said["corrector"].text in ("", "It is higher.") for each in played for turn in each.turns)

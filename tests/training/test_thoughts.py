@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config
 
 from reflectrl.config.rlft import RLFTSettings, ThoughtTerm
-from reflectrl.core import InvalidInput, Utterance, Written, make_env
+from reflectrl.core import Image, InvalidInput, Utterance, Written, make_env
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import LanguageModel
@@ -187,11 +188,14 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     assert len(everything.corrections) == sum(len(each.turns) for each in episodes)
     assert latest.corrections == corrections_of(episodes[-1:], layout_of(mode))
     restored = Imitation(ThoughtTerm(), policy, layout_of(mode))
-    restored.restore(everything.state, "here")
+    first = everything.corrections[0]
+    everything.corrections[0] = replace(first, prompt=replace(first.prompt, images=(Image(b"a picture"),)))
+    path = tmp_path / "state.json"
+    restored.restore(json.loads(json.dumps(everything.state(path))), path)
     assert (restored.corrections, restored.steps) == (everything.corrections, everything.steps)
     everything.steps *= 10  # a tenth of the steps was corrected
     every_step = Imitation(ThoughtTerm(sample="all"), policy, layout_of(mode))
-    every_step.restore(everything.state, "here")
+    every_step.restore(everything.state(path), path)
     drawn = [len(every_step._drawn(10, random.Random(seed))) for seed in range(200)]
     assert 0.5 < sum(drawn) / len(drawn) < 1.5
     assert len(everything._drawn(10**6, random.Random(0))) == len(everything.corrections)
