@@ -110,7 +110,7 @@ def iterations(shape: str, sizes: Sequence[int], learned: int = 0) -> str:
 
 
 def parts(shape: str, env: str, sizes: Sequence[int], learned: int) -> list[list[str]]:
-    """Lines of one environment; its models, which are many, end with the call."""
+    """Lines of one environment's part of the table; its models are freed when they are measured."""
     with ExitStack() as stack:
         many = max(*sizes, 16, learned)
         cases = {menu: stack.enter_context(case(shape, env, menu, many)) for menu in ("last", "first")}

@@ -27,9 +27,9 @@ class MemoryPlayerSection(Section):
     steps: Count = 5
     """Steps that are shown before the step that resembles the present one most, and as many from it on."""
     action_episodes: Count | None = None
-    """The same where an action resembles, or nothing is looked for; absent: as many."""
+    """Episodes that are shown at once where actions are compared, or no key is; absent: as many as ``episodes``."""
     action_steps: Count | None = None
-    """The same there; absent: as many."""
+    """Steps before the best one, and from it on, where actions are compared, or no key is; absent: ``steps``."""
     max_chars: Count = 2000
     """Most characters that are shown; whole episodes and steps are left out."""
 

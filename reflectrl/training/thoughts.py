@@ -27,6 +27,7 @@ from reflectrl.training.sft_examples import TextExample
 from reflectrl.training.sft_loss import text_losses
 
 _HOLDERS = ("prompt",)
+"""Where a correction has its images."""
 
 
 @dataclass(frozen=True)
