@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from accelerate import Accelerator
+from remembered import played
 from safetensors.torch import save_file
 from tiny import gpt2
 from tiny_rlft import config, run
@@ -17,6 +19,7 @@ from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.ranks import episodes_of_ranks
 
 OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
@@ -61,3 +64,12 @@ def train(folder: Path) -> None:
         "resumed_episodes": encode(tuple(again.trainer.replay)),
     }
     (folder / f"seen_{rank}.json").write_text(json.dumps(seen))
+
+
+def share_episodes(folder: Path) -> None:
+    """Write the episodes of this process, and those that it knows of all."""
+    accelerator = Accelerator(cpu=True)
+    rank = accelerator.process_index
+    own = [played(name, ("wait", ""), ("put it", "")) for name in ("mug", "cup", "häm")[rank : 2 * rank + 1]]
+    known = episodes_of_ranks(accelerator, own)
+    (folder / f"shared_{rank}.json").write_text(json.dumps([encode(own), encode(known)]))

@@ -16,7 +16,7 @@ from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, Valu
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import ExpertReflector, Player
+from reflectrl.players import ExpertReflector, Player, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.config import ReflectRLConfig
@@ -82,6 +82,7 @@ def run(
     model: PreTrainedModel | PeftModel | None = None,
     *,
     reflector: Player | None = EXPERT,
+    seats: Sequence[Seat] = (),
     layout: PromptFormat = LAYOUT,
     dies_after: int | None = None,
     env: type[NumberLine] = NumberLine,
@@ -109,6 +110,7 @@ def run(
         tokenizer(),
         env=env,
         reflector=reflector,
+        seats=seats,
         layout=layout,
         labels=LABELS,
         on_iteration=listen,

@@ -71,6 +71,8 @@ class CorrectorPlayerSection(Section):
     """Show ``local`` and ``remote`` what the environment's solver found, as GTR does in Points24."""
     images: bool = False
     """Show ``remote`` the pictures of the state in place of its text."""
+    questions: list[str] = []
+    """What ``remote`` answers before it evaluates a thought, about the task, as in GTR; empty: general questions."""
     on_failure: Literal["skip", "default", "raise"] = "skip"
     """Where ``remote`` gives no usable reply in all attempts: leave the thought, put ``default`` in its place, or
     stop."""
@@ -86,6 +88,10 @@ class CorrectorPlayerSection(Section):
         if self.tool and self.player not in ("local", "remote"):
             raise ValueError(f"tool informs local and remote, but player={self.player} knows the solution; remove tool")
         need_remote(self.player, images=self.images)
+        if self.questions and self.player != "remote":
+            raise ValueError(f"questions are answered by remote, but player={self.player}; remove them")
+        if not all(question.strip() for question in self.questions):
+            raise ValueError("questions has an empty one; remove it")
         if self.on_failure != "skip" and self.player != "remote":
             raise ValueError(f"on_failure={self.on_failure} is about remote, but player={self.player}; remove it")
         if bool(self.default.strip()) != (self.on_failure == "default"):

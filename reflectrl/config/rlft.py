@@ -203,7 +203,9 @@ class RLFTSettings:
     value_learning_rate: Positive | None = None
     """Initial learning rate of the value head; absent: that of the policy."""
     learning_rate_end: Fraction = 1.0
-    """Fraction of the initial learning rate reached, linearly, at the last update."""
+    """Fraction of the initial learning rate reached at the last update."""
+    learning_rate_schedule: Literal["linear", "cosine"] = "linear"
+    """How the learning rate falls to that: evenly, or along half a cosine."""
     weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
     max_grad_norm: NonNegative = 0.3

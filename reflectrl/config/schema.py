@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
-from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder
+from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder, check_growing
 from reflectrl.config.model import ModelSection
 from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
@@ -233,6 +233,8 @@ class Recipe(Section):
                 "policies that were trained without; remove one of the two"
             )
         memory = self.players.memory or self.eval.memory
+        if memory is not None and memory.grows:
+            check_growing(self)
         if memory is not None:
             check_embedder(memory, self.model, in_rows=self.players.memory is not None)
         if self.eval.trials is not None:

@@ -2,7 +2,7 @@
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               reflector-rlft/  checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl
-              ratings.jsonl  eval.jsonl  trials.jsonl  report.html  compute.json
+              ratings.jsonl  memory.jsonl  eval.jsonl  trials.jsonl  report.html  compute.json
 
 No other module spells these names.
 """
@@ -47,6 +47,8 @@ THROUGHPUT = "throughput.jsonl"
 """``Throughput`` lines."""
 RATINGS = "ratings.jsonl"
 """``Ratings`` lines of a run with a rater."""
+MEMORY = "memory.jsonl"
+"""Episodes of a memory that has grown in training."""
 RESULTS = "eval.jsonl"
 """``EvalRow`` lines."""
 TRIALS = "trials.jsonl"
@@ -71,13 +73,14 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
         METRICS,
         THROUGHPUT,
         RATINGS,
+        MEMORY,
         f"{_TRAJECTORIES}/rlft-*.jsonl",
         f"{_TRAJECTORIES}/advantages-*.jsonl",
     ),
     "eval": (RESULTS, TRIALS, f"{_TRAJECTORIES}/eval-*.jsonl"),
 }
 """Files that each stage leaves for others to read; a folder that is named here has one digest for all that is in it."""
-MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, RESULTS)
+MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, MEMORY, RESULTS)
 """Last products of the stages, without which later ones cannot start; a stage repeats the one that was deleted."""
 LOOSE_FOLDERS = ("data", "sft", _TRAJECTORIES)
 """Folders whose files are read one by one."""
@@ -101,6 +104,11 @@ def unfinished_file(stage: str) -> str:
 def eval_episodes_file(policy: str, reflections: str, mode: str, split: str | None = None) -> str:
     """Name of the evaluated episodes of a policy; ``split`` is given where the evaluation has several."""
     return f"{_TRAJECTORIES}/eval-{'-'.join([policy, reflections, mode, *([split] if split else [])])}.jsonl"
+
+
+def memory_file(rank: int) -> str:
+    """Name of the memory that a process of a launch keeps in training; all hold the same."""
+    return f"{checkpoints_folder('rlft')}/memory-{rank}.jsonl" if rank else MEMORY
 
 
 def training_episodes_file(iteration: int) -> str:

@@ -31,7 +31,7 @@ class Usage:
     calls: int = 0
     """Requests sent, repeated ones included."""
     retries: int = 0
-    """Requests that repeated an earlier one."""
+    """Requests that repeated an earlier one, or said what was wrong with its reply."""
     kept: int = 0
     """Replies taken from an earlier process, or from an equal call of this one."""
     rejected: int = 0

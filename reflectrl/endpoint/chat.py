@@ -166,9 +166,10 @@ class ChatClient:
         """
         if self._api is None:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
-        messages, bad = chat, []
+        messages = chat
+        bad: list[str] = []
         for _ in range(self.endpoint.max_attempts):
-            asked, text = self.endpoint.digest(messages, draw), await self._text(messages, draw)
+            asked, text = self.endpoint.digest(messages, draw), await self._text(messages, draw, again=bool(bad))
             cut = asked in self.journal.cut
             try:
                 if cut:
@@ -184,8 +185,11 @@ class ChatClient:
         self.journal.known(bad[0])  # raises if it is rejected already
         raise self._rejection(bad[0], messages, failure, bad)
 
-    async def _text(self, chat: Messages, draw: str) -> Reply[str]:
-        """Return a reply's text from the journal, from an equal call in flight, or from a new call."""
+    async def _text(self, chat: Messages, draw: str, *, again: bool) -> Reply[str]:
+        """Return a reply's text from the journal, from an equal call in flight, or from a new call.
+
+        ``again``: the chat repeats one whose reply was not usable.
+        """
         asked = self.endpoint.digest(chat, draw)
         known = self.journal.known(asked)
         if known is not None:
@@ -193,6 +197,7 @@ class ChatClient:
             return Reply(known, 0)
         task = self._asking.get(asked)
         if task is None:
+            self._count(retries=int(again))
             task = self._asking[asked] = asyncio.create_task(self._fetch(asked, chat))
             task.add_done_callback(partial(self._answered, asked))
             return await asyncio.shield(task)  # a paid reply is kept even if the caller is cancelled

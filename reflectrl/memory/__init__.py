@@ -2,6 +2,7 @@
 
 from reflectrl.memory.embedders import Embedder, EmbeddingCache, HashingEmbedder
 from reflectrl.memory.experience import Experience, Step, experience_of
+from reflectrl.memory.growing import GrowingMemory
 from reflectrl.memory.planner import Planner
 from reflectrl.memory.player import Memory
 from reflectrl.memory.retriever import Key, Query, Retriever, Weights, Window, Windows
@@ -12,6 +13,7 @@ __all__ = [
     "EmbeddingCache",
     "EpisodeStore",
     "Experience",
+    "GrowingMemory",
     "HashingEmbedder",
     "Key",
     "Memory",

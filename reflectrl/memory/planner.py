@@ -34,7 +34,7 @@ class Planner:
 
     def __init__(self, model: TextModel, past: Retriever | None = None) -> None:
         self._model = model
-        self._past = past
+        self.past = past
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return one plan a view, a sentence; empty where the model gave none."""
@@ -42,10 +42,10 @@ class Planner:
         return [Utterance(read_plan(words)) for words in self._model.write(chats, draws)]
 
     def _examples(self, view: View) -> list[PlanExample]:
-        if self._past is None:
+        if self.past is None:
             return []
         query = Query(goal(view.observation.task), view.task_type, task_id=view.task_id)
-        found = [window.experience for window in self._past.retrieve(query)]
+        found = [window.experience for window in self.past.retrieve(query)]
         return [PlanExample(each.task or each.start, each.plan) for each in found]
 
     def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:

@@ -39,7 +39,8 @@ class Memory:
     """Says which past episodes resemble this one, and what was done in them.
 
     Its words depend on the view and the retriever alone, however many episodes are played side by side. To let later
-    episodes read of earlier ones, set ``retriever`` to one with a new snapshot between two batches, never within one.
+    episodes read of earlier ones, set ``retriever`` to one with a new snapshot between two batches, never within one; a
+    ``GrowingMemory`` does, in training.
 
     The past episode of the task that is played is left out where the view names the task, as those of a rollout do; a
     state from elsewhere is of no known task. An environment that states no goal is searched by the key alone.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import drop_unfinished_line
 from reflectrl.memory.experience import Experience, experience_of
 from reflectrl.rollout.record import Header, append_records, read_records
@@ -38,13 +39,16 @@ class EpisodeStore:
         """Lines that a killed process left half written and that were removed: 0 or 1."""
         self._header = header
         self._keep = keep
+        self._read()
+
+    def _read(self) -> None:
         self._kept = _Best()
-        if path.exists() and path.stat().st_size:
-            found, records = read_records(path, FORMAT, Experience)
-            if found.env != header.env:
+        if self.path.exists() and self.path.stat().st_size:
+            found, records = read_records(self.path, FORMAT, Experience)
+            if found.env != self._header.env:
                 raise InvalidInput(
-                    f"{path} holds episodes of {found.env!r}, but {header.env!r} was given; expected one environment a "
-                    "store: choose another file."
+                    f"{self.path} holds episodes of {found.env!r}, but {self._header.env!r} was given; expected one "
+                    "environment a store: choose another file."
                 )
             for experience in records:
                 self._kept.offer(experience)
@@ -69,6 +73,16 @@ class EpisodeStore:
             return False
         append_records(self.path, FORMAT, self._header, [experience])
         return True
+
+    @property
+    def text(self) -> str:
+        """The file as it is now."""
+        return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+
+    def restore(self, text: str) -> None:
+        """Write the file as it was when it had this ``text``; raises as opening the store does."""
+        write_text(self.path, text)
+        self._read()
 
     def snapshot(self) -> tuple[Experience, ...]:
         """Return the episodes as they are now, oldest first; what is added later does not change it."""

@@ -80,7 +80,9 @@ class _Evaluation:
         Trained policies read the planner and the memory of the recipe.
         """
         section, trained = self.recipe.eval, name in POLICIES.values()
-        seats = self.run_players.playing(reflector, section.memory) if trained else reflecting(reflector)
+        seats = reflecting(reflector)
+        if trained:
+            seats = self.run_players.playing(reflector, _FOLDERS[name], section.memory)
         row, trajectories = self._play(name, reflections, mode, split, self._episodes[split, mode], policy, seats)
         self.rows.append(row)
         for group in section.groups:

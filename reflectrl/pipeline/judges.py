@@ -51,4 +51,11 @@ def _corrector(section: CorrectorPlayerSection, models: RunModels, endpoints: En
     from reflectrl.players.remote import RemoteCorrector
 
     instead = {"skip": "", "default": section.default, "raise": None}[section.on_failure]
-    return endpoints.player(RemoteCorrector, "corrector", section.endpoint, instead=instead, images=section.images)
+    return endpoints.player(
+        RemoteCorrector,
+        "corrector",
+        section.endpoint,
+        instead=instead,
+        images=section.images,
+        questions=section.questions,
+    )

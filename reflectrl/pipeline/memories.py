@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from reflectrl.config.memory import MemoryPlayerSection
-from reflectrl.core.layout import TEACHER
+from reflectrl.core import Trajectory
+from reflectrl.core.layout import MEMORY, POLICY, TEACHER, memory_file
 from reflectrl.core.seeds import derive_seed
-from reflectrl.memory import EmbeddingCache, Experience, Memory, Planner, Retriever, Windows
+from reflectrl.memory import (
+    EmbeddingCache,
+    EpisodeStore,
+    Experience,
+    GrowingMemory,
+    Memory,
+    Planner,
+    Retriever,
+    Weights,
+    Windows,
+)
 from reflectrl.memory.language import HiddenStates, embedder
 from reflectrl.memory.local import LocalText
 from reflectrl.memory.planner import TextModel
@@ -19,9 +30,10 @@ from reflectrl.memory.vision import VisionTower
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN
 from reflectrl.pipeline.endpoints import Endpoints
+from reflectrl.pipeline.folder import process_rank
 from reflectrl.pipeline.models import RunModels
 from reflectrl.players import ExpertReflector, Player, Seat, reflecting
-from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.record import Header, read_trajectories
 
 
 class Memories:
@@ -32,13 +44,60 @@ class Memories:
         self._recipe = models.recipe
         self._endpoints = endpoints
 
+    @property
+    def _grows(self) -> bool:
+        section = self._recipe.players.memory
+        return section is not None and section.grows
+
+    def of_policy(self, name: str) -> tuple[Experience, ...]:
+        """Return what the policy of the folder ``name`` remembers: what it had at the end of its training.
+
+        Raises:
+            InvalidInput: the file is not there, or was damaged or exchanged.
+
+        """
+        if not self._grows or name != POLICY:
+            return self.taught
+        return EpisodeStore(self._models.run.verified(MEMORY, "rlft"), self._header).snapshot()
+
+    def growing(self, *, anew: bool) -> EpisodeStore | None:
+        """Return the store that grows in RLFT, which begins with the teacher's episodes; ``None`` without one.
+
+        Args:
+            anew: whether training begins, rather than goes on from a checkpoint.
+
+        """
+        if not self._grows:
+            return None
+        path = self._models.run / memory_file(process_rank())
+        if anew:
+            path.unlink(missing_ok=True)
+        store = EpisodeStore(path, self._header)
+        if not len(store):
+            for trajectory in self._teachers_episodes:
+                store.add(trajectory)
+        return store
+
+    @property
+    def _header(self) -> Header:
+        env = self._recipe.env
+        return Header(env.name, dict(env.options), self._models.layout)
+
+    @property
+    def _teachers_episodes(self) -> Sequence[Trajectory]:
+        return read_trajectories(self._models.run.verified(TEACHER, "gen-data"))[1]
+
     @cached_property
     def taught(self) -> tuple[Experience, ...]:
         """The successful episodes of the teacher."""
-        return successes(read_trajectories(self._models.run.verified(TEACHER, "gen-data"))[1])
+        return successes(self._teachers_episodes)
 
     def table(
-        self, memory: MemoryPlayerSection | None, past: Sequence[Experience], reflector: Player | None
+        self,
+        memory: MemoryPlayerSection | None,
+        past: Sequence[Experience],
+        reflector: Player | None,
+        store: EpisodeStore | None = None,
     ) -> tuple[Seat, ...]:
         """Return the seats before the act, in the order in which they speak.
 
@@ -46,22 +105,39 @@ class Memories:
             memory: settings of a memory of ``past`` episodes; there is none for ``None``, or without such episodes.
             past: episodes to remember, from whose plans the planner learns too.
             reflector: the reflector; ``None`` for no reflections.
+            store: what the memory adds to, if it grows; ``past`` is its snapshot then.
 
         """
         planner = self._planner(past)
         seats = () if planner is None else (Seat("planner", planner, when="episode_start"),)
-        if memory is None or not past:
+        if memory is None or (not past and store is None):
             return (*seats, *reflecting(reflector))
-        seen = Windows(memory.episodes, memory.steps)
-        done = Windows(memory.action_episodes or seen.k, memory.action_steps or seen.m)
-        tower = self._vision_tower if memory.key == "picture" else None
-        retriever = Retriever(past, self._embedder, action=done, observation=seen, pictures=tower)
+
+        def retriever_of(experiences: Sequence[Experience]) -> Retriever:
+            if isinstance(planner, Planner):
+                planner.past = self._plans(experiences)
+            return self._retriever(memory, experiences)
+
+        new = partial(Memory, retriever_of(past)) if store is None else partial(GrowingMemory, store, retriever_of)
         keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
-        player = Memory(retriever, key=memory.key, planner=keys, max_chars=memory.max_chars)
+        player = new(key=memory.key, planner=keys, max_chars=memory.max_chars)
         recalling = (Seat("memory", player),)
         if player.reads_thoughts:
             return (*seats, *reflecting(reflector), *recalling)
         return (*seats, *recalling, *reflecting(reflector))
+
+    def _retriever(self, memory: MemoryPlayerSection, past: Sequence[Experience]) -> Retriever:
+        seen = Windows(memory.episodes, memory.steps)
+        return Retriever(
+            past,
+            self._embedder,
+            weights=Weights(**memory.weights.model_dump()),
+            key_match=memory.key_match,
+            action=Windows(memory.action_episodes or seen.k, memory.action_steps or seen.m),
+            observation=seen,
+            pictures=self._vision_tower if memory.key == "picture" else None,
+            min_score=memory.min_score,
+        )
 
     def _planner(self, past: Sequence[Experience]) -> Player | None:
         section = self._recipe.players.planner
@@ -69,9 +145,15 @@ class Memories:
             return None
         if self._planning_model is None:
             return ExpertReflector()
-        planned = [each for each in past if each.plan] if section.examples else []
-        shown = Retriever(planned, self._embedder, action=Windows(section.examples, 1)) if planned else None
-        return Planner(self._planning_model, shown)
+        return Planner(self._planning_model, self._plans(past))
+
+    def _plans(self, past: Sequence[Experience]) -> Retriever | None:
+        """Return what ranks the plans of past episodes for the planner; ``None`` where it sees none."""
+        section = self._recipe.players.planner
+        planned = [each for each in past if each.plan] if section is not None and section.examples else []
+        if section is None or not planned:
+            return None
+        return Retriever(planned, self._embedder, action=Windows(section.examples, 1))
 
     @cached_property
     def _planning_model(self) -> TextModel | None:

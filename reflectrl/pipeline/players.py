@@ -11,7 +11,7 @@ from reflectrl.config.endpoint import eval_role
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.layout import POLICY, REFLECTOR, REFLECTOR_RLFT
+from reflectrl.core.layout import POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.engine.head import add_choice_head
@@ -78,12 +78,23 @@ class RunPlayers(RunModels):
 
     def seats(self, policy: LanguageModel | None, name: str) -> tuple[Seat, ...]:
         """Return the frozen players of this recipe, see ``reflector``."""
-        return self.playing(self.reflector(policy, name))
+        return self.playing(self.reflector(policy, name), name)
 
-    def playing(self, reflector: Player | None, memory: MemoryPlayerSection | None = None) -> tuple[Seat, ...]:
-        """Return the seats before the act of policies that this recipe trains; ``memory`` replaces the recipe's."""
+    def playing(
+        self, reflector: Player | None, name: str = POLICY, memory: MemoryPlayerSection | None = None
+    ) -> tuple[Seat, ...]:
+        """Return the seats before the act of the policy of the folder ``name``; ``memory`` replaces the recipe's."""
         section = memory or self.recipe.players.memory
-        return self.memories.table(section, () if section is None else self.memories.taught, reflector)
+        return self.memories.table(section, () if section is None else self.memories.of_policy(name), reflector)
+
+    def training_seats(self, reflector: Player | None, *, anew: bool) -> tuple[Seat, ...]:
+        """Return the seats of RLFT, which begins ``anew`` or goes on from a checkpoint."""
+        store = self.memories.growing(anew=anew)
+        if store is None:
+            acting = self.playing(reflector, POLICY_SFT)
+        else:
+            acting = self.memories.table(self.recipe.players.memory, store.snapshot(), reflector, store)
+        return (*acting, *self.corrector, *self.rater)
 
     def teaching_seats(self, taught: Sequence[Trajectory]) -> tuple[Seat, ...]:
         """Return the seats whose words SFT rows show, those of RLFT; the reflector's is a place for the teacher's."""

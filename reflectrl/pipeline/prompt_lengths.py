@@ -10,7 +10,7 @@ from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
-from reflectrl.core.layout import TEACHER
+from reflectrl.core.layout import POLICY_SFT, TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
@@ -104,7 +104,7 @@ def check_prompt_lengths(
 
 def _recalling(trajectory: Trajectory, run_players: RunPlayers) -> Trajectory:
     """Add the words of the memory, if the recipe has one."""
-    for seat in (seat for seat in run_players.playing(None) if seat.role == "memory"):
+    for seat in (seat for seat in run_players.playing(None, POLICY_SFT) if seat.role == "memory"):
         views = [view(seat.role, run_players.layout, state) for state in states_of(trajectory)]
         pairs = zip(trajectory.turns, seat.player.say(views, [0.0] * len(views)), strict=True)
         turns = (replace(turn, said={**turn.said, seat.role: words}) for turn, words in pairs)

@@ -194,7 +194,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
-            seats=(*run_players.playing(reflector), *run_players.corrector, *run_players.rater),
+            seats=run_players.training_seats(reflector, anew=checkpoint is None),
             layout=run_players.layout,
             labels=run_players.labels,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),

@@ -1,6 +1,6 @@
 """Protocols of players and policies, and the players that need no local model."""
 
-from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Seat, reflecting
+from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Remembers, Seat, reflecting
 from reflectrl.players.scripted import (
     CarelessExpert,
     ExpertCorrector,
@@ -24,6 +24,7 @@ __all__ = [
     "Policy",
     "RandomPolicy",
     "ReadsHints",
+    "Remembers",
     "RuleCorrector",
     "ScriptedReflector",
     "Seat",

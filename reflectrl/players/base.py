@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from reflectrl.core import Decision, Utterance
+from reflectrl.core import Decision, Trajectory, Utterance
 from reflectrl.prompts.views import MenuView, View
 
 When = Literal["episode_start", "before_act", "after_act", "episode_end"]
@@ -31,6 +31,24 @@ class Policy(Protocol):
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
         """Return one decision a view, in order; equal views and draws give equal actions in any batch."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A player that learns from what is played in training, between two batches and in no other way."""
+
+    @property
+    def remembered(self) -> str:
+        """All that it has learned, for a checkpoint."""
+        ...
+
+    def remember(self, played: Sequence[Trajectory]) -> None:
+        """Learn from the fresh episodes of an iteration, in the order of processes and episodes."""
+        ...
+
+    def restore(self, remembered: str) -> None:
+        """Go back to what a checkpoint holds of ``remembered``."""
         ...
 
 

@@ -66,16 +66,18 @@ class RemoteCorrector:
         *,
         instead: str | None = "",
         images: bool = False,
+        questions: Sequence[str] = (),
         journal: Journal | None = None,
         account: Account | None = None,
     ) -> None:
         """Speak through ``endpoint``; say ``instead`` where it gives no usable reply, and raise if that is ``None``.
 
-        With ``images``, show it the pictures of a view.
+        With ``images``, show it the pictures of a view; have it answer ``questions`` before it evaluates a thought.
         """
         self.client = ChatClient(endpoint, journal, account)
         self._instead = instead
         self._images = images
+        self._questions = questions
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return one utterance a view, empty for a thought that is right, or that names no action.
@@ -85,7 +87,7 @@ class RemoteCorrector:
 
         """
         asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]
-        chats = [corrector_chat(view, images=self._images) for view, _ in asked]
+        chats = [corrector_chat(view, images=self._images, questions=self._questions) for view, _ in asked]
         replies = self.client.ask_many(
             chats, [read_correction] * len(chats), [repr(draw) for _, draw in asked], instead=self._instead
         )

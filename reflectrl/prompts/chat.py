@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from reflectrl.core.chat import BadReply, Messages, PicturedChat
 from reflectrl.prompts.menu import Menu
@@ -45,21 +46,32 @@ def policy_chat(prompt: Prompt) -> Messages:
     return [{"role": "system", "content": role}, {"role": "user", "content": prompt.as_text()}]
 
 
-CORRECTOR_ROLE = (
-    "You check the thought of a player before a move. Does it say rightly what the state shows? Does it judge the last "
-    'action rightly? Does the move serve it? Answer with a JSON object: "evaluation" is YES if the thought is right, '
-    'else NO, and "correction" is then the thought that the player should have had, in its style and in one sentence '
-    "or two, without naming a move."
+_CORRECTOR_ROLE = "You check the thought of a player before a move. {questions} Answer with a JSON object: {answers}"
+_EVALUATION = (
+    '"evaluation" is YES if the thought is right, else NO, and "correction" is then the thought that the player should '
+    "have had, in its style and in one sentence or two, without naming a move."
+)
+_QUESTIONS = (
+    "Does it say rightly what the state shows?",
+    "Does it judge the last action rightly?",
+    "Does the move serve it?",
 )
 
 
-def corrector_chat(view: View, *, images: bool = False) -> Messages:
+def corrector_chat(view: View, *, images: bool = False, questions: Sequence[str] = ()) -> Messages:
     """Ask whether the thought in a corrector's view is right, and for a better one (GTR, section 4).
 
-    With ``images``, pictures of the state are shown where the view has them; raises as ``thought_shown`` does.
+    With ``images``, pictures of the state are shown where the view has them; ``questions`` are to be answered one by
+    one before that. Raises as ``thought_shown`` does.
     """
-    asked = thought_shown(view, images=images)
-    chat = [{"role": "system", "content": CORRECTOR_ROLE}, {"role": "user", "content": asked}]
+    numbered = "".join(f"\n{number}. {question}" for number, question in enumerate(questions, start=1))
+    answers = "".join(f'"answer{number}", ' for number in range(1, len(questions) + 1))
+    role = _CORRECTOR_ROLE.format(
+        questions="Answer the questions about it, briefly." if questions else " ".join(_QUESTIONS),
+        answers=f"{answers}one for each question; then {_EVALUATION}" if questions else _EVALUATION,
+    )
+    asked = thought_shown(view, images=images) + (f"\nQuestions:{numbered}" if questions else "")
+    chat = [{"role": "system", "content": role}, {"role": "user", "content": asked}]
     return PicturedChat(chat, view.prompt.images) if images else chat
 
 

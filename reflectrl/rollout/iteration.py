@@ -38,6 +38,10 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Mean distance in nats of the log-probabilities at play from those of the first minibatch, before any update."""
     entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0, panel=True, late=True)
     """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
+    memory_hits: float | None = metric(
+        "rollout/memory_hits", "Steps with something remembered", fraction=True, panel=True, late=True, default=None
+    )
+    """Fraction of the steps at which the memory showed something; ``None`` without one."""
     thought_tokens: float | None = metric(
         "rollout/thought_tokens", "Tokens written a step", low=0.0, panel=True, late=True, default=None
     )

@@ -143,3 +143,9 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
         illegal=fmean(turn.illegal or not turn.decision.choice.legal for turn in turns),
         entropy=fmean(turn.decision.entropy for turn in turns),
     )
+
+
+def memory_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the fields ``memory_*`` of ``Iteration``, by name; nothing where no memory was asked."""
+    said = [turn.said["memory"].text for each in trajectories for turn in each.turns if "memory" in turn.said]
+    return {"memory_hits": fmean(bool(text) for text in said)} if said else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import nn
@@ -31,9 +32,12 @@ class LearningRates(Trainer):
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Let the learning rate fall linearly to ``learning_rate_end`` of its start."""
-        end = self.args.learning_rate_end
-        self.lr_scheduler = LambdaLR(
-            optimizer or self.optimizer, lambda step: 1 - (1 - end) * min(1.0, step / num_training_steps)
-        )
+        """Let the learning rate fall to ``learning_rate_end`` of its start, as ``learning_rate_schedule`` says."""
+        end, cosine = self.args.learning_rate_end, self.args.learning_rate_schedule == "cosine"
+
+        def factor(step: int) -> float:
+            done = min(1.0, step / num_training_steps)
+            return 1 - (1 - end) * ((1 - math.cos(math.pi * done)) / 2 if cosine else done)
+
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
         return self.lr_scheduler

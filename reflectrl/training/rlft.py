@@ -29,10 +29,10 @@ from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.models.policy import Scores
-from reflectrl.players import Player, Seat, reflecting
+from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
-from reflectrl.rollout import episode_metrics
+from reflectrl.rollout import episode_metrics, memory_means
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.thoughts import known, thought_means
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
@@ -52,6 +52,7 @@ from reflectrl.training.divergences import Divergences
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.learning_rates import LearningRates
 from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
+from reflectrl.training.ranks import episodes_of_ranks, numbers_of_ranks
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
 from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
@@ -116,6 +117,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         )
         self.policy = trainable_policy(lm, labels, args, layout.action_mode)
         self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
+        self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
         self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
@@ -199,6 +201,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                         "continue from the last checkpoint (the same command)."
                     )
                 self.imitation.add(fresh)
+                for player in self.learners:
+                    player.remember(episodes_of_ranks(self.accelerator, fresh))
                 self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
                 if replayed and args.baseline == "value":
                     replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
@@ -263,7 +267,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
         local = {**episode_metrics(fresh).means, **thought_means(fresh), "loss": loss, "kl": kl, "clipped": clipped}
         local |= {"grad_norm": sum(self._norms) / len(self._norms), "logprob_gap": fmean(self._gaps or [0.0])}
-        local |= self._divergences.means()
+        local |= {**self._divergences.means(), **memory_means(fresh)}
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
@@ -386,11 +390,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
     def _gather(self, *numbers: float) -> list[list[float]]:
         """Return the numbers of each process, to the bit."""
-        if self.args.world_size == 1:  # a device may lack 64-bit floats
-            return [list(numbers)]
-        rows = torch.tensor([numbers], dtype=torch.float64, device=self.args.device)
-        gathered: list[list[float]] = self.accelerator.gather(rows).tolist()
-        return gathered
+        return numbers_of_ranks(self.accelerator, numbers)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Send the iteration's metrics to the trackers along with Trainer's own."""

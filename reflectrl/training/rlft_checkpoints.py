@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -11,6 +12,7 @@ from torch import nn
 
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode, encode
+from reflectrl.players import Remembers
 from reflectrl.rollout.image_files import with_images, without_images
 from reflectrl.rollout.record import HOLDERS
 from reflectrl.training.checkpoints import Checkpoints
@@ -33,6 +35,7 @@ class RLFTCheckpoints(Checkpoints):
     env_steps: int
     entropy_coef: float | None
     imitation: Imitation
+    learners: Sequence[Remembers]
     _value_head: nn.Module | None
     _validator: Validator | None
     _averaged_weights: Weights | None
@@ -53,6 +56,7 @@ class RLFTCheckpoints(Checkpoints):
             "failures": self.curriculum.failures,
             "replay": encode(without_images(tuple(self.replay), path, HOLDERS)),
             "thoughts": self.imitation.state(path),
+            "memories": [player.remembered for player in self.learners],
         }
         if self._validator is not None:
             state["validation"] = self._validator.write_state(folder)
@@ -73,6 +77,8 @@ class RLFTCheckpoints(Checkpoints):
         rows = with_images(state["replay"], path, str(path), HOLDERS)
         self.replay.extend(decode(Trajectory, row, str(path)) for row in rows)
         self.imitation.restore(state["thoughts"], path)
+        for player, remembered in zip(self.learners, state.get("memories", ()), strict=True):  # older versions had none
+            player.restore(remembered)
         if self._validator is not None:
             self._validator.read_state(folder, state["validation"])
 

@@ -205,10 +205,13 @@ def test_a_recipe_of_thoughts_has_the_settings_of_rl4vlm_and_gtr(name: str) -> N
         assert (recipe.model.name, recipe.model.images) == ("llava-hf/llava-v1.6-mistral-7b-hf", True)
         cosine = math.cos(math.pi * rlft.stages[0].iterations / 25)
         assert rlft.learning_rate_end == pytest.approx((1 + cosine) / 2, abs=0.005)
+        assert (rlft.learning_rate_schedule == "cosine") == (rlft.stages[0].iterations == 25)
     assert (corrector is not None) == name.endswith("_gtr")
     if corrector is not None:
         assert (corrector.endpoint.model, corrector.endpoint.temperature) == ("gpt-4o", 0.4)
         assert corrector.tool == (recipe.env.options.get("game") in ("ez_points", "points24"))
+        asked = {"points24": 4, "ez_points": 3, "blackjack": 2}.get(recipe.env.options.get("game", ""))
+        assert len(corrector.questions) == (asked or (3 if recipe.env.name == "alfworld" else 2))
         assert rlft.rewards["format"] == 5.0
 
 

@@ -63,12 +63,20 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ),
         ({"players": {"corrector": {"tool": True}}}, "player=expert knows the solution"),
         ({"players": {"corrector": {"on_failure": "raise"}}}, "on_failure=raise is about remote"),
+        ({"players": {"corrector": {"questions": ["Why?"]}}}, "questions are answered by remote"),
+        ({"players": {"corrector": {"player": "remote", "questions": [" "]}}}, "questions has an empty one"),
         ({"players": {"corrector": {"player": "remote", "default": "x"}}}, "default and on_failure: default"),
         ({"players": {"corrector": {"model": {"name": "builtin/nano"}}}}, "is not trained"),
         ({"players": {"memory": {"embedder": "self"}}}, "builtin/nano is made from the SFT rows"),
         (
             {"eval": {"memory": {"embedder": "self"}}, "model": {"images": True, "prefix_reuse": False}},
             "model.images has it read pictures",
+        ),
+        ({"players": {"memory": {"grows": True, "key": "picture"}}}, "keeps the words of episodes alone"),
+        ({"eval": {"memory": {"grows": True}}}, "grows needs players.memory, not eval.memory"),
+        (
+            {"players": {"memory": {"grows": True}, "rater": {}}, "rlft": {"rewards": {"rater": 1.0}}},
+            "grows needs no players.rater",
         ),
         ({"sft": {"enabled": False}}, "sft.enabled is false"),
         (

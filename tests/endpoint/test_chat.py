@@ -241,6 +241,15 @@ def test_an_invalid_reply_is_asked_again_with_the_reason_and_rejected_until_its_
     assert ask(endpoint.at(), "how many?", read=number, calls=calls) == ["7"]
 
 
+def test_v5_questions_that_are_asked_again_with_a_reason_count_as_retries(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    endpoint.reply = lambda chat: "7" if len(chat) == 5 else "seven"
+    client = ChatClient(endpoint.at(), Journal(calls))
+    assert client.ask_many([question("how many?")], [number])[0].value == "7"
+    assert (client.usage.calls, client.usage.retries) == (3, 2)
+
+
 def test_chats_that_are_too_long_are_set_aside_at_once_and_one_too_many_stops_the_work(
     endpoint: ScriptedEndpoint, calls: Path
 ) -> None:

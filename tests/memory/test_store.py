@@ -104,3 +104,13 @@ def test_r11_what_a_batch_retrieves_does_not_change_while_episodes_are_added(tmp
     assert memory.add(played("cup", ("put cup", "")))
     assert retriever.retrieve(query) == before
     assert len(Retriever(memory.snapshot(), OneHot()).retrieve(query)) == 2
+
+
+def test_a_store_goes_back_to_what_it_had_before(tmp_path):
+    memory = store(tmp_path)
+    memory.add(MUG)
+    then = memory.text
+    memory.add(played("cup", ("wait", "")))
+    assert len(memory) == 2
+    memory.restore(then)
+    assert memory.snapshot() == store(tmp_path).snapshot() == (experience_of(MUG),)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Literal
 
 import pytest
-from trained_runs import TrainedRuns
+from trained_runs import TrainedRuns, play_stages
 
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, make_env
 from reflectrl.data_gen.rows import read_rows
+from reflectrl.memory import EpisodeStore
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import ExpertPolicy
+from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.record import Header, read_trajectories
 from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow
 SHOWN = "Done before: "
+GROWING = ("data.samples=30", "rlft.episodes=12")
 
 
 def test_what_the_teacher_did_in_such_states_is_read_from_the_first_iteration_to_the_agent(trained_run: TrainedRuns):
@@ -57,9 +61,31 @@ def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observat
 
     def most_steps(key: Literal["observation", "action"]) -> int:
         section = MemoryPlayerSection(key=key, episodes=1, steps=1, action_steps=3)
-        seats = players.playing(None, section)
+        seats = players.playing(None, memory=section)
         played = rollout([env], episodes, policy=ExpertPolicy(), seats=seats, layout=players.layout)
         return max(turn.said["memory"].text.count("> ") for each in played for turn in each.turns[1:])
 
     assert most_steps("observation") == 2
     assert 2 < most_steps("action") <= 6
+
+
+def test_a_memory_that_grows_begins_with_the_teacher_and_leaves_the_policy_what_it_did_itself(trained_run: TrainedRuns):
+    run = trained_run(*GROWING, name="rap/nano_grows")
+    players = RunPlayers(read_recipe(run), RunFolder(run))
+    taught = players.memories.taught
+    grown = EpisodeStore(run / "memory.jsonl", Header("number_line", {"size": 8}, players.layout))
+    assert len(grown) > len(taught) > 0
+    assert players.memories.of_policy("policy") == grown.snapshot() != taught
+    assert players.memories.of_policy("policy-sft") == taught
+    [read] = read_runs([run])
+    assert all(each.memory_hits == 1 for each in read.points)
+
+
+def test_a_memory_that_grew_is_made_again_where_it_is_gone(trained_run: TrainedRuns, tmp_path):
+    run = shutil.copytree(trained_run(*GROWING, name="rap/nano_grows"), tmp_path / "run")
+    before = (run / "memory.jsonl").read_bytes()
+    (run / "memory.jsonl").unlink()
+    with pytest.raises(InvalidInput, match=r"memory.jsonl, which the stage 'rlft' wrote, is gone; .* makes it again"):
+        load_agent(run)
+    assert "memory.jsonl was deleted: making it again" in play_stages(read_recipe(run), run)
+    assert (run / "memory.jsonl").read_bytes() == before

@@ -77,6 +77,13 @@ def test_the_same_recipe_and_seed_give_the_same_bytes_in_worker_processes_as_wel
     assert {pace["env_failures"] for pace in lines(tmp_path / "run" / "throughput.jsonl")} == {0}
 
 
+def test_x7_another_seed_gives_another_run(finished, trained_run):
+    before, other = results(finished), results(trained_run("seed=7"))
+    assert set(other) == set(before)
+    drawn = {"metrics.jsonl", "eval.jsonl", "data/teacher.jsonl", "sft/policy.jsonl", "policy/model.safetensors"}
+    assert all(other[name] != before[name] for name in drawn)
+
+
 # ---- what changes a stage --------------------------------------------------------------------------------------------
 
 ASKED = ("timeout_s=9", "max_attempts=2", "max_rejected=0", "concurrency=1", "price={prompt: 1, completion: 2}")

@@ -72,6 +72,20 @@ def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer
     assert f"{shown}Thought: It is lower.\nMove: add one" in asked
 
 
+def test_a_corrector_answers_the_questions_of_its_task_before_it_evaluates(endpoint: ScriptedEndpoint) -> None:
+    endpoint.reply = lambda _: '{"answer1": "3", "answer2": "no", "evaluation": "NO", "correction": "It is higher."}'
+    questions = ("Which number is it?", "Is the target lower?")
+    views = [thinking("It is lower.")]
+    for asks in (questions, ()):
+        [words] = RemoteCorrector(endpoint.at(), questions=asks).say(views, [0.0])
+        assert words.text == "It is higher."
+    (role, asked), (general, plain) = ([turn["content"] for turn in request.chat] for request in endpoint.requests)
+    assert asked == f"{plain}\nQuestions:\n1. Which number is it?\n2. Is the target lower?"
+    assert '"answer1", "answer2", one for each question; then "evaluation"' in role
+    assert "Does the move serve it?" in general
+    assert "Does the move serve it?" not in role
+
+
 def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: "no idea"
     [words] = RemoteCorrector(endpoint.at(), instead="I do not know.").say([thinking("It is lower.")], [0.0])

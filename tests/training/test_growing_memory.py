@@ -1,0 +1,80 @@
+"""A memory that grows while a policy is trained: batch by batch, back to a checkpoint, and over several processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rlft_on_ranks import share_episodes
+from tiny import LAYOUT
+from tiny_rlft import Killed, Run, run
+from warm_processes import start_ranks
+
+from reflectrl.config.rlft import Stage
+from reflectrl.core import Trajectory
+from reflectrl.core.jsonl import decode
+from reflectrl.memory import EpisodeStore, GrowingMemory, HashingEmbedder, Retriever
+from reflectrl.players import Seat
+from reflectrl.rollout.record import Header
+from reflectrl.training.checkpoints import last_checkpoint
+
+OPTIONS = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_length": 256, "save_every": 2}
+
+
+def remembering(folder: Path, *, dies_after: int | None = None) -> Run:
+    """A trainer whose memory is in ``memory.jsonl``, and at first empty."""
+    store = EpisodeStore(folder / "memory.jsonl", Header("number_line", {"size": 6}, LAYOUT))
+    memory = GrowingMemory(store, lambda past: Retriever(past, HashingEmbedder()), max_chars=120)
+    seats = [Seat("memory", memory)]
+    return run(folder / "run", reflector=None, seats=seats, dies_after=dies_after, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, remembering(folder).train()
+
+
+def shown(episode: Trajectory) -> set[str]:
+    return {turn.said["memory"].text for turn in episode.turns}
+
+
+def test_r11_a_batch_reads_what_the_batches_before_it_have_left_and_nothing_of_its_own(straight: tuple[Path, Run]):
+    _, trained = straight
+    first, *later = trained.episodes
+    assert any(each.success for each in first)
+    assert all(shown(each) == {""} for each in first)
+    before = {each.turns[0].observation.text for each in first if each.success}
+    for batch in later:
+        texts = set().union(*(shown(each) for each in batch)) - {""}
+        assert texts
+        assert all(any(start in text for start in before) for text in texts)
+        before |= {each.turns[0].observation.text for each in batch if each.success}
+    hits = [each.memory_hits for each in trained.iterations]
+    assert hits[0] == 0
+    assert all(hit > 0.5 for hit in hits[1:])
+
+
+def test_one_that_was_killed_and_resumed_remembers_what_one_that_never_was_remembers(
+    straight: tuple[Path, Run], tmp_path: Path
+):
+    folder, trained = straight
+    with pytest.raises(Killed):
+        remembering(tmp_path, dies_after=2).train()  # a batch after the checkpoint, whose successes are in the file
+    (tmp_path / "memory.jsonl").unlink()  # the checkpoint has its own
+    again = remembering(tmp_path)
+    again.train(last_checkpoint(tmp_path / "run"))
+    assert (tmp_path / "memory.jsonl").read_bytes() == (folder / "memory.jsonl").read_bytes()
+    assert again.iterations == trained.iterations[2:]
+    assert all(weight.equal(trained.weights[name]) for name, weight in again.weights.items())
+
+
+@pytest.mark.slow
+def test_all_processes_of_a_launch_remember_the_episodes_of_all(tmp_path: Path):
+    for process in start_ranks(tmp_path, share_episodes, tmp_path):
+        assert process.wait() == 0, process.said
+    own, known = zip(*(json.loads((tmp_path / f"shared_{rank}.json").read_text()) for rank in (0, 1)), strict=True)
+    assert known[0] == known[1] == [*own[0], *own[1]]
+    assert [len(rows) for rows in own] == [1, 2]  # of different lengths
+    assert all(decode(Trajectory, row, "shared") for row in known[0])
