@@ -21,6 +21,7 @@ API = {
             "reflectrl.memory.language",
             "reflectrl.memory.retriever",
             "reflectrl.memory.player",
+            "reflectrl.memory.growing",
             "reflectrl.memory.planner",
             "reflectrl.memory.remote",
             "reflectrl.memory.local",

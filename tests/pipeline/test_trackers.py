@@ -26,8 +26,11 @@ from reflectrl.training.trackers import NAMES, Tracking, transcript
 
 RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/trainer_state.json")
 
-MEASURED_NAMES = {name for name in NAMES.values() if "thought" not in name and name != "update/action_kl"}
-"""Names of what every policy has; the others are of one that writes."""
+MEASURED_NAMES = {name for name in NAMES.values() if "thought" not in name} - {
+    "update/action_kl",
+    "rollout/memory_hits",
+}
+"""Names of what every policy has; the others are of one that writes or remembers."""
 
 
 def trained_killed_and_trained_on(run: Path, tracker: str, **environment: str) -> str:
