@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -35,8 +37,8 @@ class EpisodeStore:
 
         """
         self.path = path
-        self.dropped = _drop_unfinished(path)
-        """Lines that a killed process left half written and that were removed: 0 or 1."""
+        self.dropped = _drop_damaged_end(path)
+        """Last lines that were removed, since a process killed, or a machine, left them half written: 0 or 1."""
         self._header = header
         self._keep = keep
         self._read()
@@ -118,9 +120,21 @@ def _rank(experience: Experience) -> tuple[bool, float, int]:
     return experience.success, experience.episode_return, -len(experience.steps)
 
 
-def _drop_unfinished(path: Path) -> int:
+def _drop_damaged_end(path: Path) -> int:
+    """Remove a last line without its newline, or one that is no JSON after one that is; return how many."""
     if not path.exists():
         return 0
     before = path.stat().st_size
     drop_unfinished_line(path)
+    *earlier, last = path.read_bytes().splitlines(keepends=True) or [b""]
+    if earlier and not _is_json(last) and _is_json(earlier[-1]):
+        os.truncate(path, sum(map(len, earlier)))
     return int(path.stat().st_size < before)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

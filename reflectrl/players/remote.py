@@ -70,11 +70,11 @@ class RemoteCorrector:
         journal: Journal | None = None,
         account: Account | None = None,
     ) -> None:
-        """Speak through ``endpoint``; say ``instead`` where it gives no usable reply, and raise if that is ``None``.
+        """Speak through ``endpoint``; say ``instead`` where it gives no usable reply; ``None`` raises.
 
         With ``images``, show it the pictures of a view; have it answer ``questions`` before it evaluates a thought.
         """
-        self.client = ChatClient(endpoint, journal, account)
+        self.client = ChatClient(endpoint, journal, account, skip_failures=instead is not None)
         self._instead = instead
         self._images = images
         self._questions = questions
@@ -83,7 +83,8 @@ class RemoteCorrector:
         """Return one utterance a view, empty for a thought that is right, or that names no action.
 
         Raises:
-            WorkFailed: the endpoint failed, or too many thoughts were left without a usable reply, or one.
+            WorkFailed: more than ``endpoint.max_rejected`` thoughts were left without a usable reply, or one where no
+                thought is given ``instead``; or the budget is spent.
 
         """
         asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]

@@ -245,7 +245,8 @@ def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequenc
     if reads_hints(policy, seats):
         for slot in cut:
             slot.hints = slot.env.hints()
-    moves = play_turn([slot.state for slot in cut], policy=policy, seats=seats, layout=layout)
+    read = [seat for seat in seats if seat.when != "after_act"]  # nothing is done with what a corrector would say
+    moves = play_turn([slot.state for slot in cut], policy=policy, seats=read, layout=layout)
     for slot, move in zip(cut, moves, strict=True):
         if slot.trajectory is not None:
             slot.trajectory = replace(slot.trajectory, last_value=move.decision.value)

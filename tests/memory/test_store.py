@@ -68,14 +68,15 @@ def test_the_best_episode_of_a_task_stays_success_before_return_before_fewer_ste
         assert (len(kept.steps), kept.episode_return) == (1, 1.0)
 
 
-def test_r10_a_store_survives_a_restart_and_drops_half_a_last_line_with_a_count(tmp_path):
+@pytest.mark.parametrize("end", [b"", b"\n", b"\0\0\n"])
+def test_r10_a_store_survives_a_restart_and_drops_a_damaged_last_line_with_a_count(tmp_path, end):
     memory = store(tmp_path)
     memory.add(MUG)
     memory.add(played("cup", ("look", "A cup."), ("put cup", "")))
     query = Query(task="Put a cup.", key=Key("observation", "a mug"))
     before = Retriever(memory.snapshot(), OneHot()).retrieve(query)
     whole = memory.path.read_bytes()
-    memory.path.write_bytes(whole + whole.splitlines(keepends=True)[-1][:40])
+    memory.path.write_bytes(whole + whole.splitlines(keepends=True)[-1][:40] + end)
     again = store(tmp_path)
     assert again.dropped == 1
     assert Retriever(again.snapshot(), OneHot()).retrieve(query) == before
@@ -90,9 +91,12 @@ def test_a_file_that_is_damaged_or_of_another_environment_is_refused(tmp_path):
     memory.add(MUG)
     with pytest.raises(InvalidInput, match="'kitchen'"):
         EpisodeStore(memory.path, replace(HEADER, env="garden"))
-    memory.path.write_bytes(memory.path.read_bytes().replace(b'"plan"', b'"plain"'))
-    with pytest.raises(InvalidInput, match="line 2"):
-        store(tmp_path)
+    whole = memory.path.read_bytes()
+    for damaged in (whole.replace(b'"plan"', b'"plain"'), b"a diary\n", whole[:-9] + b"\n" + whole[-9:]):
+        memory.path.write_bytes(damaged)
+        with pytest.raises(InvalidInput, match="line [12]"):
+            store(tmp_path)
+        assert memory.path.read_bytes() == damaged
 
 
 def test_r11_what_a_batch_retrieves_does_not_change_while_episodes_are_added(tmp_path):

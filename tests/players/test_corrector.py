@@ -101,9 +101,22 @@ def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoi
     assert (len(endpoint.requests), garbage.client.usage.rejected, account.spent) == (2, 1, 2 * 5.0)
     for asked, fault in ((4, "500"), (6, "slow:9")):
         endpoint.faults.extend([fault] * 2)
-        with pytest.raises(WorkFailed, match=r"\b2\b"):
-            RemoteCorrector(there).say([thinking("It is lower.")], [0.0])
+        assert RemoteCorrector(there).say([thinking("It is lower.")], [0.0])[0].text == ""
         assert len(endpoint.requests) == asked
+
+
+def test_training_goes_on_without_a_corrector_that_is_down_for_as_many_thoughts_as_may_be_set_aside(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    endpoint.faults.extend(["500"] * 9)
+    corrector = RemoteCorrector(endpoint.at(max_attempts=2, max_rejected=2))
+    thoughts = ["It is lower.", "It is far.", "It is near."]
+    assert [corrector.say([thinking(text)], [0.0])[0].text for text in thoughts[:2]] == ["", ""]
+    with pytest.raises(WorkFailed, match="max_rejected=2"):
+        corrector.say([thinking(thoughts[2])], [0.0])
+    assert corrector.client.usage.rejected == 3
+    with pytest.raises(WorkFailed, match="max_attempts"):
+        RemoteCorrector(endpoint.at(max_attempts=2), instead=None).say([thinking("It is lower.")], [0.0])
 
 
 @pytest.mark.parametrize("legal", [False, True])

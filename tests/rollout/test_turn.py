@@ -327,3 +327,13 @@ def test_the_value_of_the_state_in_which_time_ran_out_is_kept(horizon, bootstrap
     (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=(), layout=LAYOUT, bootstrap=bootstrap)
     assert played.truncated == (horizon == 2)
     assert played.last_value == last
+
+
+def test_nobody_corrects_the_policy_in_a_state_that_is_only_valued():
+    env, memory, corrector = NumberLine(size=10), Counting(), Counting()
+    env.horizon = 2
+    far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
+    seats = (Seat("memory", memory), Seat("corrector", corrector, when="after_act"))
+    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=seats, layout=LAYOUT, bootstrap=True)
+    assert played.last_value
+    assert (memory.asked, corrector.asked) == (3, 2)
