@@ -123,7 +123,7 @@ def test_with_a_prefix_cache_decisions_are_the_same_and_equal_prompts_are_read_o
         found = player.act(shown(prompts * 2), [0.0] * 4 + [LARGEST_DRAW] * 4)
         assert_same_decisions(found, act(model, prompts * 2, [0.0] * 4 + [LARGEST_DRAW] * 4))
         assert chosen(found) == [0] * 4 + [1, 2, 3, 4]
-        assert len({decision.value for decision in found}) == 4
+        assert len({round(decision.value, 4) for decision in found}) == 4  # two draws of each prompt
         tokens += sum(len(encoder().tokens(prompt)) for prompt in prompts)
     assert held.computed < held.given == tokens
 

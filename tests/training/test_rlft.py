@@ -212,6 +212,8 @@ def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
 
 TINY_CLIP = 1e-5
 """As the clip range, it makes ``Iteration.clipped`` the fraction of steps whose ratio is not 1."""
+ROUNDED_CLIP = 1e-2
+"""The same for 8-bit products, whose inputs are rounded to 255 values: a last bit may decide to which."""
 POLICIES = {
     "dropout": lambda _: gpt2(spread=0.1, layers=2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
     "label tokens": lambda _: add_lora(language_model("llama"), LoraSection(r=4, dropout=0.5), [40, 41]),
@@ -227,6 +229,7 @@ def lm_reflector(model, kind=LMReflector):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_path, policy, caplog):
     caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
+    clip = ROUNDED_CLIP if policy == "8-bit lora" else TINY_CLIP
     done = run(
         tmp_path,
         POLICIES[policy](tmp_path),
@@ -235,11 +238,11 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
         stages=[stage(2)],
         episodes=6,
         micro_batch_tokens=300,  # other batches than the rollout's
-        epsilon=TINY_CLIP,
+        epsilon=clip,
         learning_rate=1e-30,
     ).train()
     assert [iteration.clipped for iteration in done.iterations] == [0.0, 0.0]
-    assert all(iteration.kl < 1e-6 for iteration in done.iterations)
+    assert all(iteration.kl < clip / 10 for iteration in done.iterations)
     assert "reads every prompt from its beginning" not in caplog.text  # prefixes were reused on both sides
 
 
