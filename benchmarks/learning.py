@@ -20,7 +20,22 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from arms import ENVIRONMENTS, HERE, ROUNDINGS, RUNS, SEEDS, Arm, made_by, objectives, plan, publish, spread, table
+from arms import (
+    ENVIRONMENTS,
+    HERE,
+    ROUNDINGS,
+    RUNS,
+    SEEDS,
+    Arm,
+    content,
+    made_by,
+    objectives,
+    plan,
+    publish,
+    spread,
+    table,
+)
+from stale import COMMIT
 
 from reflectrl.config import load_recipe
 from reflectrl.core import ReflectRLError
@@ -193,24 +208,25 @@ Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDI
 """
 
 
-def short_report(runs: dict[str, list[Run]], command: str) -> str:
-    """Return the front page's table: a row for each environment whose runs are all done."""
+def short_report(page: Path) -> str:
+    """Return the front page's table: a row for each environment whose table stands on ``page``."""
     lines = []
-    for env, done in runs.items():
-        both = summaries(split_of(ENVIRONMENTS[env].recipe), done)
-        ours, silent = both["reflecting"], both["silent"]
-        cells = [group_cells(each) for each in (ours, silent)]
-        numbers = [f"{100 * each.worst:.0f}" for each in (ours, silent)]
-        lines.append(
-            [ENVIRONMENTS[env].title, *cells[0][1:3], f"**{cells[0][3]}**", f"**{numbers[0]}**", cells[0][7]]
-            + [cells[1][3], numbers[1]]
-        )
+    for env, about in ENVIRONMENTS.items():
+        text = content(page, f"learning_{env}")
+        rows = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")]  # without titles
+        of_all = [dict(zip(rows[0], row, strict=True)) for row in rows if row[0] == "all"]
+        for silent, ours in [of_all] if of_all else []:
+            worst = [each["worst"].split()[0] for each in (ours, silent)]  # without the run's name
+            lines.append(
+                [about.title, ours["runs"], ours["SFT"], f"**{ours['mean']}**", f"**{worst[0]}**", ours["least gain"]]
+                + [silent["mean"], worst[1], COMMIT.findall(text)[0][0]]
+            )
     heads = ("", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain", "without reflection", "its worst run")
-    return f"""{made_by(command, commits=commits([run for done in runs.values() for run in done]))}, one thread a run.
-Success in per cent on tasks that training never begins with, sampled; mean with a 95 % t interval over runs, each seed
-with two instruction sets. Least gain: of a run over its own SFT, in points.
+    return f"""Success in per cent on tasks that training never begins with, sampled; mean with a 95 % t interval over
+runs, each seed with two instruction sets. Least gain: of a run over its own SFT, in points. From the tables of
+`benchmarks/README.md`, which `python benchmarks/learning.py ENV` made, each at its commit.
 
-{table(heads, lines)}
+{table((*heads, "made at commit"), lines)}
 """
 
 
@@ -219,16 +235,6 @@ def main_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequenc
     planned = plan(env, (ENVIRONMENTS[env].silent, ENVIRONMENTS[env].reflecting), seeds, runs, overrides)
     left = {run.folder for run in unfinished(planned)}
     return [run.folder for run in planned if run.folder not in left]
-
-
-def finished(runs: Path) -> dict[str, list[Run]]:
-    """Main runs of each environment of which all are done."""
-    complete = {}
-    for env in ENVIRONMENTS:
-        planned = plan(env, (ENVIRONMENTS[env].silent, ENVIRONMENTS[env].reflecting), runs=runs)
-        if all(run.folder.is_dir() for run in planned) and not unfinished(planned):
-            complete[env] = read_runs([run.folder for run in planned])
-    return complete
 
 
 def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[Path], bool, int]:
@@ -287,9 +293,7 @@ def main() -> int:
         return code
     publish(HERE / "README.md", f"{'ablations' if given.ablations else 'learning'}_{given.env}", text)
     if not given.ablations:
-        publish(
-            HERE.parent / "README.md", SHORT, short_report(finished(given.runs), "python benchmarks/learning.py ENV")
-        )
+        publish(HERE.parent / "README.md", SHORT, short_report(HERE / "README.md"))
     return code
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from arms import ENVIRONMENTS, ROUNDINGS, plan
+from arms import ENVIRONMENTS, ROUNDINGS, plan, publish
 from learning import ablations_report, evaluations, report, short_report
 from reflections import judged
 from run_folders import evaluated, iteration
@@ -92,9 +92,15 @@ def test_ablations_are_compared_with_reflect_rl(runs: list[Run], tmp_path: Path)
     assert rows[1][8] == "33"  # above one of the three
 
 
-def test_the_front_page_has_the_worst_run_beside_the_mean(runs: list[Run]) -> None:
-    head, (env, *row) = cells(short_report({"line": runs}, "python benchmarks/learning.py ENV"))
+def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: list[Run], tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("".join(f"<!-- learning_{env} -->\nNot measured yet.\n<!-- end -->\n" for env in ENVIRONMENTS))
+    publish(page, "learning_line", report("line", runs, "python benchmarks/learning.py line"))
+    head, (env, *row) = cells(short_report(page))
     assert env == "Number line"
+    made_at = row.pop()
+    assert f"at commit {made_at}" in page.read_text()
+    assert head.pop() == "made at commit"
     assert dict(zip(head, row, strict=True)) == {
         "runs": "3",
         "SFT": "50",
