@@ -49,7 +49,7 @@ def assert_same_decisions(found, expected):
     for one, other in zip(found, expected, strict=True):
         assert one.action == other.action
         assert one.choice.probabilities == pytest.approx(other.choice.probabilities, abs=1e-5)
-        assert (one.logprob, one.entropy) == pytest.approx((other.logprob, other.entropy), abs=1e-5)
+        assert (one.logprob, one.entropy) == pytest.approx((other.logprob, other.entropy), abs=1e-5, rel=1e-5)
         assert one.value == pytest.approx(other.value, abs=1e-5)
 
 

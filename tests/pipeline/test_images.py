@@ -156,5 +156,5 @@ def test_a_tiny_model_learns_to_read_two_digits_from_pixels_and_rl_makes_it_bett
     greedy, sampled = (
         [row["metrics"]["success"] for row in rows if row["mode"] == how] for how in ("greedy", "sampled")
     )
-    assert greedy[0] >= 0.6  # of five deals that were never shown; 0.17 by chance
-    assert sampled[1] > max(0.6, sampled[0])
+    assert min(greedy[0], sampled[0]) >= 0.9  # of five deals that were never shown; 0.17 by chance
+    assert sampled[1] > sampled[0]

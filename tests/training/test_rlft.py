@@ -210,10 +210,10 @@ def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
 
 # ---- sampling and scoring agree --------------------------------------------------------------------------------------
 
-TINY_CLIP = 1e-5
+TINY_CLIP = 1e-4
 """As the clip range, it makes ``Iteration.clipped`` the fraction of steps whose ratio is not 1."""
-ROUNDED_CLIP = 1e-2
-"""The same for 8-bit products, whose inputs are rounded to 255 values: a last bit may decide to which."""
+ROUNDED_CLIP = 0.1
+"""The same for 8-bit products: a last bit decides to which of 255 values an input is rounded, so a ratio moves by 3 %."""
 POLICIES = {
     "dropout": lambda _: gpt2(spread=0.1, layers=2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
     "label tokens": lambda _: add_lora(language_model("llama"), LoraSection(r=4, dropout=0.5), [40, 41]),
@@ -242,7 +242,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
         learning_rate=1e-30,
     ).train()
     assert [iteration.clipped for iteration in done.iterations] == [0.0, 0.0]
-    assert all(iteration.kl < clip / 10 for iteration in done.iterations)
+    assert all(iteration.kl < clip / 100 for iteration in done.iterations)
     assert "reads every prompt from its beginning" not in caplog.text  # prefixes were reused on both sides
 
 
