@@ -21,7 +21,13 @@ from reflectrl.serving.service import load_served_agent
 from reflectrl.sharing.export import export_run
 
 RECIPE = "gym_cards/nano_number_line_image"
-SMALL = (*SHORT, "model.builtin.width=32", "model.builtin.image_size=36", "rlft.num_iterations=2")
+SMALL = (
+    *SHORT,
+    "model.builtin.width=32",
+    "model.builtin.image_size=30",
+    "model.builtin.patch_size=15",
+    "rlft.num_iterations=2",
+)
 WITH_TEXT = (
     "env.options.observation=both",
     "players.reflector.player=local",

@@ -213,7 +213,7 @@ def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
 TINY_CLIP = 1e-4
 """As the clip range, it makes ``Iteration.clipped`` the fraction of steps whose ratio is not 1."""
 ROUNDED_CLIP = 0.1
-"""The same for 8-bit products: a last bit decides to which of 255 values an input is rounded, so a ratio moves by 3 %."""
+"""The same for 8-bit products: a last bit decides to which of 255 values an input is rounded; ratios move by 3 %."""
 POLICIES = {
     "dropout": lambda _: gpt2(spread=0.1, layers=2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
     "label tokens": lambda _: add_lora(language_model("llama"), LoraSection(r=4, dropout=0.5), [40, 41]),
