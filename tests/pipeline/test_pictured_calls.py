@@ -14,7 +14,8 @@ from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, training_episodes_file
 from reflectrl.rollout.record import read_trajectories
 
-SMALL = (*SHORT, "model.builtin.width=32", "model.builtin.image_size=36", "rlft.stages.0.iterations=2")
+SMALL = (*SHORT, "model.builtin.width=32", "rlft.stages.0.iterations=2")
+SMALL += ("model.builtin.image_size=36", "model.builtin.patch_size=12")
 RATED, CORRECTED = "vtifa/nano_images", "gym_cards/nano_number_line_gtr_remote_image"
 
 
