@@ -48,17 +48,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Environment:
-    """What is trained in an environment."""
+    """An environment of the benchmarks, with the recipes that are trained in it."""
 
     title: str
     recipe: str
     """Nano recipe with reflection, which the arm ``reflecting`` trains."""
     hidden: str
-    """What the text of a state does not show, in a few words."""
+    """Facts that the text of a state does not show, in a few words."""
     played: str
-    """What the tasks of the test are, as a sentence of the tables."""
+    """Sentence of the tables on how the test tasks differ from those of training."""
     silent_recipe: str | None = None
-    """The same without reflection; absent: that recipe without its reflector."""
+    """Nano recipe without reflection; by default ``recipe`` with the reflector switched off."""
     seeds: str = SEEDS
     ablations: tuple[Arm, ...] = ()
 

@@ -95,7 +95,7 @@ class Scene:
 
     recipe: Recipe
     folder: Path
-    """Its run folder, which holds the dataset if it has one."""
+    """Run folder of the recipe, with the dataset if the environment needs one."""
     layout: PromptFormat
     labels: tuple[str, ...]
 
@@ -264,13 +264,13 @@ def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple
 
 
 def without_menu(prompt: Prompt) -> Prompt:
-    """The same state and reflection for a player that is shown no menu."""
+    """Return the prompt with the same state and reflection but without a menu."""
     listed, last = (prompt.menu.head_text, prompt.menu.tail_text) if prompt.menu else ("", "")
     return replace(prompt, head=prompt.head.removesuffix(listed), tail=prompt.tail.removeprefix(last), menu=None)
 
 
 def with_menu(seen: MenuView, layout: PromptFormat, actions: Sequence[str]) -> MenuView:
-    """The same state and reflection with another menu."""
+    """Return the prompt with the same state and reflection but another menu."""
     menu = Menu(labels(layout.labels, len(actions)), tuple(actions))
     bare = without_menu(seen.prompt)
     return replace(seen, prompt=replace(bare, tail=menu.tail_text + bare.tail, menu=menu), menu=menu)

@@ -46,7 +46,7 @@ from reflectrl.report.runs import Run, read_runs
 from reflectrl.rollout.results import EvalRow
 
 Column = Callable[[Sequence[Run]], str]
-"""What a table says of the runs of an arm, beside their success."""
+"""Function that fills a cell of a further column from the runs of an arm."""
 
 SHORT = "learning_short"
 """Mark of the table in the front README."""

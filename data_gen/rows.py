@@ -34,7 +34,7 @@ class Row:
     prompt: Prompt
     """Prompt in the parts that decide what is cut; a policy's has a menu."""
     completion: str
-    """What the player answers: a reflection, or a label of the menu."""
+    """Text to be learned: a reflection, or a label of the menu."""
     task: str
     """Id of the task."""
     step: int
@@ -42,7 +42,7 @@ class Row:
     negative: bool
     """True if the sample shows a mistake and its correction."""
     thought: str = ""
-    """What a policy writes before it answers; empty where it answers at once."""
+    """Thought that the policy writes before its answer; empty for a policy that answers at once."""
 
     def written(self, mode: ActionMode) -> str:
         """Return the text after the prompt of a player that acts as ``mode`` says."""

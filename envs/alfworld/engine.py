@@ -64,7 +64,7 @@ class Position:
     load: int
     """Number of the load of a game in which the state was reached; it is unknown in others."""
     state: int
-    """Its number in Fast Downward's registry."""
+    """Index of the state in Fast Downward's registry."""
     facts: Mapping[str, Rows]
     """Everything that is true: predicate to arguments. Privileged: no player may read it."""
     moves: Mapping[str, Move]

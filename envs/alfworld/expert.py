@@ -43,7 +43,7 @@ class Plan:
     """A shortest way to win."""
 
     commands: tuple[str, ...]
-    """All of them, to the win."""
+    """Commands of the plan in order; the last one wins."""
     standing: str
     """Fact that the first command is about; it names no command."""
 

@@ -96,7 +96,7 @@ class Walk:
         return self.search.found if self.search is not None else ()
 
     def line(self, file: PurePosixPath) -> str:
-        """What is shown of a file that the search found."""
+        """Return the line of a file that the search result shows."""
         return "" if self.search is None else self._cut(self.search.line(file, self.output))
 
     def read(self, file: PurePosixPath) -> bool:

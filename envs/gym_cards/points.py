@@ -21,7 +21,7 @@ RULES = (
 )
 
 CLAIM = re.compile(r"([-+*/()\d][-+*/()\d\s]*?)\s*(?:=|equals?\b)\s*(\d+)", re.IGNORECASE)
-"""What a thought claims of a formula."""
+"""A claim in a thought that a formula equals a number."""
 LINE = 11
 """Symbols of a formula in a line of the picture."""
 
@@ -67,7 +67,7 @@ class Points(Game):
         return tuple(a for a in self.actions if not a.isdigit() or int(a) in map(value, self._ranks))
 
     def legal(self) -> tuple[str, ...]:
-        """What may follow in a formula, and = always."""
+        """Return the symbols that may follow in the formula; = may always follow."""
         follows = self._formula.then if self._formula else lambda _: None
         return tuple(action for action in self.actions if action == EQUALS or follows(action))
 

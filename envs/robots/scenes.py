@@ -90,7 +90,7 @@ class Scene:
     goal: str
     """The task in words."""
     thing: Thing
-    """What the hand begins with."""
+    """Thing that the hand moves to first."""
     last: str
     """The skill that leads to success."""
     target: Thing | None = None
@@ -102,7 +102,7 @@ class Scene:
     progress: str = ""
     """Sentence about what has moved so far, where nothing is carried, with ``{moved}`` and ``{all}``."""
     range: int = 0
-    """How far it moves in all, in centimetres."""
+    """Distance from the start to the goal, in centimetres."""
     ways: ClassVar[tuple[str, ...]] = (ABOVE, LOWER, FRONT)
     """Skills that take a thing."""
     moves: ClassVar[tuple[str, ...]] = (OPEN, CLOSE, LIFT, PUSH, PULL)

@@ -21,7 +21,7 @@ TEMPLATES = (
 
 @dataclass(frozen=True)
 class Goal:
-    """What one instruction asks for."""
+    """Product that an instruction asks for."""
 
     kind: str
     attributes: tuple[str, ...]

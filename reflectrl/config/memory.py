@@ -18,13 +18,13 @@ class MemoryWeights(Section):
     """Weights of what is compared (RAP, equation 5); what has weight 0 is not compared."""
 
     task: NonNegative = 1.0
-    """Of the goal in words."""
+    """Weight of the similarity of goals."""
     task_type: NonNegative = 1.0
-    """Of the group of tasks."""
+    """Weight of an equal group of tasks."""
     plan: NonNegative = 1.0
-    """Of the planner's words."""
+    """Weight of the similarity of plans."""
     key: NonNegative = 1.0
-    """Of the key."""
+    """Weight of the similarity of a step to the key."""
 
 
 class MemoryPlayerSection(Section):

@@ -205,7 +205,7 @@ class RLFTSettings:
     learning_rate_end: Fraction = 1.0
     """Fraction of the initial learning rate reached at the last update."""
     learning_rate_schedule: Literal["linear", "cosine"] = "linear"
-    """How the learning rate falls to that: evenly, or along half a cosine."""
+    """Shape of the decrease to ``learning_rate_end``: linear, or half a cosine."""
     weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
     max_grad_norm: NonNegative = 0.3

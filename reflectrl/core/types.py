@@ -97,7 +97,7 @@ class Hints:
 
 @dataclass(frozen=True)
 class Reading:
-    """What an environment makes of a policy's thought about its present state."""
+    """Judgement of an environment on a policy's thought about the present state."""
 
     right: bool | None = None
     """False for a thought that misreads the state; ``None`` where the environment cannot tell."""

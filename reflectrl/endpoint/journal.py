@@ -37,7 +37,7 @@ class PaidReply:
     cut: bool = False
     """True if ``max_tokens`` truncated the reply, so that it cannot be used."""
     words: str = ""
-    """What the model said, where ``text`` was read from it leniently; else empty."""
+    """Whole reply of the model where ``text`` is only the part that could be used; else empty."""
 
 
 @dataclass(frozen=True)

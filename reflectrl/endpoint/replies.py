@@ -68,7 +68,7 @@ class Text:
     cut: bool
     """True if ``max_tokens`` ended it."""
     words: str = ""
-    """What the model said, where ``text`` was read from it leniently; else empty."""
+    """Whole reply of the model where ``text`` is only the part that could be used; else empty."""
 
     @property
     def sentences(self) -> Text:

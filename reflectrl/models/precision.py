@@ -18,7 +18,7 @@ Precision = Literal["float32", "bfloat16"]
 SMALL_WIDTH = 256
 """Hidden size below which bfloat16 gains nothing, and a second thread only costs."""
 MARGIN = 1.2
-"""How many times as fast bfloat16 must be to be chosen."""
+"""Least speed of bfloat16 relative to float32 at which it is chosen."""
 _TOKENS = 128
 
 

@@ -19,7 +19,7 @@ class Remote(Protocol):
     """A player that asks an endpoint."""
 
     client: ChatClient
-    """What it asks through."""
+    """Client of the endpoint."""
 
 
 RemoteT = TypeVar("RemoteT", bound=Remote)

@@ -60,17 +60,17 @@ class Memories:
             return self.taught
         return EpisodeStore(self._models.run.verified(MEMORY, "rlft"), self._header).snapshot()
 
-    def growing(self, *, anew: bool) -> EpisodeStore | None:
+    def growing(self, *, from_start: bool) -> EpisodeStore | None:
         """Return the store that grows in RLFT, which begins with the teacher's episodes; ``None`` without one.
 
         Args:
-            anew: whether training begins, rather than goes on from a checkpoint.
+            from_start: True where training begins, False where it continues from a checkpoint.
 
         """
         if not self._grows:
             return None
         path = self._models.run / memory_file(process_rank())
-        if anew:
+        if from_start:
             path.unlink(missing_ok=True)
         store = EpisodeStore(path, self._header)
         if not len(store):

@@ -87,9 +87,9 @@ class RunPlayers(RunModels):
         section = memory or self.recipe.players.memory
         return self.memories.table(section, () if section is None else self.memories.of_policy(name), reflector)
 
-    def training_seats(self, reflector: Player | None, *, anew: bool) -> tuple[Seat, ...]:
-        """Return the seats of RLFT, which begins ``anew`` or goes on from a checkpoint."""
-        store = self.memories.growing(anew=anew)
+    def training_seats(self, reflector: Player | None, *, from_start: bool) -> tuple[Seat, ...]:
+        """Return the seats of RLFT, which begins or continues from a checkpoint."""
+        store = self.memories.growing(from_start=from_start)
         if store is None:
             acting = self.playing(reflector, POLICY_SFT)
         else:

@@ -194,7 +194,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
-            seats=run_players.training_seats(reflector, anew=checkpoint is None),
+            seats=run_players.training_seats(reflector, from_start=checkpoint is None),
             layout=run_players.layout,
             labels=run_players.labels,
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),

@@ -94,7 +94,7 @@ FIGURES: Mapping[int, Figure] = {
     3: Figure("Training success with and without negative examples", _examples),
     4: Figure("Training success with and without curriculum", _curriculum, last_stage=True),
 }
-"""By their numbers in the paper."""
+"""Figures of the paper, by their numbers there."""
 
 
 def arms_by_label(runs: Sequence[Run], labels: Sequence[str]) -> list[Arm]:

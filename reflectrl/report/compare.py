@@ -44,7 +44,7 @@ class Score:
     run: str
     success: float
     sft: float | None
-    """That of its policy before RLFT; ``None`` where that was not evaluated."""
+    """Success rate of the policy before RLFT; ``None`` where it was not evaluated."""
     fall: float | None
     """Difference between the best success rate in training and that at its end; ``None`` without training."""
 

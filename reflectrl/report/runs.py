@@ -78,7 +78,7 @@ class Run:
     """One run folder; a part whose stage has not run yet is empty."""
 
     name: str
-    """Its folder's name; the path as given where several are called the same."""
+    """Name of the run folder; the path as given where several runs have that name."""
     path: Path
     recipe: str
     """``recipe.yaml`` as it stands, without credentials in addresses."""

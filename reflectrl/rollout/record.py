@@ -30,7 +30,7 @@ class Header:
     env: str
     """Registered name of the environment."""
     options: Mapping[str, Any]
-    """Its constructor's parameters."""
+    """Parameters of the environment's constructor."""
     prompt: PromptFormat
     """The layout of every prompt."""
 

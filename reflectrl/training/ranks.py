@@ -1,4 +1,4 @@
-"""What the processes of a launch tell each other, besides gradients."""
+"""Numbers and episodes that the processes of a launch exchange, besides gradients."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Correction:
     prompt: Prompt
     """Prompt of the policy at that step."""
     thought: str
-    """What it should have thought."""
+    """Corrected thought."""
     action: str
     """Action that it chose, which is not imitated."""
 
