@@ -4,8 +4,8 @@
     python benchmarks/siblings.py memory_alfworld --seeds 40-41        # fewer seeds: the table on stdout only
     timeout 20m python benchmarks/siblings.py thoughts_points24        # a sitting: the same command goes on from there
 
-Each arm is a shipped recipe, trained with five seeds on one thread. ``raters_endpoint`` needs the chat server that its
-recipes name, and ``raters_line`` a trained rater, see ``benchmarks/README.md``.
+Each arm is a shipped recipe, trained with five seeds on one thread. ``raters_endpoint`` serves its scripted chat model
+itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 
 from arms import HERE, RUNS, made_by, plan, publish
 from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting, split_of
+from scripted_rater import ScriptedRater
 from studies import STUDIES
 
+from reflectrl.core import InvalidInput
 from reflectrl.report.runs import Run, read_runs
 
 WINDOW = 5
@@ -117,7 +120,14 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"{given.study} has no arm {unknown[0]!r}; it has {', '.join(known)}")
     arms = [arm for arm in study.arms if arm.name in wanted]
-    done, whole, code = sitting(lambda: plan(given.study, arms, given.seeds, given.runs, given.overrides), given.jobs)
+    try:
+        server = ScriptedRater() if given.study == "raters_endpoint" else nullcontext()
+    except InvalidInput as error:
+        parser.error(f"{error}")
+    with server:
+        done, whole, code = sitting(
+            lambda: plan(given.study, arms, given.seeds, given.runs, given.overrides), given.jobs
+        )
     if not done:
         return code
     options = {"--arms": given.arms, "--seeds": given.seeds}

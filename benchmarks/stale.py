@@ -55,7 +55,10 @@ def _scripts(*names: str) -> tuple[str, ...]:
 _PLAYED = {
     "thoughts": ("reflectrl/models/thinking.py",),
     "memory": ("reflectrl/memory",),
-    "raters": ("reflectrl/raters", "reflectrl/endpoint", "reflectrl/players/remote.py"),
+    "raters": (
+        *("reflectrl/raters", "reflectrl/endpoint", "reflectrl/players/remote.py"),
+        *_scripts("scripted_rater"),
+    ),
 }
 """Rooms of the players that the tables of ``STUDIES`` are about, beside those of training."""
 _ENGINE_SECTIONS = (

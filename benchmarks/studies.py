@@ -81,7 +81,7 @@ STUDIES: Mapping[str, Study] = {
         ),
     ),
     "raters_endpoint": Study(
-        "Ratings of a chat model on the number line",
+        "Ratings of a scripted chat model on the number line",
         (
             Arm("actions", "shown states and actions", "vtifa/nano_endpoint"),
             Arm("no_actions", "shown no actions", "vtifa/nano_no_actions"),

@@ -57,7 +57,7 @@ class ScriptedEndpoint:
     "slow:SECONDS" before the reply, "drip:SECONDS" byte by byte, and "none".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.reply: Callable[[Chat], str] = lambda chat: "fine"  # noqa: ARG005
         self.usage: Callable[[Chat, str], dict[str, Any]] = fixed_usage
         self.faults: deque[str] = deque()
@@ -75,7 +75,7 @@ class ScriptedEndpoint:
         self.active = 0
         self.lock = threading.Lock()
         self.batches = ScriptedBatches(self)
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.owner = self
         self.root = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.url = f"{self.root}/v1"

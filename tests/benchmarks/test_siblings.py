@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import scripted_rater
 from arms import HERE, plan
 from run_folders import episode, evaluated, iteration
+from scripted_endpoint import ScriptedEndpoint
 from siblings import COLUMNS, report
 from stale import TABLES
 from studies import STUDIES
 
+import reflectrl as rl
 from reflectrl.config import load_recipe
 from reflectrl.core.jsonl import encode, write_jsonl
+from reflectrl.raters import Questions, Rater, Scale
+from reflectrl.raters.remote import RemoteModel
 from reflectrl.report.runs import read_runs
+from reflectrl.rollout import rollout
 from reflectrl.rollout.trials import trial_row
 
 
@@ -69,3 +75,22 @@ def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> 
     found = dict(zip(head, row, strict=True))
     assert [found[column] for column in ("trial 1", "2", "3", "solved")] == ["0%", "100%", "100%", "100%"]
     assert (found["without memory: trial 1"], found["solved without"]) == ("0%", "0%")
+
+
+def test_the_scripted_rater_knows_the_end_of_an_episode_from_its_actions_and_guesses_it_without(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    endpoint.reply = scripted_rater.words
+    env, right = rl.make_env("number_line", size=5), {}
+    tasks = [*env.tasks("train"), *env.tasks("test")]
+    episodes = [rl.Episode(task, seed) for seed in range(20) for task in tasks]
+    for shown in (True, False):
+        rater = Rater(RemoteModel(endpoint.at(), Scale()), Questions(env.instructions, include_actions=shown))
+        seats = [rl.Seat("rater", rater, when="episode_end")]
+        layout = rl.PromptFormat(env.instructions)
+        played = rollout([env], episodes, policy=rl.RandomPolicy(), seats=seats, layout=layout)
+        assert {each.success for each in played} == {True, False}
+        levels = [(each.turns[-1].rewards["rater"] > 0.5) == each.success for each in played]
+        right[shown] = sum(levels) / len(levels)
+    assert right[True] == 1.0
+    assert 0.5 < right[False] < 0.97
