@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ Indexes = npt.NDArray[np.int64]
 DECIMALS = 6
 """Similarities that agree in so many are equal: float32 sums differ beyond by the order in which they are made."""
 FEW = 4
-"""Texts are picked out where there are so many times as many; else the product with all of them costs less."""
+"""Numbers are picked out of an array where it holds so many times as many; else reading all of it costs less."""
 
 
 class Embeds(Protocol):
@@ -54,7 +55,7 @@ class Column:
         self._places: Indexes = np.array([place for row in found for place, _ in row], np.int64)
         self._texts: Indexes = np.array([text for row in found for _, text in row], np.int64)
         self._different = len(numbers)
-        self._vectors = embedder.embed(list(numbers)) if by != "lexical" else None
+        self._vectors = embedder.embed(list(numbers)) if by != "lexical" else np.zeros((0, 0), np.float32)
         self._first_word = first_word
         self._holders: dict[str, Indexes] | None = None if by == "embed" else _holders(list(numbers), first_word)
 
@@ -91,12 +92,24 @@ class Column:
     def _similarities(self, text: str, vector: Numbers, texts: Indexes) -> Numbers:
         """Return the similarities of the texts with these numbers, equal in ``DECIMALS`` for equal texts."""
         values = np.full(len(texts), -np.inf, np.float32)
-        if self._vectors is not None:
-            few = FEW * len(texts) < len(self._vectors)
-            values = self._vectors[texts] @ vector if few else (self._vectors @ vector)[texts]
+        if len(self._vectors):
+            values = self._products(vector, texts)
         if self._holders is not None:
             values = np.maximum(values, self._shared_words(text)[texts])
         return values
+
+    def _products(self, vector: Numbers, texts: Indexes) -> Numbers:
+        """Return the products of the embeddings of the texts with these numbers and ``vector``."""
+        used = np.flatnonzero(vector)  # by hashing, a few of all
+        sparse = FEW * len(used) < len(vector)
+        if FEW * len(texts) * len(vector) < len(self._vectors) * len(used if sparse else vector):
+            return self._vectors[texts] @ vector
+        return (vector[used] @ self._by_number[used] if sparse else self._vectors @ vector)[texts]
+
+    @cached_property
+    def _by_number(self) -> Numbers:
+        """(width, different texts) embeddings, so that those of a few numbers are read without the others."""
+        return np.ascontiguousarray(self._vectors.T)
 
     def _shared_words(self, text: str) -> Numbers:
         """Return the fraction of the query's words (or 1 for its first word) that each different text holds."""
