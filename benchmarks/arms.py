@@ -29,6 +29,8 @@ ROUNDINGS: Mapping[str, Mapping[str, str]] = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
 """Instruction sets, with the environment variables that select them."""
+NATIVE = "native"
+"""Stands for the instruction set that torch chooses itself: for models that would take hours with another."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Arm:
     seeds: str = SEEDS
     """Seeds of the published tables."""
     roundings: tuple[str, ...] = ("default",)
-    """Instruction sets with which each seed is run, of ``ROUNDINGS``."""
+    """Instruction sets with which each seed is run, of ``ROUNDINGS``, or ``NATIVE``."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def plan(
             arm.recipe,
             read_seeds(seeds or arm.seeds),
             overrides=(*arm.overrides, *overrides),
-            environment={**ONE_THREAD, **ROUNDINGS[rounding]},
+            environment={**ONE_THREAD, **({} if rounding == NATIVE else ROUNDINGS[rounding])},
         )
     ]
     return sorted(planned, key=lambda run: int(run.folder.name.rpartition("seed")[2]))

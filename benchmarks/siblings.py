@@ -1,11 +1,11 @@
-"""What the parts of RL4VLM, GTR, RAP and V-TIFA are worth: recipes with and without them, over seeds.
+"""What the parts of RL4VLM, GTR, RAP and V-TIFA are worth, and what a pretrained model learns, over seeds.
 
     python benchmarks/siblings.py thoughts_number_line                 # trains what is missing, and publishes the table
     python benchmarks/siblings.py memory_alfworld --seeds 40-41        # fewer seeds: the table on stdout only
     timeout 20m python benchmarks/siblings.py thoughts_points24        # a sitting: the same command goes on from there
 
-Each arm is a shipped recipe, trained with five seeds on one thread. ``raters_endpoint`` serves its scripted chat model
-itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``.
+Each arm is a shipped recipe, trained with five seeds (a pretrained model: three) on one thread. ``raters_endpoint``
+serves its scripted chat model itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,16 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     return cell
 
 
+def _zero_shot(runs: Sequence[Run]) -> str:
+    """Return the mean success of the models before any training."""
+    found = [
+        row.metrics.success for run in runs for row in run.rows if (row.policy, row.mode) == ("zero_shot", "sampled")
+    ]
+    return f"{fmean(found):.0%}" if found else "-"
+
+
 COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
+    "pretrained": ({"before training": _zero_shot}, "Before training: of the pretrained model without reflections."),
     "thoughts": (
         {
             "misread": _over(LAST, "thought_misread"),

@@ -77,7 +77,7 @@ _ENGINE_SECTIONS = (
 TABLES: Mapping[str, tuple[str, ...]] = {
     **{f"learning_{env}": _learning((about.reflecting, about.silent)) for env, about in ENVIRONMENTS.items()},
     **{f"ablations_{env}": _learning((about.reflecting, *about.ablations)) for env, about in ENVIRONMENTS.items()},
-    **{name: (*_learning(study.arms), *_PLAYED[name.partition("_")[0]]) for name, study in STUDIES.items()},
+    **{name: (*_learning(study.arms), *_PLAYED.get(name.partition("_")[0], ())) for name, study in STUDIES.items()},
     "learning_short": (),
     "reflections": _scripts("reflections"),
     "learner": _learning((ENVIRONMENTS["taxi"].reflecting, ENVIRONMENTS["taxi"].silent)),

@@ -1,11 +1,11 @@
-"""The arms of the tables of ``benchmarks/siblings.py``: recipes after RL4VLM, GTR, RAP and V-TIFA."""
+"""The arms of ``benchmarks/siblings.py``: recipes after RL4VLM, GTR, RAP and V-TIFA, and of a pretrained model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from arms import Arm
+from arms import NATIVE, Arm
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,19 @@ def _remembering(embedder: str) -> Arm:
     return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
 
 
+def _pretrained(game: str) -> tuple[Arm, ...]:
+    recipe, silent = f"smollm2/{game}", ("players.reflector.player=none",)
+    return (
+        Arm("silent", "without reflection", recipe, silent, PRETRAINED_SEEDS, (NATIVE,)),
+        Arm("reflecting", "**Reflect-RL**", recipe, (), PRETRAINED_SEEDS, (NATIVE,)),
+    )
+
+
+PRETRAINED_SEEDS = "80-82"
+"""Seeds of the tables of pretrained models, whose runs take ten minutes to an hour each."""
 STUDIES: Mapping[str, Study] = {
+    "pretrained_number_line": Study("SmolLM2-135M on the number line", _pretrained("number_line")),
+    "pretrained_taxi": Study("SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup")),
     "thoughts_number_line": Study(
         "NumberLine in words",
         _thoughts(
