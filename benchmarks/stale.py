@@ -110,7 +110,6 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "shop players": ("envs/shop", "envs/auto_explore/bm25.py"),
     "robots players": ("envs/robots",),
-    "ratings": (*_learning((ENVIRONMENTS["line"].reflecting,)), "reflectrl/raters", "recipes/vtifa"),
     "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls", "scripted_teacher")),
     "kills": ("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core", *_scripts("kills")),
     "mutated_recipes": ("reflectrl/config", *_scripts("mutated_recipes", "mutations")),
