@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -76,6 +76,11 @@ class Environment:
         """The arm with reflection."""
         overrides = ("eval.controls=[blank,shuffled,expert]",)
         return Arm("reflecting", "**Reflect-RL**", self.recipe, overrides, self.seeds, tuple(ROUNDINGS))
+
+    @property
+    def ablated(self) -> Arm:
+        """The arm with reflection, with the seeds of the ablations, which are compared with it."""
+        return replace(self.reflecting, seeds=self.ablations[0].seeds)
 
 
 def _menu_first(recipe: str, seeds: str = SEEDS) -> Arm:

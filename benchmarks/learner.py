@@ -2,7 +2,7 @@
 
     python benchmarks/learner.py    # trains four runs as shipped first, then writes benchmarks/learner.md and its plots
 
-The runs of the present recipe are those of ``python benchmarks/learning.py taxi``.
+The runs of the present recipe are those that ``python benchmarks/learning.py taxi --ablations`` compares with.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from arms import ENVIRONMENTS, HERE, RUNS, Arm, made_by, plan, publish, table
-from learning import arm_of, commits, main_runs, rows_of
+from arms import HERE, RUNS, Arm, made_by, plan, publish, table
+from learning import ablated_runs, commits, rows_of
 
 from reflectrl.core import Trajectory
 from reflectrl.core.layout import training_episodes_file
@@ -210,8 +210,8 @@ def report(before: Sequence[Run], after: Sequence[Run], images: Path, command: s
     heads = ("", "SFT %", *(f"{group} %" for group in groups), *(f"value error, {group}" for group in groups))
     links = [f"![{path.stem}]({Path('..', 'docs', 'images', path.name)})" for path in files]
     return f"""{made_by(command, commits=commits([*before, *after]))}, one thread a run.
-"As shipped first" has seeds {SHIPPED.seeds} with one instruction set, "now" the runs of `python benchmarks/learning.py
-taxi`.
+"As shipped first" has seeds {SHIPPED.seeds} with one instruction set, "now" the runs with reflection of
+`python benchmarks/learning.py taxi --ablations`.
 A group is forgotten where its training success, as the mean of {WINDOW} iterations, ended more than
 {100 * FORGOTTEN:.0f} points below its own best.
 
@@ -239,8 +239,7 @@ def main() -> None:
     planned = plan("taxi", [SHIPPED], given.seeds, given.runs, given.overrides)
     run_all(unfinished(planned), jobs=given.jobs, reporter=Reporter())
     before = read_runs([run.folder for run in planned])
-    done = read_runs(main_runs("taxi", given.runs, given.seeds, given.overrides))
-    after = [run for run in done if arm_of(run) == ENVIRONMENTS["taxi"].reflecting.name]
+    after = read_runs(ablated_runs("taxi", given.runs, given.seeds, given.overrides))
     text = report(before, after, given.images, "python benchmarks/learner.py")
     print(text)
     if not given.seeds and not given.overrides:

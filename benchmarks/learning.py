@@ -16,7 +16,6 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -25,7 +24,6 @@ from arms import (
     HERE,
     ROUNDINGS,
     RUNS,
-    SEEDS,
     Arm,
     content,
     made_by,
@@ -48,6 +46,8 @@ from reflectrl.rollout.results import EvalRow
 Column = Callable[[Sequence[Run]], str]
 """Function that fills a cell of a further column from the runs of an arm."""
 
+SILENT = "SFT + RLFT without reflection"
+"""Title of a row of the evaluations."""
 SHORT = "learning_short"
 """Mark of the table in the front README."""
 EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % t interval over runs; IQM: mean of the middle half of the
@@ -146,7 +146,7 @@ def evaluations(env: str, runs: Sequence[Run]) -> str:
         ("random", "reflecting", "random", "own"),
         ("SFT, without reflection", "silent", "sft", "own"),
         ("SFT, with reflection", "reflecting", "sft", "own"),
-        ("SFT + RLFT without reflection", "silent", "rlft", "own"),
+        (SILENT, "silent", "rlft", "own"),
         ("**Reflect-RL**", "reflecting", "rlft", "own"),
         ("its policy, reflections blank", "reflecting", "rlft", "blank"),
         ("its policy, reflections of other states", "reflecting", "rlft", "shuffled"),
@@ -230,9 +230,15 @@ runs, each seed with two instruction sets. Least gain: of a run over its own SFT
 """
 
 
-def main_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequence[str] = ()) -> list[Path]:
-    """Folders of the main arms' runs that are done."""
-    planned = plan(env, (ENVIRONMENTS[env].silent, ENVIRONMENTS[env].reflecting), seeds, runs, overrides)
+def published(env: str, title: str) -> str:
+    """Return the success in a row of an environment's published evaluations, as printed there; "-" without one."""
+    rows = [line.split(" | ") for line in content(HERE / "README.md", f"learning_{env}").splitlines()]
+    return next((row[1] for row in rows if row[0] == f"| {title}"), "-")
+
+
+def ablated_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequence[str] = ()) -> list[Path]:
+    """Folders of the finished runs with reflection that the ablations are compared with."""
+    planned = plan(env, (ENVIRONMENTS[env].ablated,), seeds, runs, overrides)
     left = {run.folder for run in unfinished(planned)}
     return [run.folder for run in planned if run.folder not in left]
 
@@ -280,8 +286,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")
     given = parser.parse_intermixed_args()
     about, quick = ENVIRONMENTS[given.env], given.seeds or given.overrides
-    reflecting = replace(about.reflecting, seeds=SEEDS) if given.ablations else about.reflecting
-    arms = (reflecting, *about.ablations) if given.ablations else (about.silent, reflecting)
+    arms = (about.ablated, *about.ablations) if given.ablations else (about.silent, about.reflecting)
     done, whole, code = sitting(lambda: plan(given.env, arms, given.seeds, given.runs, given.overrides), given.jobs)
     if not done:
         return code

@@ -1,10 +1,11 @@
 """What reflections are worth in each nano environment, and how right the reflector is; from finished runs.
 
-    python benchmarks/reflections.py          # all environments whose runs of benchmarks/learning.py are done
+    python benchmarks/reflections.py          # after learning.py ENV --ablations of all environments
     python benchmarks/reflections.py taxi     # one of them, on stdout only
 
-Nothing is trained. The sampled test episodes of each run are played again in the environment, whose expert says at each
-state what it would have said there, and after each action whether it was a mistake.
+Nothing is trained: the runs are those with reflection that the ablations are compared with, and the success without
+reflection is that of the published tables. The sampled test episodes of each run are played again in the environment,
+whose expert says at each state what it would have said there, and after each action whether it was a mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from arms import ENVIRONMENTS, HERE, RUNS, made_by, publish, spread, table
-from learning import arm_of, commits, main_runs, rows_of
+from learning import SILENT, ablated_runs, commits, published, rows_of
 
 from reflectrl.config import load_recipe
 from reflectrl.config.environment import recipe_env
@@ -104,14 +105,13 @@ def share(values: Sequence[bool]) -> str:
 def worth(env: str, runs: Sequence[Run]) -> list[str]:
     """Success with the reflector's words, without a reflector, and with other words; means over the runs."""
     split = load_recipe(ENVIRONMENTS[env].recipe).eval.splits[0]
-    cells = []
-    for arm, reflections in (
-        *(("reflecting", "own"), ("silent", "own")),
-        *(("reflecting", "blank"), ("reflecting", "shuffled"), ("reflecting", "expert")),
-    ):
-        rows = rows_of([run for run in runs if arm_of(run) == arm], "rlft", reflections, "sampled", split)
-        cells.append(spread([row.metrics.success for row in rows]) if rows else "-")
-    return [ENVIRONMENTS[env].title, ENVIRONMENTS[env].hidden, *cells]
+
+    def success(reflections: str) -> str:
+        rows = rows_of(runs, "rlft", reflections, "sampled", split)
+        return spread([row.metrics.success for row in rows]) if rows else "-"
+
+    others = (success(reflections) for reflections in ("blank", "shuffled", "expert"))
+    return [ENVIRONMENTS[env].title, ENVIRONMENTS[env].hidden, success("own"), published(env, SILENT), *others]
 
 
 def accuracy(env: str, episodes: Sequence[Sequence[Move]]) -> list[str]:
@@ -135,17 +135,18 @@ def accuracy(env: str, episodes: Sequence[Sequence[Move]]) -> list[str]:
 
 def report(runs: dict[str, list[Run]], command: str) -> str:
     """Both tables, of the runs of each environment."""
-    reflecting = {env: [run.path for run in some if arm_of(run) == "reflecting"] for env, some in runs.items()}
     with ProcessPoolExecutor() as pool:
-        found = {env: list(chain.from_iterable(pool.map(judged, folders))) for env, folders in reflecting.items()}
+        found = {
+            env: list(chain.from_iterable(pool.map(judged, [run.path for run in some]))) for env, some in runs.items()
+        }
     heads = ("", "hidden from the text", "**Reflect-RL**", "trained without", "blank", "of other states", "expert's")
     right = ("", "steps", "taught %", "right, taught %", "right, new %", "standing right, taught %")
     right += ("standing right, new %", "good action %, right", "good action %, wrong")
     right += ("success %, never wrong", "success %, once wrong or more")
     return f"""{made_by(command, commits=commits([run for some in runs.values() for run in some]))}.
-Sampled test episodes of the runs of `benchmarks/learning.py`. First: success in per cent, mean with a 95 % t interval
-over runs, of the policy that reads the reflector's words, of one trained without a reflector, and of the first with
-other words in their place.
+Sampled test episodes of the runs that the ablations are compared with. First: success in per cent, mean with a 95 % t
+interval over runs, of the policy that reads the reflector's words, of one trained without a reflector (from the table
+of its environment above), and of the first with other words in their place.
 
 {table(heads, [worth(env, some) for env, some in runs.items()])}
 
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=RUNS / "learning", help="folder of the run folders")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes with which they were made")
     given = parser.parse_args()
-    folders = {env: main_runs(env, given.runs, given.seeds, given.set) for env in given.env or ENVIRONMENTS}
+    folders = {env: ablated_runs(env, given.runs, given.seeds, given.set) for env in given.env or ENVIRONMENTS}
     runs = {env: read_runs(some) for env, some in folders.items() if some}
     text = report(runs, "python benchmarks/reflections.py")
     print(text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from arms import ENVIRONMENTS, ROUNDINGS, plan, publish
-from learning import ablations_report, evaluations, report, short_report
+from learning import SILENT, ablations_report, evaluations, published, report, short_report
 from reflections import judged
 from run_folders import evaluated, iteration
 
@@ -43,6 +44,12 @@ def test_every_ablation_differs_from_the_recipe_it_is_compared_with(env: str, tm
     recipes = [load_recipe(run.recipe, run.overrides) for run in planned if "-default-" in run.folder.name]
     settings = [each.model_dump(exclude={"name", "description", "eval"}) for each in recipes]
     assert all(each not in settings[:place] for place, each in enumerate(settings))
+    assert {arm.seeds for arm in about.ablations} == {about.ablated.seeds}
+
+
+def test_the_success_without_reflection_is_that_of_the_published_table() -> None:
+    assert re.fullmatch(r"\*\*\d+\*\* ± \d+", published("taxi", SILENT))
+    assert published("taxi", "no such row") == "-"
 
 
 @pytest.fixture
