@@ -108,12 +108,12 @@ _HOMES = {
     "policy_views": "reflectrl.rollout",
     "task_rows": "reflectrl.training.tools",
 }
-"""Modules of the names that are imported when they are first used."""
+"""Module of each public name that is imported on first use."""
 
-if not TYPE_CHECKING:  # or mypy would accept any name
+if not TYPE_CHECKING:  # otherwise mypy would accept any attribute
 
     def __getattr__(name: str) -> object:
-        """Import a name of ``_HOMES``."""
+        """Import a name of ``_HOMES`` on first access."""
         if name not in _HOMES:
             raise AttributeError(f"module 'reflectrl' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""``python -m reflectrl``."""
+"""Entry point of ``python -m reflectrl``."""
 
 from reflectrl.cli import main
 

@@ -1,4 +1,4 @@
-"""``Run``: one experiment in a run folder, from Python as from the command line."""
+"""``Run``: the Python interface to one experiment in a run folder."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:  # torch takes seconds to import
 class Run:
     """One experiment: a recipe and the folder in which its stages leave their results.
 
-    Each stage needs the ones before it. A finished stage is skipped and only its results are read, a killed one goes
-    on from its last checkpoint, and one whose inputs changed is refused. ``reflectrl`` on the command line works in the
-    same folders.
+    Each stage needs the ones before it. A finished stage is skipped and its results are read, a killed stage resumes
+    from its last checkpoint, and a stage whose inputs changed is refused. ``reflectrl`` on the command line works in
+    the same folders.
 
     Args:
-        path: the run folder, e.g. ``runs/taxi``; made when the first stage begins.
+        path: the run folder, e.g. ``runs/taxi``; created when the first stage starts.
         recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``; the
-            recipe that the folder was begun with if absent.
-        overrides: changes to it by dotted keys, ``{"seed": 1, "rlft.gamma": 0.9}``.
-        reporter: shows progress; a terminal's bars and lines if absent.
+            recipe that is saved in the folder if absent.
+        overrides: changes to the recipe by dotted keys, ``{"seed": 1, "rlft.gamma": 0.9}``.
+        reporter: reports progress; by default, progress bars and lines in the terminal.
 
     Raises:
-        InvalidInput: the recipe cannot be read, has mistakes (all are named), or its environment does not take its
-            options.
+        InvalidInput: the recipe cannot be read, has mistakes (all are listed), or sets options that its environment
+            does not accept.
 
     """
 
@@ -66,14 +66,14 @@ class Run:
 
         Args:
             stages: some of ``gen-data``, ``sft``, ``rlft`` and ``eval``.
-            players: those that sft trains.
-            max_cost: budget for chat endpoints in this folder, in USD; needs their price in the recipe.
-            dry_run: gen-data only reports the expected calls and their cost.
-            batch: gen-data asks through OpenAI's Batch mode: hand the calls in, or fetch the replies.
+            players: players that ``sft`` trains.
+            max_cost: budget for chat endpoints in this folder, in USD; the recipe must state their prices.
+            dry_run: ``gen-data`` only reports the expected calls and their cost.
+            batch: ``gen-data`` uses OpenAI's Batch API: submit the calls, or collect the replies.
 
         Raises:
-            InvalidInput: an earlier stage is not done, or the folder was begun with other inputs or is in use.
-            WorkFailed: something broke at work; the same call goes on from the last checkpoint.
+            InvalidInput: an earlier stage is not done, or the folder was created from other inputs or is in use.
+            WorkFailed: a stage failed while it was running; the same call resumes from the last checkpoint.
 
         """
         from reflectrl.data_gen.generate import Spending
@@ -82,19 +82,19 @@ class Run:
         run_stages(self.recipe, self.path, stages, sft_players=players, spending=spending, reporter=self._reporter)
 
     def gen_data(self, *, max_cost: float | None = None) -> dict[str, Path]:
-        """Stage 1a: collect the teacher's episodes; returns the files of SFT rows by what they teach."""
+        """Run stage 1a: collect the teacher's episodes; return the files of SFT rows by kind of row."""
         self.run(("gen-data",), max_cost=max_cost)
         names = ("reflector", "policy", "policy-no-reflection")
         return {name: self.path / layout.sft_rows_file(name) for name in names}
 
     def sft(self) -> dict[str, Path]:
-        """Stage 1b: fine-tune both players; returns their folders by name (one for a single player)."""
+        """Run stage 1b: fine-tune both players; return their folders by name (one for a single player)."""
         self.run(("sft",))
         folders = {"reflector": self.path / layout.REFLECTOR, "policy": self.path / layout.POLICY_SFT}
         return {name: folder for name, folder in folders.items() if folder.is_dir()}
 
     def rlft(self, *, max_cost: float | None = None) -> list[Iteration]:
-        """Stage 2: train the policy by online RL; returns the metrics of every iteration."""
+        """Run stage 2: train the policy by online RL; return the metrics of every iteration."""
         from reflectrl.core.jsonl import decode, read_jsonl
         from reflectrl.rollout.iteration import Iteration
 
@@ -103,14 +103,14 @@ class Run:
         return [decode(Iteration, value, where) for where, value in read_jsonl(metrics)] if metrics.is_file() else []
 
     def evaluate(self, *, max_cost: float | None = None) -> list[EvalRow]:
-        """Play the evaluation's tasks with every policy of the recipe; returns the rows of the table."""
+        """Play the evaluation's tasks with every policy of the recipe; return the rows of the results table."""
         from reflectrl.rollout.results import read_results
 
         self.run(("eval",), max_cost=max_cost)
         return read_results(self.path / layout.RESULTS)
 
     def report(self, out: Path | None = None) -> Path:
-        """Print the results and write the HTML report; returns its path, ``report.html`` here by default."""
+        """Print the results and write the HTML report, by default ``report.html`` in the folder; return its path."""
         from reflectrl.report import print_table, print_verdict, write_report
 
         print_table([self.path])
@@ -118,7 +118,7 @@ class Run:
         return write_report([self.path], out or self.path / layout.REPORT)
 
     def agent(self, policy: Literal["policy", "policy-sft"] | None = None, *, greedy: bool = True) -> Agent:
-        """Load the players that the run has trained, by default with the last policy."""
+        """Load the players that the run has trained, by default with the policy of the last finished training stage."""
         from reflectrl.pipeline.agent import load_agent
 
         return load_agent(self.path, policy=policy, greedy=greedy)

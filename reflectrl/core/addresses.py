@@ -1,4 +1,4 @@
-"""Addresses of servers: which parts are secret, and whether a server is the user's own."""
+"""Addresses of servers: which parts are secret, and whether a server is on the user's machine or network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _QUERY = re.compile(r"(\w+://[^\s?'\"<>]+)\?[^\s'\"<>]*")
 
 
 def public_address(url: str) -> str:
-    """Return ``url``, the address of a chat endpoint, if it has no login and no query, so that files may hold it.
+    """Return ``url``, the address of a chat endpoint, after a check that it has no login and no query.
+
+    The address is copied into run folders and reports, so it must not contain credentials.
 
     Raises:
-        InvalidInput: it is no address, or holds credentials, which the message does not repeat.
+        InvalidInput: it is no address, or contains credentials, which the message does not repeat.
 
     """
     expected = "expected one like http://localhost:8000/v1"
@@ -37,12 +39,12 @@ def public_address(url: str) -> str:
 
 
 def public_source(source: str) -> str:
-    """Return ``source``, a repository, if it has no login for HTTP, so that files may hold it.
+    """Return ``source``, the address of a repository, after a check that it has no HTTP login.
 
-    The name before an @ of ``ssh://`` is no secret.
+    The user name before the @ of an ``ssh://`` address is not a secret.
 
     Raises:
-        InvalidInput: it holds a login for HTTP, which the message does not repeat.
+        InvalidInput: it contains an HTTP login, which the message does not repeat.
 
     """
     scheme, _, rest = source.partition("://")
@@ -64,7 +66,7 @@ def without_credentials(value: Any) -> Any:
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address, in small letters; empty where there is none."""
+    """Return the host of an address in lower case; empty where there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -86,7 +88,7 @@ def is_private(url: str) -> bool:
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse ``host`` as an IP address; ``None`` for a name."""
+    """Parse ``host`` as an IP address; return ``None`` for a host name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -1,7 +1,7 @@
 """``Artefacts``: the products of the stages of a run folder, with size and SHA-256 from the ledger ``stages.json``.
 
-Every reader asks here first: a file that was damaged or exchanged is refused. Folders of earlier versions have no
-digests in their ledger, and are read without a check.
+Readers verify a file here before they use it, so a damaged or replaced file is refused. Folders of earlier versions
+have no digests in their ledger and are read without a check.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from reflectrl.core.version import WRITTEN_BY
 
 @dataclass(frozen=True)
 class Digest:
-    """Size in bytes and SHA-256 of a file, or of all files of a folder with their names, hidden ones aside."""
+    """Size in bytes and SHA-256 of a file, or of all files of a folder with their names, except hidden ones."""
 
     size: int
     sha256: str
 
 
 def digest(path: Path) -> Digest:
-    """The digest of a file or folder."""
+    """Return the digest of a file or folder."""
     if not path.is_dir():
         with path.open("rb") as file:
             return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
@@ -38,13 +38,13 @@ def digest(path: Path) -> Digest:
 
 
 def digest_text(text: str) -> Digest:
-    """The digest of a file that holds ``text`` in UTF-8."""
+    """Return the digest of a file that holds ``text`` in UTF-8."""
     content = text.encode()
     return Digest(len(content), hashlib.sha256(content).hexdigest())
 
 
 def products(run: Path, stage: str) -> Iterator[tuple[str, Path]]:
-    """Products of ``stage`` in ``run`` so far: the path relative to it, and the whole path."""
+    """Yield the products of ``stage`` that exist in ``run``: the path relative to the folder, and the full path."""
     for pattern in PRODUCTS[stage]:
         for path in sorted(run.glob(pattern)):
             if not path.name.startswith("."):
@@ -59,7 +59,7 @@ class Artefacts:
         ledger: contents of its ``stages.json``.
 
     Raises:
-        InvalidInput: digests in the ledger that are none.
+        InvalidInput: a digest in the ledger is malformed.
 
     """
 
@@ -84,15 +84,15 @@ class Artefacts:
         return any(True for _ in self._under(name))
 
     def deleted(self, stage: str) -> list[str]:
-        """Products of ``stage`` that have been deleted since and would be made again."""
+        """Return the products of ``stage`` that were deleted and that the stage can make again."""
         units = dict.fromkeys(_unit(name) for name, (made_by, _) in self._recorded.items() if made_by == stage)
         return [unit for unit in units if _is_made_again(unit) and not (self._run / unit).exists()]
 
     def verify(self, name: str) -> Path:
-        """The path of ``name``, a file or folder of the run, once each recorded file in it is known to be whole.
+        """Return the path of ``name``, a file or folder of the run, after verifying each recorded file in it.
 
         Raises:
-            InvalidInput: one was damaged, exchanged or taken away, or another was put beside them.
+            InvalidInput: a file was damaged, replaced, removed or added.
 
         """
         path, recorded = self._run / name, dict(self._under(name))
@@ -107,12 +107,12 @@ class Artefacts:
         return path
 
     def verify_recipe(self) -> Path:
-        """The path of ``recipe.yaml``, once it is known to be what a stage wrote.
+        """Return the path of ``recipe.yaml``, after verifying that a stage wrote its content.
 
-        While a stage is open, the file may be of the command before: the ledger is written first.
+        While a stage is unfinished, the file may be that of the previous command, because the ledger is written first.
 
         Raises:
-            InvalidInput: it was changed since.
+            InvalidInput: the file was changed.
 
         """
         path = self._run / RECIPE
@@ -145,14 +145,14 @@ class Artefacts:
             )
 
     def _refuse_additions(self, folder: Path, written: Collection[str]) -> None:
-        """Refuse files that may change how a model is loaded."""
+        """Refuse files that no stage has written to ``folder``: they may change how a model is loaded."""
         for path in sorted(folder.iterdir()):
             if path.name not in written and not path.name.startswith("."):
                 raise InvalidInput(f"{path} was put there after a stage had written that folder; take it away.")
 
 
 def read_artefacts(run: Path) -> Artefacts:
-    """The recorded artefacts of ``run``; none where there is no ledger.
+    """Return the recorded artefacts of ``run``; none where there is no ledger.
 
     Raises:
         InvalidInput: the ledger is damaged.
@@ -162,10 +162,10 @@ def read_artefacts(run: Path) -> Artefacts:
 
 
 def read_ledger(run: Path) -> dict[str, Any]:
-    """The entries of ``stages.json`` of ``run``, by stage; empty where there is no such file.
+    """Return the entries of ``stages.json`` of ``run``, by stage; empty where there is no such file.
 
     Raises:
-        InvalidInput: it cannot be read, or holds something else.
+        InvalidInput: the file cannot be read, or is no ledger.
 
     """
     path = run / LEDGER
@@ -182,7 +182,7 @@ def read_ledger(run: Path) -> dict[str, Any]:
 
 
 def no_ledger(run: Path, why: str) -> InvalidInput:
-    """The refusal of a ``stages.json`` that is damaged."""
+    """Return the error that reports a damaged ``stages.json``."""
     return InvalidInput(
         f"{run / LEDGER} is not the ledger of a run folder ({why}); delete the folder to start over, or put back the "
         "file that was there."
@@ -190,7 +190,7 @@ def no_ledger(run: Path, why: str) -> InvalidInput:
 
 
 def _unit(name: str) -> str:
-    """The unit that is deleted as a whole: a model's folder, or one of many files that are read one by one."""
+    """Return the unit that is deleted as a whole: a top-level file or folder, or one file of ``LOOSE_FOLDERS``."""
     top = name.partition("/")[0]
     return name if top in LOOSE_FOLDERS else top
 

@@ -1,4 +1,4 @@
-"""Chats with a language model, as records: messages, and the error that sends a reply back to the model."""
+"""Chats with a language model: their messages, and the error that asks the model for another reply."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Messages = list[dict[str, str]]
 
 
 class LabelChat(Messages):
-    """A chat that ends with the question for one label of a menu, so that a server can be held to the labels.
+    """A chat that asks for one label of a menu; a server can constrain the reply to these labels.
 
     Args:
         messages: the chat.
         labels: (n,) label of each action of the menu.
         actions: (n,) the actions.
-        strict: no label is read from a reply that says more than one: a guess would be worse than no answer.
+        strict: read no label from a reply that names several: a guess would be worse than no answer.
 
     """
 
@@ -31,7 +31,7 @@ class LabelChat(Messages):
 
 
 class PicturedChat(Messages):
-    """A chat whose first question shows pictures, before its text.
+    """A chat whose first question shows pictures before its text.
 
     Args:
         messages: the chat.
@@ -45,7 +45,7 @@ class PicturedChat(Messages):
 
 
 def asked_again(chat: Messages, reply: str, complaint: str) -> Messages:
-    """Return ``chat`` with a reply that cannot be used, and the complaint that asks for another one."""
+    """Return ``chat`` extended by an unusable reply and a complaint that asks the model for another one."""
     longer = [*chat, {"role": "assistant", "content": reply}, {"role": "user", "content": complaint}]
     if isinstance(chat, PicturedChat):
         return PicturedChat(longer, chat.images)

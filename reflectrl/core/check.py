@@ -1,4 +1,4 @@
-"""``check_env``: tests that an environment keeps the promises that training relies on, one small check a promise."""
+"""``check_env``: tests whether an environment has the properties that training relies on, one small check for each."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _check_snapshot(env: NatLangEnv, task: Task) -> None:
 
 
 class _LegalActions(gymnasium.Wrapper[str, str, str, str]):
-    """Replaces an action that gymnasium's checker sampled in another state by a legal one."""
+    """Wrapper that replaces an action which gymnasium's checker sampled in another state by a legal one."""
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         legal = self.get_wrapper_attr("observation").actions
@@ -142,10 +142,10 @@ class _LegalActions(gymnasium.Wrapper[str, str, str, str]):
 
 
 def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
-    """Check ``env`` with ``episodes`` random tasks of each split that has some, then with gymnasium's own checker.
+    """Check ``env`` on up to ``episodes`` random tasks of each split, then with gymnasium's own checker.
 
     Raises:
-        InvalidInput: the first broken promise, as a sentence that names it.
+        InvalidInput: a check failed; the message describes the first fault that was found.
 
     """
     try:
@@ -166,7 +166,7 @@ def _check(env: NatLangEnv, episodes: int) -> None:
             _check_expert(env, task)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of text spaces; what it raises is what matters
+            warnings.simplefilter("ignore")  # it warns about text spaces; only its errors matter
             gymnasium_check_env(_LegalActions(env), skip_render_check=True)
     except ReflectRLError:
         raise

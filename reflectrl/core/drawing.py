@@ -1,4 +1,4 @@
-"""Pillow with the scalable font that it brings, for pictures with words in them."""
+"""Access to Pillow and its built-in scalable font, for pictures that contain text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from reflectrl.core.errors import InvalidInput
 
 
 def need_pillow(what: str, otherwise: str) -> None:
-    """Check that Pillow is there with its own scalable font, to draw ``what``; ``otherwise`` says how to do without.
+    """Check that Pillow and its built-in scalable font are available.
+
+    Args:
+        what: what is to be drawn, for the error message.
+        otherwise: advice in that message for those who do not install Pillow.
 
     Raises:
-        InvalidInput: it is missing, older than 10.1, or built without FreeType.
+        InvalidInput: Pillow is missing, older than 10.1, or built without FreeType.
 
     """
     try:
@@ -24,7 +28,7 @@ def need_pillow(what: str, otherwise: str) -> None:
 
 
 def pillow() -> Any:
-    """Return the package, with its modules for pictures, for drawing and for fonts."""
+    """Return the package ``PIL`` with its modules ``Image``, ``ImageDraw`` and ``ImageFont`` imported."""
     import PIL.Image
     import PIL.ImageDraw
     import PIL.ImageFont

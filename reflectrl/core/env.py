@@ -2,9 +2,9 @@
 
 An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write eight more (``expert``,
 ``reflection``, ``read_thought``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). The base class
-does the rest: seeding, the horizon, terminated against truncated, legality of actions, ``info["success"]``, steps after
-the end, snapshots and copies. When one of those methods raises, or returns a value that no player can use, the error
-says where in the episode that happened.
+does the rest: seeding, the horizon, the distinction between terminated and truncated, the check that actions are legal,
+``info["success"]``, the refusal of steps after the end, snapshots and copies. When one of the author's methods raises,
+or returns a value that no player can use, the error says where in the episode that happened.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, T
 
 _T = TypeVar("_T")
 _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
-"""Attributes that a copy takes from the original, besides its constructor's arguments and its episode."""
+"""Attributes that a copy takes from the original, besides the constructor's arguments and the episode."""
 _ADVICE = "fix it, or set env.workers, so that a run survives a few failures"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of an episode: the task, the seed and the actions so far, from which a replay restores it."""
+    """State of an episode, as the task, the seed and the actions so far; replaying these actions restores it."""
 
     task: Task
     seed: int | None
@@ -45,9 +45,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     ``reset(seed=..., options={"task": task})`` and ``step("move north")`` follow gymnasium. Every ``info`` holds
     ``actions`` (tuple of legal actions), ``task`` (its id), ``success`` and ``illegal``. A copy, by ``copy`` or
-    ``pickle``, is made with the same arguments and plays the actions of the episode again.
+    ``pickle``, is constructed with the same arguments and replays the actions of the episode.
 
-    A whole environment::
+    A complete environment::
 
         class Corridor(NatLangEnv):
             name = "corridor"
@@ -80,16 +80,16 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     action_space: TextSpace
 
     name: ClassVar[str] = ""
-    """Registered name."""
+    """Registered name of the environment."""
     instructions: str = ""
-    """Rules that a player must know; shown before each state when the recipe says so. Options may add to them."""
+    """Rules that a player must know, shown before each state if the recipe says so; options may add to them."""
     observable: ClassVar[bool] = True
-    """True if equal texts mean equal states. Then no SFT row may show a state in which a held-out task starts; if
-    false, such a text gives nothing away, because what matters is hidden."""
+    """True if equal texts mean equal states. Then no SFT row may show the initial state of a held-out task; if false,
+    such a text reveals nothing about the task, because the deciding facts are hidden."""
     further_splits: ClassVar[tuple[str, ...]] = ()
-    """Held-out splits besides "validation" and "test", which only evaluation may use."""
+    """Further held-out splits besides "validation" and "test", for evaluation only."""
     max_actions: int = 20
-    """Length of the longest menu that the environment ever shows, ``Observation.common`` included."""
+    """Length of the longest menu that the environment can show, ``Observation.common`` included."""
 
     def __init__(self, horizon: int) -> None:
         if not isinstance(horizon, int) or horizon < 1:
@@ -111,76 +111,76 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def tasks(self, split: str) -> Sequence[Task]:
         """Return all tasks of ``split``: "train", "validation", "test" or one of ``further_splits``.
 
-        Splits share no task, and each task has an id of its own. Derive tasks from constants, not from chance.
+        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers.
         """
 
     @abstractmethod
     def start(self, task: Task) -> None:
-        """Set the whole state to the beginning of ``task``.
+        """Set the complete state to the start of ``task``.
 
-        Draw random numbers from ``self.np_random`` only, here and in ``act``: equal seeds then give equal episodes.
+        Draw random numbers only from ``self.np_random``, here and in ``act``, so that equal seeds give equal episodes.
         """
 
     @abstractmethod
     def observe(self) -> Observation:
-        """Describe the present state as text, and list its legal actions; this must not change the state."""
+        """Return the current state as text, with its legal actions; this must not change the state."""
 
     @abstractmethod
     def act(self, action: str) -> Outcome:
-        """Play one legal action, and return its reward and whether the episode ended, successfully or not."""
+        """Play one legal action; return its reward and whether it ended the episode, successfully or not."""
 
     # ---- what an author may write ----------------------------------------------------------------------------
 
     def expert(self) -> str | None:
-        """Return the best action from ANY state, or ``None`` where there is no expert."""
+        """Return the best action in the current state, which may be ANY state; ``None`` where there is no expert."""
         return None
 
     def reflection(self) -> str | None:
-        """Return the expert's reflection on the last action and the present state."""
+        """Return the expert's reflection on the last action and the current state."""
         action = self.expert()
         return None if action is None else f"Next: {action}."
 
     def read_thought(self, thought: str) -> Reading:  # noqa: ARG002 - an environment that can tell uses it
-        """Say whether a policy's thought about the present state is right, and which action it calls for."""
+        """Return whether a policy's thought about the current state is right, and which action it calls for."""
         return Reading()
 
     def spoiler(self) -> str | None:
-        """Return privileged facts about the present state, for a teaching model that must not repeat them."""
+        """Return privileged facts about the current state, for a teaching model that must not repeat them."""
         action = self.expert()
         return None if action is None else f"The best next action is: {action}"
 
     def mistaken(self) -> bool | None:
-        """Return whether the last action was worse than the expert's, so that more is left to do or less to be won.
+        """Return whether the last action was worse than the expert's: it made the task longer or lowered the return.
 
-        ``None`` where that is unknown; any action but the expert's then counts as a possible mistake.
+        ``None`` where that is unknown; any action other than the expert's then counts as a possible mistake.
         """
         return None
 
     def secrets(self) -> Sequence[str]:
-        """Return words for what only the expert knows here, such as the name of a hidden thing.
+        """Return phrases for facts that only the expert knows in this state, such as the name of a hidden object.
 
-        A reflection that holds one of them, one word after the other, is not taught unless its prompt shows it too.
+        A reflection that contains such a phrase is not used for training unless its prompt shows the phrase as well.
         """
         return ()
 
     def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - an environment with several task sets uses them
-        """Describe the source of ``tasks`` tasks of ``split``, for tables of results; "" where the name says it."""
+        """Return the source of ``tasks`` tasks of ``split``, for tables of results; "" where the name says it."""
         return ""
 
     @classmethod
     def extras(cls) -> Extras:
-        """A builder of the environment's dataset and a copilot, where the environment brings them."""
+        """Return the builder of the environment's dataset and its copilot, where the environment provides them."""
         return Extras()
 
     # ---- what the base owns ----------------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode, and return its first text and info.
+        """Start an episode; return the text of its first observation, and info.
 
-        Without ``options["task"]`` a training task is drawn from the seeded generator.
+        Without ``options["task"]``, the seeded generator draws a training task.
 
         Raises:
-            InvalidInput: unknown option, or a task that is no ``Task``; whatever the environment refuses.
+            InvalidInput: an unknown option, a task that is no ``Task``, or input that the environment refuses.
             EnvFailed: the environment raised something else, or returned an observation that no player can use.
 
         """
@@ -201,7 +201,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return observation.full_text, self._info(Outcome(0.0))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play ``action``, one of ``info["actions"]``, and return (text, reward, terminated, truncated, info).
+        """Play ``action``, one of ``info["actions"]``; return (text, reward, terminated, truncated, info).
 
         Raises:
             InvalidInput: the action is not on the menu, or the episode is over.
@@ -223,26 +223,26 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return observation.full_text, float(outcome.reward), outcome.ended, truncated, self._info(outcome)
 
     def render(self) -> str:
-        """Return the full text of the present observation."""
+        """Return the full text of the current observation."""
         return self.observation.full_text
 
     @property
     def observation(self) -> Observation:
-        """Present observation; an error before the first reset."""
+        """Current observation; an error before the first reset."""
         if self._observation is None:
             raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
         return self._observation
 
     @property
     def task(self) -> Task:
-        """Task of the present episode; an error before the first reset."""
+        """Task of the current episode; an error before the first reset."""
         if self._task is None:
             raise InvalidInput(f"{self.name!r} has not been reset yet; call reset first.")
         return self._task
 
     @property
     def last_action(self) -> str | None:
-        """Last action of this episode, ``None`` at its start."""
+        """Last action of this episode; ``None`` at its start."""
         return self._actions[-1] if self._actions else None
 
     @property
@@ -251,7 +251,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return len(self._actions)
 
     def hints(self) -> Hints:
-        """Return everything that the expert knows of the present state.
+        """Return everything that the expert knows about the current state.
 
         Raises:
             EnvFailed: the expert raised, or returned an action off the menu or a text that no file can hold.
@@ -265,7 +265,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return hints
 
     def reading(self, thought: str) -> Reading:
-        """Return ``read_thought(thought)``; raises ``EnvFailed`` where that raises."""
+        """Return ``read_thought(thought)``; raise ``EnvFailed`` where that raises."""
         return self._call(self.read_thought, thought, asked=True)
 
     def _hints(self) -> Hints:
@@ -276,7 +276,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return Snapshot(self.task, self._seed, tuple(self._actions))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to a snapshot by playing its actions again: environments are deterministic given the seed."""
+        """Return to the state of a snapshot by replaying its actions: environments are deterministic given the seed."""
         self.reset(seed=snapshot.seed, options={"task": snapshot.task})
         for action in snapshot.actions:
             self.step(action)
@@ -287,11 +287,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return (*SPLITS, *self.further_splits)
 
     def split_tasks(self, split: str) -> Sequence[Task]:
-        """Return ``tasks(split)``, of which there is at least one.
+        """Return ``tasks(split)``, after a check that there is at least one.
 
         Raises:
             InvalidInput: an unknown or empty split.
-            EnvFailed: the environment raised, or returned what are no tasks.
+            EnvFailed: the environment raised, or returned something other than tasks.
 
         """
         tasks = self.any_tasks(split)
@@ -300,11 +300,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return tasks
 
     def any_tasks(self, split: str) -> Sequence[Task]:
-        """Return ``tasks(split)``, of which there may be none.
+        """Return ``tasks(split)``, which may be empty.
 
         Raises:
             InvalidInput: an unknown split.
-            EnvFailed: the environment raised, or returned what are no tasks.
+            EnvFailed: the environment raised, or returned something other than tasks.
 
         """
         if split not in self.splits:
@@ -323,23 +323,23 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return tasks
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a new environment lacks to be like this one.
+        """Return the state that a newly constructed environment lacks to be equal to this one.
 
-        The base class's snapshot is used, because a subclass's own may hold what cannot be copied.
+        The base class's snapshot is used, because a subclass's own may contain objects that cannot be copied.
         """
         episode = None if self._task is None else Snapshot(self._task, self._seed, tuple(self._actions))
         own = {name: vars(self)[name] for name in _COPIED if name in vars(self)}
         return {"episode": episode, **deepcopy(own)}  # a shallow copy would draw from the same generators
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Bring a new environment to the state of the original, by replay."""
+        """Bring a new environment to the state of the original by replaying its actions."""
         attributes = dict(state)
         if (episode := attributes.pop("episode")) is not None:
             NatLangEnv.restore(self, episode)
         vars(self).update(attributes)
 
     def _begin(self, task: Task, seed: int | None) -> None:
-        # each episode has a seed of its own, given or drawn: equal seeds, equal episodes, whatever was played before
+        # each episode has its own seed, given or drawn, so that earlier episodes do not change it
         self._seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._np_random, self._np_random_seed = seeding.np_random(self._seed)
         self._task = task
@@ -358,10 +358,10 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return observation
 
     def _call(self, method: Callable[..., _T], *given: Any, asked: bool = False) -> _T:
-        """Call a method that the author wrote, at the last action or, if ``asked``, for hints."""
+        """Call a method that the author wrote; ``asked`` if it answers a request for hints instead of an action."""
         try:
             return method(*given)
-        except ReflectRLError:  # a sentence already
+        except ReflectRLError:  # its message is a full sentence already
             raise
         except (Exception, SystemExit) as error:
             if is_signal(error):
@@ -369,7 +369,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             raise self._broke(raised(error), asked=asked) from error
 
     def _broke(self, what: str, *, asked: bool = False) -> EnvFailed:
-        """End the episode, and return the error."""
+        """End the episode; return the error that says where the environment failed."""
         self._ended = True
         before = self.steps if asked or not self._actions else self.steps - 1
         where = place_in_episode(self.task, before, None if asked else self.last_action, hints=asked)
@@ -385,7 +385,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
 
 def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints: bool = False) -> str:
-    """Say where something failed: at an ``action`` or a request for ``hints`` after so many steps, or at the start."""
+    """Return words for the place of a failure: the start, or an ``action`` or request for ``hints`` after ``steps``."""
     place = f"in task {task.id!r} after {steps} steps"
     if hints:
         return f"{place}, asked for hints"

@@ -1,12 +1,12 @@
-"""Errors that users may see, and the wording that they share.
+"""Errors that users may see, and helpers for their messages.
 
     ReflectRLError
      +-- InvalidInput   input that cannot be used, found before work starts: the command line exits with 2
      +-- WorkFailed     a failure during work (an endpoint, an environment): the command line exits with 1
           +-- EnvFailed       an environment raised another error, or returned what the protocol forbids
-          +-- EpisodeFailed   an environment failed in one episode, which is left out
+          +-- EpisodeFailed   an environment failed in one episode, which is dropped
 
-Every message is a sentence: what was given, what was expected, what to do.
+Every message is a sentence that says what was given, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reflectrl.core.text import first_line
 
 
 class ReflectRLError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base class of every error that this library raises on purpose."""
 
     exit_code = 1
 
@@ -34,9 +34,9 @@ class WorkFailed(ReflectRLError, RuntimeError):
 
 
 class EnvFailed(WorkFailed):
-    """An environment raised an error that is none of these, or returned what the protocol forbids.
+    """An environment raised an error of another class, or returned a value that the protocol forbids.
 
-    Like every error here it can be made from its message alone, as gymnasium does with the error of a worker process.
+    Like every error here it can be constructed from its message alone, which gymnasium does with errors of workers.
     """
 
     where = ""
@@ -46,30 +46,30 @@ class EnvFailed(WorkFailed):
 
     @classmethod
     def at(cls, where: str, what: str, advice: str = "fix the environment") -> EnvFailed:
-        """Make the error, with a message of these parts; ``advice`` is its end."""
+        """Return the error with the message ``{where}: it {what}; {advice}.``, which keeps ``where`` and ``what``."""
         error = cls(f"{where}: it {what}; {advice}.")
         error.where, error.what = where, what
         return error
 
 
 class EpisodeFailed(WorkFailed):
-    """One episode cannot be continued; a rollout leaves it out and plays the others."""
+    """One episode cannot be continued; a rollout drops it and plays the others."""
 
 
 def is_signal(error: BaseException) -> bool:
-    """Return whether an error comes from the handler of a signal, which ends the whole process."""
+    """Return whether an error comes from a signal handler that ends the whole process."""
     return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
 
 
 def raised(error: BaseException) -> str:
-    """Describe an error of foreign code as a part of a sentence: ``raised ZeroDivisionError: divided by nothing``."""
+    """Return a clause that describes an error of foreign code: ``raised ZeroDivisionError: divided by nothing``."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({error.code!r})"
     return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """List the known names, the nearest first: ``"did you mean 'taxi'? Known: ..."``."""
+    """Return a hint with the nearest known name and all known names: ``"did you mean 'taxi'? Known: ..."``."""
     names = sorted(set(known))
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -1,4 +1,4 @@
-"""``run_async``: run a coroutine to its end, or to a clean end by the signal that stops the process."""
+"""``run_async``: run a coroutine to its end, with a clean shutdown when a signal stops the process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 def run_async(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None) -> T:
-    """Return the result of ``work``. A SIGTERM that would end the process cancels ``work`` first, as SIGINT does.
+    """Return the result of ``work``; a SIGTERM that would end the process cancels ``work`` first, as SIGINT does.
 
-    The handler of the command line raises SystemExit. Raised in the middle of an event loop, that would leave whichever
-    task is running, and the loop would complain of an exception that was never retrieved.
+    The command line's SIGTERM handler raises SystemExit. Raised inside an event loop, it would end whichever task is
+    running, and the loop would report an exception that was never retrieved.
 
     Args:
         work: the coroutine to run.
         runner: the runner of the event loop to use; a new one if absent.
 
     Raises:
-        SystemExit: by the handler of the signal, once ``work`` has cleaned up.
+        SystemExit: a signal handler raised it; it is raised again once ``work`` has cleaned up.
 
     """
     if runner is None:
@@ -44,15 +44,15 @@ def run_async(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None
             before(number, frame)
         except SystemExit as error:
             if exits or not (tasks and tasks[0]):
-                raise  # a second one acts at once
+                raise  # a second signal takes effect immediately
             exits.append(error)
-            loop.call_soon_threadsafe(tasks[0].cancel)  # which wakes a loop that waits for the network
+            loop.call_soon_threadsafe(tasks[0].cancel)  # also wakes a loop that waits for the network
 
     signal.signal(signal.SIGTERM, handle)
     try:
         return runner.run(watched())
     finally:
-        if signal.getsignal(signal.SIGTERM) is handle:  # the code inside may have set one of its own
+        if signal.getsignal(signal.SIGTERM) is handle:  # ``work`` may have installed another handler
             signal.signal(signal.SIGTERM, before)
         if exits:
             raise exits[0] from None

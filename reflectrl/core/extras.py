@@ -1,7 +1,6 @@
-"""Extras of an environment: a builder of its dataset, and a copilot for things that no dataset asks about.
+"""Extras of an environment: a builder of its dataset, and a copilot for questions and tasks outside of any dataset.
 
-``NatLangEnv.extras`` returns them. Whatever they need from rooms above ``envs``, such as a chat endpoint, is an
-argument here.
+``NatLangEnv.extras`` returns them. What they need from higher layers, such as a chat endpoint, is an argument.
 """
 
 from __future__ import annotations
@@ -23,42 +22,42 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Inquiry:
-    """One chat that a dataset needs a reply to."""
+    """One chat whose reply a dataset needs."""
 
     subject: str
-    """Name of what the chat is about, for error messages."""
+    """Name of the subject of the chat, for error messages."""
     chat: Messages
     """The messages to send."""
     check: Callable[[str], object]
-    """Raises ``BadReply`` for a reply that cannot be used."""
+    """Function that raises ``BadReply`` for an unusable reply."""
 
 
 class DatasetDraft(Protocol):
-    """A dataset that is written once the replies to its inquiries are there."""
+    """A dataset that is written once its inquiries have been answered."""
 
     @property
     def inquiries(self) -> Sequence[Inquiry]:
-        """Chats to send; none for an offline writer."""
+        """Chats whose replies the dataset needs; none for an offline writer."""
 
     @property
     def reply_tokens(self) -> int:
-        """Tokens that a reply to an inquiry may need."""
+        """Maximum length of a reply to an inquiry, in tokens."""
 
     def write(self, folder: Path, replies: Sequence[str | None]) -> Mapping[str, Mapping[str, int]]:
         """Write the dataset to the new ``folder``.
 
         Args:
-            folder: appears, complete, in one move.
-            replies: one for each inquiry, ``None`` for those without a usable one.
+            folder: the folder to create; it appears in one move, complete.
+            replies: one reply for each inquiry; ``None`` where there is no usable one.
 
         Returns:
-            What was left out: by kind, numbers by reason.
+            Numbers of what was left out, by kind and by reason.
 
         """
 
 
 class DatasetBuilder(Protocol):
-    """Drafts a dataset from sources, such as repositories."""
+    """A function that drafts a dataset from sources, such as repositories."""
 
     def __call__(
         self,
@@ -74,34 +73,34 @@ class DatasetBuilder(Protocol):
         """Fetch the sources and prepare the questions.
 
         Args:
-            sources: addresses of what the questions are about.
-            place: temporary folder for what is fetched; it must exist until the dataset is written.
-            held_out: addresses of further sources, for a split that no other split shares a source with.
-            files: most files of a source to ask about; ``None`` for all.
-            per_file: most questions a file.
-            seed: draws files and splits.
-            writer: source of the questions, as in a recipe; ``openai`` is a chat model.
+            sources: addresses of the sources that the questions are about.
+            place: temporary folder for the fetched sources; it must exist until the dataset is written.
+            held_out: addresses of further sources, for a split that shares no source with the others.
+            files: maximum number of files of a source to ask about; ``None`` for all.
+            per_file: maximum number of questions about a file.
+            seed: seed of the choice of files and splits.
+            writer: writer of the questions, as in a recipe; ``openai`` is a chat model.
 
         """
 
 
 class Ask(Protocol):
-    """Sends a chat to a model and returns what ``read`` makes of the reply; ``BadReply`` asks the model again."""
+    """A function that sends a chat to a model and returns the reply parsed by ``read``; ``BadReply`` asks again."""
 
     def __call__(self, chat: Messages, read: Callable[[str], T], /) -> T:
-        """Ask once."""
+        """Send ``chat``; return ``read(reply)``."""
 
 
 @dataclass(frozen=True)
 class OpenTask:
-    """A task that no dataset holds, in an environment of its own."""
+    """A task that is in no dataset, with the environment that was made for it."""
 
     env: NatLangEnv
     task: Task
     options: Mapping[str, Any]
     """Options with which ``env`` was made."""
     answer: Callable[[], str | None]
-    """Returns what the episode found; ``None`` while nothing is found."""
+    """Function that returns the answer found by the episode; ``None`` while there is none."""
 
 
 @dataclass(frozen=True)
@@ -117,23 +116,23 @@ class Work:
 
 
 class Copilot(Protocol):
-    """Uses an environment on sources of the user's own."""
+    """Interface that applies an environment to the user's own sources."""
 
     @property
     def player_options(self) -> Sequence[str]:
-        """Names of the environment's options that shape what players read; a run's players keep theirs."""
+        """Names of the environment's options that shape the prompts; a run's players keep the values of the run."""
 
     @property
     def person_options(self) -> Mapping[str, Any]:
-        """Options of the environment for a person at the keyboard."""
+        """Options of the environment for a human player."""
 
     def open_task(
         self, source: str, question: str, options: Mapping[str, Any], answer: str | None = None
     ) -> AbstractContextManager[OpenTask]:
-        """Open a question about ``source``, to be played with ``options``; ``answer`` is what the expert knows.
+        """Open a question about ``source``, to be played with ``options``; ``answer`` is the answer the expert knows.
 
         Raises:
-            InvalidInput: no question, no such source, nothing in it, or an answer that is not there.
+            InvalidInput: an empty question, a missing or empty source, or an answer that is not in the source.
             WorkFailed: the source cannot be fetched.
 
         """
@@ -149,20 +148,21 @@ class Copilot(Protocol):
         apply: bool = False,
         show: Callable[[str, str], None] | None = None,
     ) -> Work:
-        """Do a whole task in a private copy of ``source``, by commands that a model or a person types.
+        """Carry out a task in a private copy of ``source``, by commands that a model or a person types.
 
         Args:
             source: the repository to work on.
-            task: the task to do.
-            ask: reaches the chat model that types; absent: a person at the keyboard does.
-            steps: most commands.
-            seconds: most seconds that one program may run.
+            task: the task, in words.
+            ask: sends chats to the model that types the commands; if absent, a person types them.
+            steps: maximum number of commands.
+            seconds: maximum run time of one program, in seconds.
             apply: write the changes back to ``source``, which must be a folder.
-            show: called with each command and what it printed.
+            show: called with each command and its output.
 
         Raises:
             EOFError: the person closed the input.
-            InvalidInput: no task, no such source, ``apply`` to one that is no folder, or programs cannot run here.
+            InvalidInput: an empty task, a missing source, ``apply`` with a source that is no folder, or a machine on
+                which programs cannot run.
             WorkFailed: the task was not finished within ``steps``, the source changed meanwhile or cannot be written,
                 or the chat endpoint failed.
 
@@ -171,7 +171,7 @@ class Copilot(Protocol):
 
 @dataclass(frozen=True)
 class Extras:
-    """Everything that an environment brings besides its episodes."""
+    """Everything that an environment provides besides its episodes."""
 
     draft_dataset: DatasetBuilder | None = None
     copilot: Copilot | None = None

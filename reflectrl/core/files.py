@@ -1,4 +1,4 @@
-"""Files that survive a kill or a power cut: all of the new content or all of the old, and on the disk."""
+"""Atomic and durable file writes: after a kill or a power cut a file has either its old or its new content."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pip
 
 
 def fresh_place(path: Path) -> Path:
-    """Return the place where ``in_one_move`` prepares ``path``, for other processes that write into it."""
+    """Return the temporary path at which ``in_one_move`` prepares ``path``, for other processes that write into it."""
     return path.with_name(f".{path.name}.fresh")
 
 
 @contextlib.contextmanager
 def in_one_move(path: Path) -> Iterator[Path]:
-    """Yield a free place beside ``path``; the file or folder made there appears at ``path`` all at once.
+    """Yield a temporary path beside ``path``; the file or folder created there then replaces ``path`` in one move.
 
-    After an error, ``path`` is as it was. A folder that is replaced is absent for the moment between two moves: after a
-    kill just then there is neither the old nor the new one, so it must be made again.
+    After an error, ``path`` is unchanged. Replacing a folder takes two moves: after a kill between them, neither the
+    old nor the new folder is at ``path``, so it must be made again.
     """
     fresh, stale = fresh_place(path), path.with_name(f".{path.name}.stale")
     for leftover in (fresh, stale):
@@ -43,23 +43,23 @@ def in_one_move(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` in UTF-8; after an error the old content is there."""
+    """Write ``text`` in UTF-8; after an error the file has its old content."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data``; after an error the old content is there."""
+    """Write ``data``; after an error the file has its old content."""
     with in_one_move(path) as fresh:
         fresh.write_bytes(data)
 
 
 def check_output(path: Path) -> None:
-    """Check that a file that a user named as an output can be written: a new one, or a regular one.
+    """Check that ``path``, named by a user as an output, can be written: as a new file, or over a regular one.
 
-    Links are refused like folders and devices: one would be replaced, or what it leads to overwritten.
+    Links are refused, like folders and devices: a write would replace the link or overwrite its target.
 
     Raises:
-        InvalidInput: it cannot.
+        InvalidInput: the file cannot be written.
 
     """
     try:
@@ -79,7 +79,7 @@ def check_output(path: Path) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append ``text`` to a file; it is on the disk when this returns."""
+    """Append ``text`` to a file; the text is on disk when this returns."""
     new = not path.exists()
     with path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(text)
@@ -90,7 +90,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder with its content, is on the disk; targets of links are left alone."""
+    """Wait until a file, or a folder with its content, is on disk; links are skipped."""
     if path.is_symlink():
         return
     if path.is_dir():

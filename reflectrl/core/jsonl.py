@@ -1,8 +1,8 @@
-"""Frozen records as lines of JSON, strict in both directions: what cannot be read back exactly is an error.
+"""Frozen records as lines of JSON, strict in both directions: a value that cannot be read back exactly is an error.
 
-``msgspec`` takes records apart and puts them together by their type hints, in C, and checks every type on the way; it
-needs no pickle, brings no other package, and is loaded in milliseconds, which ``import reflectrl`` can afford. Added
-here are the sentences of its errors, that every field must be there and no other, and a limit on nesting. Lines are
+``msgspec`` converts records from and to plain values by their type hints, in C, and checks every type; it needs no
+pickle, has no dependencies, and loads in milliseconds, which ``import reflectrl`` can afford. This module adds
+error messages in sentences, the check that every field is present and no other, and a limit on nesting. Lines are
 written by ``json``, which refuses NaN where ``msgspec`` would write null.
 
 Records are plain frozen dataclasses, and no field is a union of them.
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 MAX_LINE_BYTES = 32 * 1024**2
 MAX_NESTING = 50
-"""Lists and objects inside each other, in a field that may hold anything."""
+"""Maximum depth of nested lists and objects in a field of any type."""
 _NO_JSON = (bytes, bytearray, memoryview)
-"""Types that ``msgspec`` would write as texts."""
+"""Types that ``msgspec`` would write as strings."""
 _PROBLEM_AND_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _Leaf = str | int | float | bytes | None
 
@@ -40,8 +40,8 @@ def encode(value: Any) -> Any:
 
     Raises:
         TypeError: a value that JSON cannot hold.
-        ValueError: a whole number of thousands of digits.
-        RecursionError: a value that holds itself, or hundreds of lists inside each other.
+        ValueError: an integer with thousands of digits.
+        RecursionError: a value that contains itself, or hundreds of nested lists.
 
     """
     return msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=to_plain)
@@ -51,7 +51,7 @@ def to_plain(value: Any) -> object:
     """Convert an instance of a subclass of a plain type, such as ``numpy.float64``, to that type.
 
     Raises:
-        TypeError: it is of none.
+        TypeError: the value is no instance of a plain type.
 
     """
     plain: type[Any]
@@ -64,7 +64,7 @@ def to_plain(value: Any) -> object:
 
 
 def decode(kind: type[T], value: object, where: str) -> T:
-    """Read ``value``, plain JSON values, as a ``kind`` by its type hints.
+    """Convert ``value``, plain JSON values, to a ``kind`` by its type hints.
 
     Args:
         kind: a frozen dataclass, a ``msgspec.Struct``, or a type made of these, such as ``tuple[Turn, ...]``.
@@ -84,7 +84,7 @@ def decode(kind: type[T], value: object, where: str) -> T:
 
 
 def _invalid(error: msgspec.ValidationError, value: Any, where: str) -> InvalidInput:
-    """Write the error with the value that caused it, found by its path: ``$.turns[0].reward``."""
+    """Return the error with the value that caused it, found by its path: ``$.turns[0].reward``."""
     problem, path = _PROBLEM_AND_PATH.fullmatch(str(error)).groups("")  # type: ignore[union-attr]  # matches anything
     key = path.partition("[...]")[0]
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", key):
@@ -100,7 +100,7 @@ def _place(where: str, key: str) -> str:
 
 
 def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
-    """Check, all the way down, that objects hold every field of their record and no other."""
+    """Check recursively that each object has exactly the fields of its record."""
     if isinstance(record, tuple | list):
         if not (record and isinstance(record[0], _Leaf)):  # menus and probabilities are most of what is read
             for number, (part, given) in enumerate(zip(record, value, strict=True)):
@@ -142,7 +142,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def dump_line(record: Any, path: Path) -> str:
-    """Write one record as one line of JSON; ``path`` is for the error only.
+    """Return one record as one line of JSON; ``path`` is used in the error only.
 
     Raises:
         WorkFailed: a value that JSON cannot hold, such as NaN.
@@ -150,7 +150,7 @@ def dump_line(record: Any, path: Path) -> str:
     """
     try:
         line = json.dumps(encode(record), ensure_ascii=False, allow_nan=False) + "\n"
-        line.encode()  # an unpaired surrogate is text, but no file can hold it
+        line.encode()  # raises for an unpaired surrogate, which no file can hold
         return line
     except (TypeError, ValueError, RecursionError) as error:
         raise WorkFailed(
@@ -160,16 +160,16 @@ def dump_line(record: Any, path: Path) -> str:
 
 
 def write_jsonl(path: Path, records: Iterable[Any]) -> None:
-    """Write all records or nothing: the file appears, complete, in one move."""
+    """Write all records or nothing: the file appears in one move, complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(path) as fresh, fresh.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(dump_line(record, path) for record in records)
 
 
 def append_jsonl(path: Path, records: Iterable[Any]) -> None:
-    """Add records to the end of a file; a last line that a killed run left unfinished is removed first.
+    """Append records to a file, after removing a last line that a killed run left unfinished.
 
-    They are on the disk when this returns.
+    The records are on disk when this returns.
     """
     lines = [dump_line(record, path) for record in records]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def append_jsonl(path: Path, records: Iterable[Any]) -> None:
 
 
 def drop_unfinished_line(path: Path) -> None:
-    """Remove a last line without its newline, the mark of a run that was killed while writing."""
+    """Remove a last line without a newline, which a run leaves that is killed while writing."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb+") as file:
@@ -192,7 +192,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, object]]:
     """Yield ``("FILE, line N", value)`` for each line.
 
     Raises:
-        InvalidInput: no such file, or a line that is too long, no UTF-8 or no JSON; NaN and infinities are none.
+        InvalidInput: no such file, or a line that is too long or is not JSON in UTF-8; JSON has no NaN or infinity.
 
     """
     try:

@@ -1,10 +1,10 @@
-"""Layout of a run folder: its stages, and the names of everything in it relative to the folder.
+"""Layout of a run folder: its stages, and the names of its files and folders, relative to it.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               reflector-rlft/  checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl
               ratings.jsonl  memory.jsonl  eval.jsonl  trials.jsonl  report.html  compute.json
 
-No other module spells these names.
+No other module writes these names out.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ STAGES = ("gen-data", "sft", "rlft", "eval")
 
 RECIPE = "recipe.yaml"
 AGENT = "agent.json"
-"""Description of an exported agent, by which its folder is known."""
+"""Description of an exported agent; a folder with this file is one."""
 LEDGER = "stages.json"
-"""Stages with their inputs and the digests of what they wrote."""
+"""Ledger of the stages, with their inputs and the digests of their products."""
 COMPUTE = "compute.json"
-"""Precision of each role's model, where the recipe leaves it open."""
+"""Precision chosen for each role's model where the recipe leaves it open."""
 LOCK = ".lock"
-"""Held by the process that works in the folder; it stays there afterwards."""
+"""Lock file of the process that works in the folder; the file remains afterwards."""
 CALLS = "calls"
-"""Folder with the journal of each role that asks a chat endpoint."""
+"""Folder with a journal for each role that calls a chat endpoint."""
 DATASET = "dataset"
 """Folder of the questions and repositories of a recipe with a dataset section."""
 DEMONSTRATIONS = "data/demonstrations.jsonl"
 TEACHER = "data/teacher.jsonl"
 """Episodes of the teacher."""
 NEGATIVES = "data/negatives.jsonl"
-"""Steps that follow a mistake."""
+"""Negative samples: steps that follow a mistake."""
 BASE = "base"
 BASE_REFLECTOR = "base-reflector"
-"""Base of a reflector that has another one than the policy."""
+"""Base model of a reflector whose base differs from the policy's."""
 REFLECTOR = "reflector"
 REFLECTOR_RLFT = "reflector-rlft"
-"""Reflector that was trained along with the policy."""
+"""Reflector that RLFT trained along with the policy."""
 POLICY_SFT = "policy-sft"
 POLICY = "policy"
 METRICS = "metrics.jsonl"
@@ -48,7 +48,7 @@ THROUGHPUT = "throughput.jsonl"
 RATINGS = "ratings.jsonl"
 """``Ratings`` lines of a run with a rater."""
 MEMORY = "memory.jsonl"
-"""Episodes of a memory that has grown in training."""
+"""Episodes of a memory that grows during training."""
 RESULTS = "eval.jsonl"
 """``EvalRow`` lines."""
 TRIALS = "trials.jsonl"
@@ -59,7 +59,7 @@ TRACKERS = "trackers"
 REPORT = "report.html"
 
 POLICIES: Mapping[str, str] = {POLICY: "rlft", POLICY_SFT: "sft"}
-"""Folders of trained policies, the last first, with the stages that make them."""
+"""Folders of trained policies, the last one first, with the stages that write them."""
 
 _TRAJECTORIES = "trajectories"
 
@@ -79,50 +79,50 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     ),
     "eval": (RESULTS, TRIALS, f"{_TRAJECTORIES}/eval-*.jsonl"),
 }
-"""Files that each stage leaves for others to read; a folder that is named here has one digest for all that is in it."""
+"""Products of each stage, as patterns; a folder that matches has one digest for all its files."""
 MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, MEMORY, RESULTS)
-"""Last products of the stages, without which later ones cannot start; a stage repeats the one that was deleted."""
+"""Final products of the stages, which later stages need; a stage makes a deleted one again."""
 LOOSE_FOLDERS = ("data", "sft", _TRAJECTORIES)
-"""Folders whose files are read one by one."""
+"""Folders whose files are read individually."""
 
 
 def sft_rows_file(kind: str) -> str:
-    """Name of the SFT rows of a kind: ``reflector``, ``policy`` or ``policy-no-reflection``."""
+    """Return the name of the SFT rows of a kind: ``reflector``, ``policy`` or ``policy-no-reflection``."""
     return f"sft/{kind}.jsonl"
 
 
 def checkpoints_folder(training: str) -> str:
-    """Name of the folder with the checkpoints of ``rlft``, ``sft-policy``, ``sft-reflector`` or ``sft-both``."""
+    """Return the checkpoint folder of a training: ``rlft``, ``sft-policy``, ``sft-reflector`` or ``sft-both``."""
     return f"checkpoints/{training}"
 
 
 def unfinished_file(stage: str) -> str:
-    """Name of the file in which ``stage`` keeps what it has done so far."""
+    """Return the name of the file with the results that ``stage`` has so far."""
     return f"{stage}.partial.jsonl"
 
 
 def eval_episodes_file(policy: str, reflections: str, mode: str, split: str | None = None) -> str:
-    """Name of the evaluated episodes of a policy; ``split`` is given where the evaluation has several."""
+    """Return the name of a policy's evaluation episodes; ``split`` is given where the evaluation has several."""
     return f"{_TRAJECTORIES}/eval-{'-'.join([policy, reflections, mode, *([split] if split else [])])}.jsonl"
 
 
 def memory_file(rank: int) -> str:
-    """Name of the memory that a process of a launch keeps in training; all hold the same."""
+    """Return the name of the memory file of process ``rank`` in training; all processes hold the same memory."""
     return f"{checkpoints_folder('rlft')}/memory-{rank}.jsonl" if rank else MEMORY
 
 
 def training_episodes_file(iteration: int) -> str:
-    """Name of the episodes recorded of an iteration of RLFT."""
+    """Return the name of the file with the recorded episodes of an RLFT iteration."""
     return f"{_TRAJECTORIES}/rlft-{iteration:05d}.jsonl"
 
 
 def advantages_file(iteration: int) -> str:
-    """Name of the advantages of the steps of ``training_episodes``."""
+    """Return the name of the file with the advantages of the steps in ``training_episodes_file(iteration)``."""
     return f"{_TRAJECTORIES}/advantages-{iteration:05d}.jsonl"
 
 
 def recorded_iterations(run: Path) -> list[int]:
-    """Iterations of RLFT of which ``run`` has recorded episodes, in order."""
+    """Return the RLFT iterations whose episodes ``run`` has recorded, in order."""
     names = {path.name for path in (run / _TRAJECTORIES).glob("rlft-*.jsonl")}
     numbers = [int(digits) for name in names if (digits := name[len("rlft-") : -len(".jsonl")]).isdecimal()]
     return sorted(number for number in numbers if Path(training_episodes_file(number)).name in names)

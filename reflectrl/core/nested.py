@@ -1,4 +1,4 @@
-"""Nested mappings, such as recipes, as one mapping of dotted keys."""
+"""Conversion of nested mappings, such as recipes, to one mapping with dotted keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def dotted(value: Any, path: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys, ``{"rlft.gamma": 0.9}``; lists are values."""
+    """Flatten nested mappings to dotted keys, ``{"rlft.gamma": 0.9}``; lists are kept as values."""
     if not isinstance(value, Mapping):
         return {path: value}
     return {

@@ -1,4 +1,4 @@
-"""``Origin``: date, commit, versions and machine with which a run folder was begun; no result depends on it."""
+"""``Origin``: date, commit, versions and machine of a run folder's creation, recorded for information only."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from reflectrl.core.version import Writer, this_version, written_by
 
 PACKAGES = ("torch", "transformers", "trl", "peft")
 ENVIRONMENT = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-"""Environment variables on which the rounding of sums depends."""
+"""Environment variables that influence rounding."""
 
 
 @dataclass(frozen=True)
 class Origin(Writer):
-    """Surroundings in which a run folder was begun; empty where an older version did not record them."""
+    """Software and machine with which a run folder was created; empty where an older version did not record them."""
 
     date: str = ""
     commit: str = ""
-    """Commit of reflectrl, where it runs from a checkout; ``-dirty`` behind it where files differ from it."""
+    """Commit of reflectrl if it runs from a checkout, with the suffix ``-dirty`` if files differ from the commit."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of Python and of the packages that compute."""
+    """Versions of Python and of ``PACKAGES``."""
     hardware: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of ``ENVIRONMENT`` that were set, with their values."""
@@ -44,7 +44,7 @@ class Origin(Writer):
 
 
 def this_origin() -> Origin:
-    """Return the origin of a run folder that is begun now."""
+    """Return the origin of a run folder that is created now."""
     writer = this_version()
     return Origin(
         writer.format,
@@ -72,9 +72,9 @@ def read_origin(run: Path) -> Origin | None:
 
 @cache
 def commit_of(folder: Path) -> str:
-    """Return the short hash of the commit that ``folder`` is checked out from, with ``-dirty`` where files differ.
+    """Return the short hash of the commit checked out in ``folder``, with the suffix ``-dirty`` if files differ.
 
-    Empty where git does not track the folder, as in an environment of installed packages inside another repository.
+    Empty where git does not track the folder, such as an installed package inside another repository.
     """
     try:
         tracked = subprocess.run(
@@ -92,7 +92,7 @@ def commit_of(folder: Path) -> str:
 
 
 def hardware() -> str:
-    """Return the names of the processor, with the cores that this process may use, and of the GPUs."""
+    """Return the name of the processor, the number of cores that this process may use, and the names of the GPUs."""
     # not every system can tell which cores a process may use
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     named = [_named(Path("/proc/cpuinfo"), "model name") or platform.machine()]

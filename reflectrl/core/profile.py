@@ -1,7 +1,7 @@
-"""``Profile``: seconds of the parts of an iteration, measured on request only.
+"""``Profile``: wall time of the parts of an iteration, measured on request only.
 
-``torch.profiler.record_function`` is not used: core loads no torch, and torch's profiler records every operator, at an
-overhead larger than the parts of an iteration of a small model.
+``torch.profiler.record_function`` is not used: core loads no torch, and torch's profiler records every operator, with
+an overhead larger than an iteration's parts for a small model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 REST = "the rest: optimizer, records, checkpoints"
-"""Work that belongs to no other part."""
+"""Name of the part that holds all other work."""
 
 
 @dataclass
@@ -22,17 +22,17 @@ class Part:
 
     calls: int = 0
     seconds: float = 0.0
-    """Wall seconds, without those of the parts within it."""
+    """Wall time in seconds, without that of nested parts."""
 
 
 class Profile:
-    """Parts of the work, iteration by iteration."""
+    """Wall time of the parts of each iteration."""
 
     def __init__(self) -> None:
         self.iterations: list[dict[str, Part]] = []
-        """Parts of each iteration by name, which add up to its seconds; the last one may be unfinished."""
+        """Parts of each iteration by name, whose seconds add up to its wall time; the last one may be unfinished."""
         self.synchronize: Callable[[], None] = lambda: None
-        """Waits for the work given to an accelerator; called where parts begin and end."""
+        """Function that waits for an accelerator's pending work; called where parts begin and end."""
         self._running = [REST]
         self._since = 0.0
 
@@ -43,7 +43,7 @@ class Profile:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count the work within as part ``name``."""
+        """Count the work in the ``with`` block as part ``name``."""
         self._count()
         self._running.append(name)
         try:
@@ -67,7 +67,7 @@ _active: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def profiling() -> Iterator[Profile]:
-    """Measure the work within."""
+    """Measure the work in the ``with`` block."""
     profile = Profile()
     token = _active.set(profile)
     try:
@@ -77,13 +77,13 @@ def profiling() -> Iterator[Profile]:
 
 
 def active_profile() -> Profile | None:
-    """The active profile, if any."""
+    """Return the active profile, if any."""
     return _active.get()
 
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """Count the work within as part ``name`` of the active profile, if there is one."""
+    """Count the work in the ``with`` block as part ``name`` of the active profile, if there is one."""
     profile = _active.get()
     if profile is None:
         yield

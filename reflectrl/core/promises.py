@@ -1,7 +1,7 @@
-"""Checks of what an environment returns: one small function for each method's value.
+"""Checks of the values that an environment returns, one small function for each method.
 
 Each returns ``None``, or the rest of a sentence that begins with "it": ``returned reward nan for 'left'; expected a
-finite number``. They run at every step, so expensive work is done only once a fault was found.
+finite number``. They run at every step, so expensive work is done only after a fault was found.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from reflectrl.core.text import shown
 from reflectrl.core.types import Hints, Image, Observation, Outcome, Task
 
 MAX_CHARS = 1_000_000
-"""Length of an observation with its menu, or of a hint; prompts have thousands of characters."""
+"""Maximum length of an observation with its menu, or of a hint; prompts have thousands of characters."""
 
 
 def wrong_observation(
     observation: object, max_actions: int, *, ended: bool, before: Observation | None = None
 ) -> str | None:
-    """Describe the fault of an observation that no player can be shown, also by the one ``before`` in the episode."""
+    """Describe the fault of an observation, also by comparison with the one ``before`` in the episode."""
     if not isinstance(observation, Observation):
         return f"returned {shown(observation)} from observe(); expected an Observation"
     actions, common = observation.actions, observation.common
@@ -58,7 +58,7 @@ def _wrong_menu(actions: tuple[str, ...]) -> str | None:
 
 
 def wrong_outcome(outcome: object, action: str) -> str | None:
-    """Describe the fault of an outcome that cannot be learned from."""
+    """Describe the fault of an outcome."""
     if not isinstance(outcome, Outcome):
         return f"returned {shown(outcome)} from act(); expected an Outcome"
     if not _is_finite(outcome.reward):
@@ -71,7 +71,7 @@ def wrong_outcome(outcome: object, action: str) -> str | None:
 
 
 def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
-    """Describe the fault of hints: an action off the menu (``None`` as the menu allows any), or what is no text."""
+    """Describe the fault of hints: an action that is not in ``actions`` (``None`` allows any), or a malformed text."""
     if not isinstance(hints, Hints):
         return f"returned {shown(hints)} from hints(); expected Hints"
     action = hints.action
@@ -84,7 +84,7 @@ def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
 
 
 def wrong_tasks(tasks: object, split: str) -> str | None:
-    """Describe the fault of what is no sequence of tasks with ids of their own; it may be empty."""
+    """Describe the fault of ``tasks(split)``, which must be a sequence of tasks with unique ids; it may be empty."""
     where = f"tasks({split!r})"
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
         return f"returned {shown(tasks)} from {where}; expected a sequence of Task records"
@@ -103,7 +103,7 @@ def _is_finite(reward: object) -> bool:
         return False
     try:
         return math.isfinite(reward)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
@@ -122,7 +122,7 @@ def _wrong_texts(*texts: object) -> str | None:
 
 
 def _can_be_written(text: str) -> bool:
-    if text.isascii():  # known without looking at it
+    if text.isascii():  # Python knows this without reading the text
         return True
     try:
         text.encode()

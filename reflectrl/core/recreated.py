@@ -1,4 +1,4 @@
-"""``Recreated``: base class of objects that are copied by making them again with the same arguments."""
+"""``Recreated``: base class of objects that are copied by constructing them again with the same arguments."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ _T = TypeVar("_T", bound="Recreated")
 
 
 class Recreated:
-    """Base class of objects whose insides (files, engines, processes) cannot be copied, but can be made again.
+    """Base class of objects whose resources (files, engines, processes) cannot be copied but can be created again.
 
-    A subclass defines ``__getstate__`` and ``__setstate__`` for what a new object lacks to be like the original.
-    ``gymnasium.utils.EzPickle`` is similar, but each class has to call it, and a copy starts from the beginning.
+    A subclass defines ``__getstate__`` and ``__setstate__`` for the state that a new object lacks to be equal to the
+    original. ``gymnasium.utils.EzPickle`` is similar, but each class has to call it, and a copy has the initial state.
     """
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls: type[_T], *args: Any, **options: Any) -> _T:
-        """Remember the arguments; the constructor gets them next."""
+        """Create the object and store the arguments, which the constructor receives next."""
         made = super().__new__(cls)
         made._made_with = args, options
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the call by which ``copy`` and ``pickle`` make the object again."""
+        """Return the call by which ``copy`` and ``pickle`` construct the object again."""
         return _make, (type(self), *self._made_with), self.__getstate__()
 
 

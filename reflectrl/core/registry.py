@@ -1,9 +1,9 @@
-"""Environments by name: built in, registered at run time, or brought by an installed package's entry point.
+"""Environments by name: built in, registered at run time, or provided by an installed package's entry point.
 
-An entry point of the group ``reflectrl.envs`` maps a name to ``module:Class``; nothing is imported before it is made.
+An entry point of the group ``reflectrl.envs`` maps a name to ``module:Class``; its module is imported on first use.
 
-``NAME:REST`` stands for the environment ``NAME`` with the text ``REST`` as the first parameter of its constructor, so
-``textworld:games/house.z8`` is a whole name. It is understood wherever an environment is named.
+``NAME:REST`` means the environment ``NAME`` with the text ``REST`` as the first parameter of its constructor, such as
+``textworld:games/house.z8``. This form is accepted wherever an environment is named.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
 }
 
 DEFAULT_COPILOT = "auto_explore"
-"""Environment whose copilot ``reflectrl explore`` uses, unless a run names another one."""
+"""Environment whose copilot ``reflectrl explore`` uses, unless a run determines another one."""
 
 
 def register_env(name: str, target: str | type[NatLangEnv]) -> None:
     """Register ``target`` (a class, or ``"module:Class"``) as the environment ``name``.
 
     Raises:
-        InvalidInput: a name with a colon, or one that another class has.
+        InvalidInput: a name with a colon, or a name that is registered for another class.
 
     """
     if ":" in name:
@@ -61,10 +61,10 @@ def env_names() -> list[str]:
 
 
 def env_class(name: str) -> type[NatLangEnv]:
-    """Import the class behind ``name``; of ``NAME:REST`` the one behind ``NAME``.
+    """Import and return the class registered as ``name``; for ``NAME:REST``, the class registered as ``NAME``.
 
     Raises:
-        InvalidInput: unknown name, a target that cannot be imported, or one that is no ``NatLangEnv``.
+        InvalidInput: an unknown name, a target that cannot be imported, or a target that is no ``NatLangEnv``.
 
     """
     name = name.partition(":")[0]
@@ -96,7 +96,7 @@ def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
 
 
 def env_path(name: str) -> str | None:
-    """Return ``module:Class`` of a registered class, by which another process finds it; ``None`` for other names.
+    """Return ``module:Class`` of a registered class, for other processes to import it; ``None`` for other names.
 
     Raises:
         InvalidInput: a class that no other process can import.
@@ -118,10 +118,10 @@ def _path(target: str | type[NatLangEnv]) -> str:
 
 
 def make_env(name: str, **options: Any) -> NatLangEnv:
-    """Make the environment ``name``; ``options`` are its constructor's parameters, checked by name.
+    """Make the environment ``name``; ``options`` are its constructor's parameters, whose names are checked.
 
     Raises:
-        InvalidInput: an unknown name or option, one that is missing or given twice, or one that the class refuses.
+        InvalidInput: an unknown name, or an option that is unknown, missing, given twice or refused by the class.
 
     """
     cls = env_class(name)
@@ -154,10 +154,10 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
 
 @runtime_checkable
 class EnvMaker(Protocol):
-    """Makes environments several at a time, e.g. in worker processes."""
+    """An object that makes several environments at once, e.g. in worker processes."""
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
-        """Return ``count`` new environments of one kind."""
+        """Return ``count`` new environments with the same ``options``."""
 
 
 Env = str | Callable[..., NatLangEnv] | EnvMaker
@@ -168,7 +168,7 @@ def make_envs(env: Env, options: Mapping[str, Any], count: int) -> Sequence[NatL
     """Return ``count`` new environments with ``options``.
 
     Raises:
-        InvalidInput: an unknown name, or options that the environment does not take.
+        InvalidInput: an unknown name, or options that the environment does not accept.
 
     """
     if isinstance(env, str):
@@ -185,8 +185,8 @@ def _gym_id(name: str) -> str:
 def register_gym_ids() -> None:
     """Register every environment of this module with gymnasium as ``reflectrl/<CamelName>-v0``.
 
-    ``import reflectrl`` calls it, because gymnasium has no plugin loader since 1.0; ``register_env`` keeps it up to
-    date. An environment that comes by entry point is registered by its own package, if it wants to be.
+    ``import reflectrl`` calls this, because gymnasium has no plugin loader since 1.0, and so does ``register_env``.
+    Environments of entry points are not registered; their own packages may do so.
     """
     for name in _TARGETS:
         if _gym_id(name) not in gymnasium.registry:
@@ -194,7 +194,7 @@ def register_gym_ids() -> None:
                 _gym_id(name),
                 entry_point="reflectrl.core.registry:make_env",
                 kwargs={"name": name},
-                # NatLangEnv owns order, horizon and end of an episode and checks them with sentences of its own
+                # NatLangEnv checks the order of calls and the horizon itself, with its own error messages
                 order_enforce=False,
                 disable_env_checker=True,
             )

@@ -1,4 +1,4 @@
-"""Seeds that depend on their purpose, never on what ran before: so a resumed run equals one never killed."""
+"""Seeds that depend only on their purpose, not on what ran before: a resumed run then equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def derive_seed(*parts: str | int) -> int:
 
 
 def draw(seed: int, step: int, role: str) -> float:
-    """Return a number in [0, 1), uniform over seeds: the draw of ``role`` at ``step`` of the episode ``seed``.
+    """Return a uniform number in [0, 1): the draw of ``role`` at ``step`` of the episode with ``seed``.
 
-    It depends on nothing else, so another role changes no other draw, and a step can be drawn without those before it.
+    It depends on nothing else: an additional role changes no other draw, and a step can be drawn without earlier steps.
     """
     digest = hashlib.sha256(f"{seed}/{step}/{role}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53

@@ -1,4 +1,4 @@
-"""Settings: records that pydantic checks wherever they are made, from a recipe's YAML or in Python.
+"""Settings: records that pydantic checks whenever they are constructed, from a recipe's YAML or in Python.
 
 This module is not part of ``import reflectrl.core``, which loads no pydantic.
 """
@@ -33,21 +33,21 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrin
 
 
 class Section(BaseModel):
-    """Base of the recipe sections that only the pipeline reads: frozen, no unknown keys, no NaN."""
+    """Base class of the recipe sections that only the pipeline reads: frozen, without unknown keys or NaN."""
 
     model_config = ConfigDict(frozen=True, **_STRICT)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
 def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a dataclass whose values are checked: a room's settings, and at the same time a section of the recipe.
+    """Return a decorator for a dataclass with checked values: a package's settings that are also a recipe section.
 
     Args:
         frozen: False only for a base of ``transformers.TrainingArguments``, which assigns to its fields.
-        kw_only: fields are given by name only.
+        kw_only: whether fields are given by name only.
 
     Returns:
-        A class decorator. A constructor that is given wrong values raises ``InvalidInput`` with all of them.
+        A class decorator. The constructor of the class raises one ``InvalidInput`` that lists all wrong values.
 
     """
 
@@ -70,34 +70,34 @@ def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]
                 wrong = mistakes(error, made, values)
             else:
                 return
-            raise refusal(made.__name__, wrong)  # not from pydantic's, which shows addresses with their credentials
+            raise refusal(made.__name__, wrong)  # not ``from error``, which shows addresses with their credentials
 
-        made.__init__ = init  # type: ignore[method-assign]  # a nested section is built by pydantic without it
+        made.__init__ = init  # type: ignore[method-assign]  # pydantic builds nested sections without calling it
         return cast(type[T], made)
 
     return decorate
 
 
 def settings_fields(section: type) -> dict[str, FieldInfo]:
-    """The fields of a recipe section, with type, default and docstring."""
+    """Return the fields of a recipe section, with type, default and docstring."""
     return cast(dict[str, FieldInfo], getattr(section, "__pydantic_fields__"))  # noqa: B009 - two unrelated bases
 
 
 def section_of(annotation: Any) -> type | None:
-    """The recipe section inside a field's type: ``list[Stage] | None`` has ``Stage``."""
+    """Return the recipe section inside a field's type: ``Stage`` for ``list[Stage] | None``."""
     if inspect.isclass(annotation) and hasattr(annotation, "__pydantic_fields__"):
         return annotation
     return next((found for part in get_args(annotation) if (found := section_of(part))), None)
 
 
 def refusal(what: str, problems: Sequence[str]) -> InvalidInput:
-    """The error that lists every mistake in ``what``, one a line."""
+    """Return the error that lists every mistake in ``what``, one per line."""
     count = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     return InvalidInput("\n  ".join([f"{what} has {count}:", *problems]))
 
 
 def mistakes(error: ValidationError, kind: type, values: Mapping[str, Any]) -> list[str]:
-    """One line a mistake that pydantic found in ``values`` of a ``kind``: where, what was given, what is expected."""
+    """Return one line for each mistake in ``values`` of a ``kind``: the key, what was given, what is expected."""
     lines: dict[str, dict[str, None]] = {}  # a set that keeps its order
     for found in error.errors(include_url=False):
         keys = _keys(found["type"], found["loc"], values)
@@ -107,7 +107,7 @@ def mistakes(error: ValidationError, kind: type, values: Mapping[str, Any]) -> l
 
 
 def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
-    """``loc`` up to the tags (``str``, ``list[str]``) that pydantic adds for members of a union: no recipe has them."""
+    """Return ``loc`` without the tags (``str``, ``list[str]``) of union members, which are no keys of a recipe."""
     keys: list[int | str] = []
     for part in loc:
         listed = isinstance(values, Sequence) and isinstance(part, int)
@@ -120,7 +120,7 @@ def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
 
 
 def _sentence(fault: str, message: str, keys: Sequence[int | str], kind: type, values: Any) -> tuple[str, str]:
-    """The start and the expectation of a line; mistakes that differ only in the latter share a line."""
+    """Return the start of a line and what is expected; mistakes that differ only in the latter share a line."""
     if fault == "value_error":
         return "", message.removeprefix("Value error, ")
     if fault == "missing":

@@ -1,7 +1,7 @@
-"""``TextSpace``, and how gymnasium's ``AsyncVectorEnv`` carries its texts between processes.
+"""``TextSpace``, and the functions by which gymnasium's ``AsyncVectorEnv`` passes its texts between processes.
 
-Gymnasium batches a space that it does not know as a ``Tuple`` of copies, so a vector environment takes and gives tuples
-of texts. Only its shared memory has to be taught: ``shared_memory=True`` is the default there.
+Gymnasium batches an unknown space as a ``Tuple`` of copies, so a vector environment takes and returns tuples of texts.
+Only shared memory, which ``AsyncVectorEnv`` uses by default, needs functions for the space.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 from reflectrl.core.errors import InvalidInput
 
 MAX_SHARED_BYTES = 1 << 18
-"""Length in UTF-8 of the longest text that shared memory carries."""
+"""Maximum length of a text in shared memory, in bytes of UTF-8."""
 
 
 class TextSpace(gymnasium.Space[str]):
     """The space of all texts.
 
-    ``sample`` draws one of ``offered``, which an environment keeps at the legal actions of its state. In a vector
-    environment the space is a copy that knows none, so they are given as a mask:
+    ``sample`` draws one of ``offered``, which an environment sets to the legal actions of its state. In a vector
+    environment the space is a copy without them, so the caller passes them as a mask:
     ``envs.action_space.sample(mask=tuple(infos["actions"]))``.
     """
 
     def __init__(self, offered: Sequence[str] = ()) -> None:
         super().__init__(None, str)
         self.offered = offered
-        """Texts to draw from."""
+        """Texts that ``sample`` draws from."""
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False, as text is not flattened."""
+        """False, because text cannot be flattened to an array."""
         return False
 
     def sample(self, mask: Sequence[str] | None = None, probability: None = None) -> str:
-        """Draw one text, each as probable as the others.
+        """Draw one text uniformly.
 
         Args:
-            mask: the texts to draw from, in place of ``offered``; "" is drawn from none, as after an episode's end.
-            probability: exists for gymnasium's signature.
+            mask: the texts to draw from, in place of ``offered``; an empty mask, as after an episode's end, gives "".
+            probability: must be ``None``; it is part of gymnasium's signature.
 
         Raises:
             InvalidInput: a mask that is no sequence of texts, a probability, or nothing to draw from.
@@ -66,7 +66,7 @@ class TextSpace(gymnasium.Space[str]):
         return isinstance(x, str)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether ``other`` is a text space; all of them are equal."""
+        """Return whether ``other`` is a text space; all text spaces are equal."""
         return isinstance(other, TextSpace)
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class TextSpace(gymnasium.Space[str]):
 
 
 class SharedTexts(Sequence[str]):
-    """Texts that worker processes wrote last; a deep copy is a tuple, which no longer changes."""
+    """View of the texts that worker processes wrote last; a deep copy is a tuple, which no longer changes."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -108,4 +108,4 @@ def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None
             f"an observation of {len(content):,} bytes was to go through shared memory; expected at most "
             f"{MAX_SHARED_BYTES:,}: make AsyncVectorEnv with shared_memory=False."
         )
-    shared_memory.get_obj()[index].value = content  # which holds no NUL, at which it ends
+    shared_memory.get_obj()[index].value = content  # ends at the first NUL; environment texts contain none

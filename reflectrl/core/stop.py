@@ -1,4 +1,4 @@
-"""Graceful stops: the first Ctrl-C or SIGTERM requests one, granted when the work under way is finished."""
+"""Graceful stops: the first Ctrl-C or SIGTERM requests a stop, which takes effect when the current step is finished."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal = 0
-        """Number of the signal that requested the stop; 0 if there was none."""
+        """Number of the signal that requested the stop; 0 without a request."""
 
     @property
     def wanted(self) -> bool:
-        """True if the work under way is to be finished and saved, and no other begun."""
+        """True if a stop was requested: finish and save the current work, and start no more."""
         return self.signal != 0
 
 
 def tell_user(sentence: str) -> None:
-    """Write a line to stderr, even in the middle of another line, or to a terminal that is gone."""
+    """Write a line to stderr, also from a signal handler; errors, such as a closed terminal, are ignored."""
     with contextlib.suppress(OSError, RuntimeError):
         sys.stderr.write(f"{sentence}\n")
         sys.stderr.flush()
@@ -37,14 +37,14 @@ def tell_user(sentence: str) -> None:
 
 @contextlib.contextmanager
 def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
-    """Turn the first SIGINT or SIGTERM into a request to stop; a second one acts at once as it would have before.
+    """Turn the first SIGINT or SIGTERM into a request to stop; a second one is handled immediately, as without this.
 
-    The code in the block looks at ``Stop.wanted`` now and then. At the end of the block the signal is raised again, so
-    that the process ends as it would have ended. A signal that is ignored stays so, and outside of the main thread,
-    which alone may handle signals, nothing changes.
+    The code in the block polls ``Stop.wanted``. At the end of the block the signal is raised again, so that the process
+    ends as it would have without this. An ignored signal stays ignored, and outside of the main thread, the only one
+    that may handle signals, nothing changes.
 
     Args:
-        tell: called with a sentence for the user, in the middle of the work.
+        tell: called with a message for the user, from the signal handler.
 
     Raises:
         WorkFailed: a stop was requested, and the handler of the signal did not end the process.
@@ -67,7 +67,7 @@ def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
-            if handler not in (signal.SIG_IGN, None):  # None is one of another language, and could not be put back
+            if handler not in (signal.SIG_IGN, None):  # None: not installed from Python, so it could not be restored
                 before[number] = handler
     for number in before:
         signal.signal(number, request)

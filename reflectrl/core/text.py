@@ -1,6 +1,6 @@
 """Operations on texts: make them safe to show, shorten them, find words in them.
 
-Texts come from environments, models, files and their names, so they may hold anything.
+Texts come from environments, models, files and file names, so they may contain any character.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WITHOUT_PICTURE = (
     *range(0x2066, 0x206A),
     *range(0xD800, 0xE000),
 )
-"""Delete and the C1 controls, changes of direction, separators of lines, unpaired surrogates."""
+"""Characters without a visible symbol: delete and C1 controls, direction marks, line separators, lone surrogates."""
 _TABLE = {**_PICTURES, **dict.fromkeys(_WITHOUT_PICTURE, 0xFFFD)}
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 100
@@ -25,27 +25,27 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def visible(text: str) -> str:
-    """Replace every character that a terminal or a browser would obey; newlines and tabs stay."""
+    """Replace every character that would control a terminal or a browser; newlines and tabs are kept."""
     return text.translate(_TABLE)
 
 
 def visible_line(text: str) -> str:
-    """Do as ``visible``, and put the text on one line: newlines are shown as well, and tabs are spaces."""
+    """Return ``visible(text)`` on one line: newlines become symbols, and tabs become spaces."""
     return visible(text.expandtabs(4)).replace("\n", "\u240a")
 
 
 def shown(value: object) -> str:
-    """Return the ``repr`` of a value as messages show it: not at any length."""
+    """Return the ``repr`` of a value, shortened for messages."""
     return _REPR.repr(value)
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """Cut a text that has more than ``max_chars`` characters, which then ends in dots."""
+    """Return ``text``, cut to ``max_chars`` characters that end in dots if it is longer."""
     return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
 
 
 def first_line(error: BaseException, max_chars: int = 300) -> str:
-    """Return the first line of an error's message, without the end of its sentence; "" where it says nothing."""
+    """Return the first line of an error's message without its final punctuation; "" for an empty message."""
     line = next(iter(str(error).splitlines()), "")
     return line[:max_chars].rstrip(" .:")
 
@@ -57,6 +57,6 @@ def words(text: str) -> str:
 
 
 def holds(text: str, phrase: str) -> bool:
-    """Return whether ``text`` has the words of ``phrase`` one after the other; no text holds a phrase without words."""
+    """Return whether ``text`` contains the words of ``phrase`` in a row; false for a phrase without words."""
     wanted = words(phrase)
     return bool(wanted.strip()) and wanted in words(text)

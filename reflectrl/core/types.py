@@ -1,4 +1,4 @@
-"""The nouns of an episode: frozen records that pass between rooms."""
+"""Records of an episode (task, observation, decision, turn, trajectory), frozen and shared by all packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 SPLITS = ("train", "validation", "test")
 OUTCOMES = ("success", "failure", "out of time")
-"""Names of the ways in which an episode may end."""
+"""Possible outcomes of an episode."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Task:
     """One problem that an environment can be reset to."""
 
     id: str
-    """Unique within the environment; the splits of one environment share no id."""
+    """Identifier, unique within the environment; the splits of one environment share no id."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that ``start`` needs to set the problem up, and perhaps ``group``: JSON values only."""
+    """JSON values from which ``start`` sets up the problem, and optionally ``group``."""
 
     @property
     def group(self) -> str:
-        """Kind of task whose success is also reported by itself, from ``options["group"]``; empty for none."""
+        """Group of the task from ``options["group"]``, whose success is also reported separately; empty for none."""
         return str(self.options.get("group", ""))
 
 
@@ -35,7 +35,7 @@ class Image:
 
     @property
     def sha256(self) -> str:
-        """Hexadecimal hash of the bytes, by which files name the picture."""
+        """Hexadecimal SHA-256 of the bytes, which names the picture in files."""
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -45,15 +45,16 @@ class Observation:
 
     text: str
     actions: tuple[str, ...]
-    """The legal actions of THIS state, in words, in the environment's own order."""
+    """Legal actions of THIS state, in words, in the environment's order."""
     task: str = ""
-    """Goal of the episode, where the environment states it in words: the same in every state, so prompts show it
-    before the history, where its tokens keep their place."""
+    """Goal of the episode, where the environment states it in words; it is the same in every state, so prompts show it
+    before the history, where its tokens keep their position."""
     images: tuple[Image, ...] = ()
     """Pictures of the state; players that read text see only ``text``."""
     common: tuple[str, ...] = ()
-    """Actions that are legal in nearly all states of this episode, be they legal here or not: the same in every state,
-    so that prompts may list them before the history (``prompt.menu=first``), where their tokens keep their place."""
+    """Actions that are legal in nearly all states of this episode, not necessarily in this one. They are the same in
+    every state, so prompts may list them before the history (``prompt.menu=first``), where their tokens keep their
+    position."""
 
     @property
     def full_text(self) -> str:
@@ -62,7 +63,7 @@ class Observation:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Task and text of the state, and the hash of each picture: equal where a player sees the same."""
+        """Task and text of the state and the hash of each picture; equal for states that look the same to a player."""
         return (self.full_text, *(image.sha256 for image in self.images))
 
 
@@ -72,32 +73,32 @@ class Outcome:
 
     reward: float
     ended: bool = False
-    """True when the environment itself ends the episode (``terminated``); running out of time is the base's job."""
+    """True if the environment ends the episode (``terminated``); truncation is done by the base class."""
     success: bool = False
-    """Declared by the environment, never guessed from the return."""
+    """True if the episode succeeded, as declared by the environment and never inferred from the return."""
     illegal: bool = False
-    """True when the action was on the menu but forbidden here, e.g. driving into a wall of DangerousTaxi."""
+    """True if the action was on the menu but is forbidden in this state, e.g. driving into a wall of DangerousTaxi."""
 
 
 @dataclass(frozen=True)
 class Hints:
-    """Knowledge of the environment's own expert about a state; only teachers and the expert read it, never a model."""
+    """Knowledge of the environment's expert about a state; only teachers and the expert read it, never a model."""
 
     action: str | None = None
-    """The expert's action, ``None`` where the environment has no expert."""
+    """The expert's action; ``None`` where the environment has no expert."""
     reflection: str | None = None
-    """The expert's reflection: was the last action good, where do things stand."""
+    """The expert's reflection on the last action and the current state."""
     spoiler: str | None = None
     """Privileged facts for a teaching model, which must not repeat them."""
     mistaken: bool | None = None
     """True if the last action was worse than the expert's; ``None`` where that is not known."""
     secrets: tuple[str, ...] = ()
-    """Words that a reflection may hold only where the prompt shows them."""
+    """Phrases that a reflection may contain only if the prompt shows them."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Judgement of an environment on a policy's thought about the present state."""
+    """Judgement of an environment on a policy's thought about the current state."""
 
     right: bool | None = None
     """False for a thought that misreads the state; ``None`` where the environment cannot tell."""
@@ -107,11 +108,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Utterance:
-    """Words of a frozen player."""
+    """Words that a frozen player said at one step."""
 
     text: str
     tokens: int = 0
-    """Tokens generated for them; 0 for players that count none."""
+    """Number of tokens generated for the text; 0 for players that do not count tokens."""
     scores: tuple[float | None, ...] = ()
     """(T,) a rater's score of each step so far, ``None`` where it gives none; empty for every other player."""
 
@@ -122,34 +123,34 @@ class Written:
 
     text: str
     ids: tuple[int, ...]
-    """(L,) generated token ids, with the one that ended the text, if any did."""
+    """(L,) generated token ids, including the token that ended the text, if any."""
     logprobs: tuple[float, ...]
-    """(L,) natural log of the probability with which each token was sampled."""
+    """(L,) log-probability with which each token was sampled, in nats."""
     action_start: int
-    """Position in ``ids`` of the first token of the action; L where the action is none of them."""
+    """Position in ``ids`` of the first token of the action; L if the tokens contain no action."""
     legal: bool = True
-    """False where the text names no legal action, so that a random one was played."""
+    """False if the text names no legal action, so that a random one was played."""
 
     @property
     def thought_logprob(self) -> float:
-        """Natural log of the probability of the tokens before the action."""
+        """Log-probability of the tokens before the action, in nats."""
         return sum(self.logprobs[: self.action_start])
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Action chosen from the menu: by one token, or by what the policy wrote."""
+    """Action chosen from the menu, by one token or by a text that names it."""
 
     index: int
     """Position of the action in the menu as it was shown."""
     probabilities: tuple[float, ...] = ()
-    """(n,) over the menu as shown; empty when the policy has none (a chat endpoint, an action in JSON)."""
+    """(n,) probabilities of the menu's actions as shown; empty where they are unknown (chat endpoint, JSON action)."""
     written: Written | None = None
-    """Text that came before the choice, or held it; ``None`` for a policy that answers at once."""
+    """Text that precedes or contains the choice; ``None`` for a policy that answers with a label only."""
 
     @property
     def legal(self) -> bool:
-        """Whether the policy chose it; false where its text named no legal action, so that a random one was played."""
+        """Whether the policy chose the action; false if its text named no legal action and a random one was played."""
         return self.written is None or self.written.legal
 
 
@@ -159,13 +160,13 @@ class Decision:
 
     action: str
     logprob: float
-    """Natural log of the probability with which the action was sampled, after the thought, if there is one."""
+    """Log-probability with which the action was sampled, in nats, given the thought, if there is one."""
     entropy: float
-    """Nats, of the distribution over the menu; for an action in JSON ``-logprob``, whose mean is the entropy."""
+    """Entropy of the distribution over the menu, in nats; for an action in JSON ``-logprob``, its estimate."""
     choice: Choice
-    """Place of the action in the menu, and what led to it."""
+    """Position of the action in the menu, with the probabilities and the text of the choice."""
     value: float = 0.0
-    """The value head's estimate of the return from here, when the action was sampled; 0 without a value head."""
+    """The value head's estimate of the return from this state at sampling time; 0 without a value head."""
 
     def joint_logprob(self, thought_lambda: float) -> float:
         """Return ``lambda log p(thought) + log p(action | thought)`` (RL4VLM, equation 4.3)."""
@@ -179,15 +180,15 @@ class Turn:
 
     observation: Observation
     menu: tuple[str, ...]
-    """The actions in the order in which they were shown (shuffled or not)."""
+    """Legal actions in the order in which they were shown (shuffled or not)."""
     said: Mapping[str, Utterance]
-    """New words of the frozen players at this step, by role; they stay in view until the role speaks again."""
+    """New words of the frozen players at this step, by role; later prompts show them until the role speaks again."""
     decision: Decision
     rewards: Mapping[str, float]
-    """Rewards of the step by source: ``"env"``, the roles of raters, and of a policy that writes ``"format"``, 1 where
-    the text names a legal action, ``"agreement"``, 1 where the environment finds the thought right, and
-    ``"consistency"``, 1 where the action is the one that the thought calls for. What is not known is absent, never
-    0."""
+    """Rewards of the step by source: ``"env"``; the roles of raters; and for a policy that writes a text, ``"format"``
+    (1 if the text names a legal action), ``"agreement"`` (1 if the environment finds the thought right) and
+    ``"consistency"`` (1 if the action is the one that the thought calls for), each 0 otherwise. An unknown reward is
+    absent, never 0."""
     illegal: bool = False
 
     @property
@@ -198,7 +199,7 @@ class Turn:
 
     @property
     def reward(self) -> float:
-        """Reward of the environment, in its own units."""
+        """Reward of the environment, unscaled."""
         return self.rewards["env"]
 
 
@@ -213,11 +214,11 @@ class Trajectory:
     truncated: bool
     success: bool
     last_value: float = 0.0
-    """The value head's estimate of the return from the state in which the episode was truncated; 0 without one."""
+    """The value head's estimate of the return from the state in which the episode was truncated; 0 without a head."""
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """(T,) rewards of the environment, in its own units."""
+        """(T,) rewards of the environment, unscaled."""
         return tuple(turn.reward for turn in self.turns)
 
     @property
@@ -227,10 +228,10 @@ class Trajectory:
 
     @property
     def episode_return(self) -> float:
-        """Undiscounted sum of rewards."""
+        """Undiscounted sum of the environment's rewards."""
         return float(sum(self.rewards))
 
     @property
     def outcome(self) -> str:
-        """One of ``OUTCOMES``."""
+        """Outcome of the episode, one of ``OUTCOMES``."""
         return OUTCOMES[0 if self.success else 2 if self.truncated else 1]

@@ -1,4 +1,4 @@
-"""The version of reflectrl that wrote a run folder or an exported agent, named when another one cannot read it."""
+"""The version of reflectrl that wrote a run folder or an exported agent, for errors when another one cannot read it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reflectrl.core.errors import InvalidInput
 from reflectrl.core.layout import AGENT, LEDGER
 
 FORMAT = 3
-"""Format of the run folders and exports that this version writes; folders that name none are of format 1."""
+"""Format of the run folders and exports that this version writes; folders without a number have format 1."""
 WRITTEN_BY = "written_by"
-"""Key of the writer in ``stages.json`` and ``agent.json``."""
+"""Key in ``stages.json`` and ``agent.json`` of the version that wrote the file."""
 
 
 @dataclass(frozen=True)
 class Writer:
-    """The version that wrote a folder."""
+    """Version of reflectrl that wrote a folder."""
 
     format: int = 1
     reflectrl: str = ""
@@ -35,7 +35,7 @@ class OtherVersion(InvalidInput):
 
 
 def this_version() -> Writer:
-    """The writer of the files of this version."""
+    """Return the writer record of this version."""
     from reflectrl import __version__  # the package imports this module first
 
     return Writer(FORMAT, __version__)
@@ -43,10 +43,10 @@ def this_version() -> Writer:
 
 @contextmanager
 def version_errors(folder: Path) -> Iterator[None]:
-    """Name the writer of ``folder`` in the refusal of anything in it, if that is of another format than this version's.
+    """Turn ``InvalidInput`` errors about a ``folder`` of another format into errors that name the version behind it.
 
     Raises:
-        OtherVersion: the refusal, in one sentence.
+        OtherVersion: the folder has a newer format, or it has another format and something in it was refused.
 
     """
     writer, now = _writer_of(folder), this_version()
@@ -69,7 +69,7 @@ def version_errors(folder: Path) -> Iterator[None]:
 
 
 def _writer_of(folder: Path) -> Writer:
-    """The writer that the folder names; this version where there is no file that names one, or a damaged one."""
+    """Return the writer that the folder records; this version where no readable file could record one."""
     given = written_by(folder)
     if given is None:
         return this_version()
@@ -78,7 +78,7 @@ def _writer_of(folder: Path) -> Writer:
 
 
 def written_by(folder: Path) -> Mapping[str, Any] | None:
-    """The record of what wrote ``folder``, empty in format 1; ``None`` where no file could hold one."""
+    """Return the record of the version that wrote ``folder``: empty in format 1, ``None`` without a readable file."""
     for name in (LEDGER, AGENT):
         try:
             values = json.loads((folder / name).read_text(encoding="utf-8"))
