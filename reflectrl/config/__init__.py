@@ -1,4 +1,4 @@
-"""Recipes: one YAML an experiment, checked against one schema."""
+"""Recipes: one YAML file per experiment, checked against one schema."""
 
 from reflectrl.config.load import check_recipe, dump_recipe, load_recipe, load_saved_recipe, recipe_names, recipe_text
 from reflectrl.config.schema import Recipe

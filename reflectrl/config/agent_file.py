@@ -1,6 +1,6 @@
-"""``agent.json``: the description of an exported agent, which needs nothing of the run folder that it came from.
+"""``agent.json``: the description of an exported agent, which is independent of the run folder that it came from.
 
-Beside it lie ``recipe.yaml`` and the players' folders: ``policy`` and, where there is a local one, ``reflector``.
+The same folder holds ``recipe.yaml`` and the players' folders: ``policy`` and, for a local reflector, ``reflector``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class AgentFile:
     env: str
     """Registered name of the environment."""
     options: Mapping[str, Any]
-    """Its constructor's parameters; of a path on the training machine only the last part."""
+    """Parameters of the environment's constructor; paths of the training machine are reduced to their last part."""
     prompt: PromptFormat
-    """The layout of every prompt."""
+    """Layout of every prompt."""
     max_actions: int
-    """The longest menu."""
+    """Length of the longest menu."""
 
 
 def write_agent_file(folder: Path, agent: AgentFile) -> None:
@@ -41,10 +41,10 @@ def write_agent_file(folder: Path, agent: AgentFile) -> None:
 
 
 def read_agent_file(folder: Path) -> AgentFile | None:
-    """The ``agent.json`` of ``folder``; ``None`` where there is none, as in a run folder.
+    """Return the ``agent.json`` of ``folder``; ``None`` where there is none, as in a run folder.
 
     Raises:
-        InvalidInput: it is damaged, of another version, or no such file at all.
+        InvalidInput: the file is damaged, was written by another version, or describes no agent.
 
     """
     path = folder / AGENT
@@ -57,7 +57,7 @@ def read_agent_file(folder: Path) -> AgentFile | None:
             raise InvalidInput(
                 f"{path} names the format {found!r}; expected {FORMAT!r}: is this a folder of `reflectrl export`?"
             )
-        for key in (WRITTEN_BY, "version"):  # the latter in format 1
+        for key in (WRITTEN_BY, "version"):  # format 1 has "version"
             given.pop(key, None)
         agent = decode(AgentFile, given, str(path))
     if agent.max_actions < 1:
@@ -66,9 +66,9 @@ def read_agent_file(folder: Path) -> AgentFile | None:
 
 
 def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The ``recipe.yaml`` of an exported folder, as its players are loaded: merged weights have no adapters any more.
+    """Return the recipe with which an exported folder's players are loaded, without adapters that have been merged.
 
-    The recipe on disk describes the training of the agent, so it still names them, and a reflector that was trained.
+    The ``recipe.yaml`` on disk describes the agent's training, so it still has the adapters and a trained reflector.
     """
 
     def as_saved(section: ModelSection, role: str) -> ModelSection:

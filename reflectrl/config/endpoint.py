@@ -1,4 +1,4 @@
-"""The chat endpoints that a recipe asks for, and what they may cost."""
+"""The chat endpoints that a recipe uses, and their budget."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from reflectrl.endpoint.journal import Journal
 
 
 def eval_role(section: ReflectorSection) -> str:
-    """Name of the calls to a reflector of the evaluation."""
+    """Return the role name under which calls to a reflector of the evaluation are recorded."""
     return f"eval-{section.name}"
 
 
 def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, processes: int = 1) -> Account:
-    """The money of a run folder, with what was spent in it so far.
+    """Return the account of a run folder, with the amount spent in it so far.
 
     Args:
-        recipe: has the prices.
+        recipe: the recipe, which states the prices.
         run: the run folder.
-        max_cost: US dollars that may be spent in the folder in all.
-        processes: that work in it at the same time; each may spend an equal part of what is left.
+        max_cost: total budget of the folder in US dollars.
+        processes: number of processes that work in the folder at the same time; each gets an equal part of the rest.
 
     Raises:
-        InvalidInput: a limit that is not above 0, or a damaged file.
+        InvalidInput: a budget that is not above 0, or a damaged file.
 
     """
     sections = {

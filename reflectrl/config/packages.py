@@ -1,4 +1,4 @@
-"""Names of base models that come in a package of a Python package index, each pinned to a version and a SHA-256."""
+"""Names of base models in packages of a Python package index, each pinned to a version and a SHA-256."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Package:
 
 @dataclass(frozen=True)
 class KnownPackage(Package):
-    """A package that is named without its version."""
+    """A package that can be named without its version and hash."""
 
     description: str
     """Model and license."""
     megabytes: int
-    """Size of the wheel."""
+    """Size of the wheel in megabytes."""
 
 
 KNOWN: Mapping[str, KnownPackage] = {
@@ -51,7 +51,7 @@ KNOWN: Mapping[str, KnownPackage] = {
 
 
 def pinned(name: str) -> str:
-    """Return a model's name with version and hash if it is a package's; other names stay.
+    """Return a package's model name with version and hash; other model names are returned unchanged.
 
     Raises:
         ValueError: a package that is neither known nor pinned.
@@ -62,7 +62,7 @@ def pinned(name: str) -> str:
 
 
 def package_of(name: str) -> Package | None:
-    """Return the package that a model's name is of, ``None`` for other names; raises as ``pinned`` does."""
+    """Return the package that a model's name refers to, or ``None`` for other names; raise as ``pinned`` does."""
     if not name.startswith(PREFIX):
         return None
     given = name.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""A price belongs to the model and the server that it was written for: no other endpoint inherits it."""
+"""Prices belong to the model and server that they were written for; another endpoint must not inherit them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _FREE = {"prompt": 0.0, "completion": 0.0}
 
 
 ABSENT = object()
-"""Stands for a price that a change does not give."""
+"""Marker for a change that states no price."""
 
 
 def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) -> list[str]:
-    """Take prices out of ``after`` that were written for other endpoints; returns a sentence about each.
+    """Remove prices from ``after`` that were written for other endpoints; return a sentence about each.
 
     Args:
         before: values of a recipe.
-        after: the same after a change (a recipe that extends it, or overrides); a server on this machine becomes free.
-        given: the price that the change gives the endpoint at these keys, or ``ABSENT``.
+        after: the values after a change (an extending recipe, or overrides); a server on this machine gets the price 0.
+        given: returns the price that the change states for the endpoint at a dotted key, or ``ABSENT``.
 
     """
     said = []
@@ -41,7 +41,7 @@ def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) ->
         if then.get("price") is None or not now or _server(then) == _server(now):
             continue
         if (price := given(where)) is not ABSENT:
-            now["price"] = price  # and no part of the other
+            now["price"] = price  # without fields merged from the old price
             continue
         url = now.get("base_url")
         free = isinstance(url, str) and is_loopback(url)
@@ -54,7 +54,7 @@ def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) ->
 
 
 def section_at(values: Any, where: str) -> dict[str, Any]:
-    """The mapping at the dotted keys ``where``; an empty one where there is none."""
+    """Return the mapping at the dotted key ``where``; an empty one where there is none."""
     for key in where.split("."):
         values = values.get(key) if isinstance(values, dict) else None
     return values if isinstance(values, dict) else {}

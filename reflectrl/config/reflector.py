@@ -1,4 +1,4 @@
-"""Section of a recipe's reflector, and what a recipe must have to train it along with the policy."""
+"""Recipe section of the reflector, and the requirements for training it along with the policy."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class ReflectorPlayerSection(Section):
     player: Literal["local", "remote", "expert", "none", "self"] = "local"
     """The fine-tuned local model, an endpoint, the expert, none, or the policy itself (appendix F.2)."""
     trained: bool = False
-    """Train ``local`` in RLFT as well, by the same advantages: an adapter of its own on the policy's base. Its
-    reflections are then sampled at ``temperature`` in RLFT, and greedy in evaluation and use."""
+    """Train ``local`` in RLFT as well, with the policy's advantages, as a separate adapter on the policy's base. Its
+    reflections are sampled at ``temperature`` in RLFT, and greedy elsewhere."""
     max_new_tokens: Count = 100
-    """Longest reflection of a local model (section 5.1)."""
+    """Maximum length of a local model's reflection, in tokens (section 5.1)."""
     temperature: NonNegative = 0.0
-    """Sampling temperature of a local model; 0 is greedy, which makes an exact cache of reflections correct."""
+    """Sampling temperature of a local model; at 0 it is greedy, so that its reflections can be cached exactly."""
     cache_size: CountOrZero = 100_000
-    """Reflections kept when greedy; 0 for none. None are kept of a model while it is trained."""
+    """Maximum number of cached reflections of a greedy model; 0 for none. A model in training has no cache."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
 
     @property
     def temperature_at_play(self) -> float:
-        """Sampling temperature outside of RLFT: that of a frozen reflector, 0 for one that RLFT trains."""
+        """Sampling temperature outside of RLFT: ``temperature`` for a frozen reflector, 0 for one that RLFT trains."""
         return 0.0 if self.trained else self.temperature
 
 
 def check_trained_reflector(recipe: Recipe) -> None:
-    """Check that a recipe whose reflector is trained has what that needs.
+    """Check that a recipe whose reflector is trained meets the requirements of that setting.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it does not; the message lists what is missing.
 
     """
     settings, model, rlft = recipe.players.reflector, recipe.model, recipe.rlft

@@ -12,9 +12,9 @@ from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
 
 ENTROPY_RATE = 0.1
-"""Power of the ratio of target and entropy with which an iteration multiplies the coefficient."""
+"""Exponent of the update of the entropy coefficient, ``coef *= (target / entropy) ** ENTROPY_RATE``."""
 ENTROPY_RANGE = 100.0
-"""Largest factor between a coefficient that follows a target and its first value."""
+"""Maximum factor by which an entropy coefficient with a target may differ from its first value."""
 
 
 @settings()
@@ -22,22 +22,22 @@ class Stage:
     """One curriculum stage (section 4.4)."""
 
     name: str
-    """Shown in logs and metrics."""
+    """Name of the stage in logs and metrics."""
     iterations: Count
-    """Policy updates at most."""
+    """Maximum number of iterations."""
     env: dict[str, Any] = field(default_factory=dict)
     """Environment options that differ from ``env.options`` in this stage."""
     success_threshold: Fraction | None = None
-    """Go on early once the mean success of the last ``window`` iterations reaches this."""
+    """Mean success rate of the last ``window`` iterations at which the stage ends early; absent: it never does."""
     window: Count = 5
-    """Iterations over which the threshold looks."""
+    """Number of iterations over which ``success_threshold`` averages."""
     replay_threshold: float | None = None
-    """Return from which an episode enters the replay buffer; absent: every successful episode."""
+    """Minimum return of episodes that enter the replay buffer; absent: every successful episode enters."""
     tasks: list[str] = field(default_factory=list)
-    """Only training tasks whose id starts with one of these (task order); empty for all."""
+    """Prefixes of task ids; the stage uses the training tasks that have one of them (task order), all if empty."""
 
     def choose(self, env: NatLangEnv) -> list[Task]:
-        """The stage's training tasks.
+        """Return the stage's training tasks.
 
         Raises:
             InvalidInput: no training task has one of the prefixes.
@@ -66,10 +66,10 @@ class Term:
     coef: NonNegative = 1.0
     """Coefficient at the first update."""
     coef_end: Fraction = 1.0
-    """Fraction of the coefficient reached, linearly, at the last update."""
+    """Coefficient at the last update as a fraction of ``coef``; it changes linearly in between."""
 
     def at(self, progress: float) -> float:
-        """Return the coefficient when the fraction ``progress`` of the updates is done."""
+        """Return the coefficient after the fraction ``progress`` of the updates."""
         return self.coef * (1 - (1 - self.coef_end) * progress)
 
 
@@ -83,19 +83,19 @@ class PPOTerm(Term):
 
 @settings()
 class EntropyTerm(Term):
-    """A bonus for the entropy of the policy, in nats a step."""
+    """A bonus for the entropy of the policy, in nats per step."""
 
     floor: Positive | None = None
-    """Nats beyond which a step earns no more: the bonus then acts only where the policy is too sure. Absent: none."""
+    """Entropy of a step, in nats, above which the bonus does not grow and so has no effect; absent: no limit."""
     target: Positive | None = None
-    """Entropy to keep, in nats a step: beginning with ``coef``, the coefficient rises after an iteration whose episodes
-    had less and falls after one with more, as the temperature of soft actor-critic (Haarnoja et al., 2018)."""
+    """Target entropy in nats per step: from ``coef`` on, the coefficient rises after iterations with less entropy and
+    falls after those with more, like the temperature of soft actor-critic (Haarnoja et al., 2018)."""
 
     def __post_init__(self) -> None:
-        """Refuse a target beside a schedule.
+        """Refuse a target combined with a schedule.
 
         Raises:
-            InvalidInput: a target was given with a schedule, or with no coefficient to begin with.
+            InvalidInput: a target was given with a schedule, or with an initial coefficient of 0.
 
         """
         if self.target is not None and (self.coef == 0 or self.coef_end != 1):
@@ -105,7 +105,7 @@ class EntropyTerm(Term):
             )
 
     def follow(self, coef: float, entropy: float) -> float:
-        """Return the coefficient after an iteration with ``coef`` whose episodes had ``entropy`` nats a step."""
+        """Return the next coefficient after an iteration with ``coef`` and a mean ``entropy`` in nats per step."""
         if self.target is None:
             return coef
         moved = coef * math.pow(self.target / max(entropy, self.target / ENTROPY_RANGE), ENTROPY_RATE)
@@ -117,40 +117,40 @@ class ValueTerm(Term):
     """The squared error of the value head."""
 
     clip: Positive | None = None
-    """Largest useful change of a value in one iteration, as in PPO's code: a larger one lowers the loss no further."""
+    """Clip range of a value's change in one iteration, in units of return, as in PPO's code; absent: no clipping."""
 
 
 @settings()
 class ThoughtTerm(Term):
-    """Imitation of corrected thoughts, nats a token (GTR, equation 3); actions are never imitated."""
+    """Imitation of corrected thoughts, in nats per token (GTR, equation 3); actions are never imitated."""
 
     aggregate: Literal["all", "latest"] = "all"
-    """Corrections of the whole run so far (DAgger), or of the present iteration."""
+    """Corrections to imitate: those of the run so far (DAgger), or of the current iteration."""
     sample: Literal["corrected", "all"] = "corrected"
-    """As many corrections as a minibatch has steps; or as many steps of which those without a correction add nothing,
-    so that the weight of the term follows how often a thought is wrong, as in GTR's code."""
+    """What a minibatch draws, as many as it has steps: ``corrected`` steps; or any steps (``all``), where those without
+    a correction have no loss, so that the term's weight follows how often thoughts are wrong, as in GTR's code."""
 
 
 @settings()
 class Terms:
-    """Terms of the objective, which is their weighted sum; absent ones are left out."""
+    """Terms of the objective, which is their weighted sum; absent terms are left out."""
 
     reinforce: Term | None = None
-    """Policy gradient ``-A log pi`` (section 3); the term of a policy without ``ppo``."""
+    """Policy gradient ``-A log pi`` (section 3); the default policy term, unless ``ppo`` is set."""
     ppo: PPOTerm | None = None
     """Clipped policy gradient, in place of ``reinforce`` (appendix A)."""
     entropy: EntropyTerm | None = None
     """Bonus for the entropy of the policy."""
     value: ValueTerm | None = None
-    """Squared error of the value head; goes together with ``baseline: value``."""
+    """Squared error of the value head; requires ``baseline: value``, which requires it."""
     sft_thought: ThoughtTerm | None = None
     """Imitation of the thoughts of ``players.corrector``, for policies that write before they act."""
     kl: Term | None = None
-    """KL divergence of the policy from the one that training began with, in nats a step, exact over the menu; its
-    coefficient is TRL's beta. One more forward pass an iteration, and a copy of the trained weights."""
+    """KL divergence of the policy from the initial policy, in nats per step, exact over the menu; the coefficient is
+    TRL's beta. It costs one more forward pass per iteration and a copy of the trained weights."""
 
     def __post_init__(self) -> None:
-        """Refuse two policy terms.
+        """Refuse a second policy term.
 
         Raises:
             InvalidInput: both ``reinforce`` and ``ppo`` were given.
@@ -165,114 +165,115 @@ class Terms:
         return self.ppo or self.reinforce or Term()
 
     def with_entropy_coef(self, coef: float) -> Terms:
-        """Return the same terms with another coefficient of the entropy bonus."""
+        """Return a copy of the terms in which the entropy bonus has the coefficient ``coef``."""
         return replace(self, entropy=replace(self.entropy or EntropyTerm(), coef=coef))
 
 
 @settings()
 class Validation:
-    """Validation while the policy trains: always the same tasks of split ``validation``, with the same seeds."""
+    """Validation during training, always on the same tasks of split ``validation`` with the same seeds."""
 
     every: Count = 10
-    """Iterations from one validation to the next; the last iteration of a stage is validated as well."""
+    """Number of iterations between validations; the last iteration of a stage is validated as well."""
     episodes: Count = 60
-    """Sampled episodes of a validation; the tasks are played in turn, in the environment of the stage."""
+    """Number of episodes with sampled actions; the tasks are played in turn, in the environment of the stage."""
     greedy: bool = True
-    """Also play each of these tasks once with the most probable action."""
+    """Also play each validation task once with the most probable action."""
     patience: Count | None = None
-    """Validations in a row without a new best after which the stage ends; absent: it plays all its iterations."""
+    """Number of consecutive validations without a new best after which the stage ends; absent: never."""
 
 
 @settings(frozen=False)
 class RLFTSettings:
-    """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where it has one."""
+    """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where possible."""
 
     stages: Annotated[list[Stage], Field(min_length=1)] = field(default_factory=lambda: [Stage("main", 100)])
-    """Curriculum; one stage for none."""
+    """Stages of the curriculum, at least one."""
     episodes: Count = 64
-    """B, episodes sampled an iteration."""
+    """Number of fresh episodes per iteration (B)."""
     episodes_per_task: Count = 1
-    """Episodes that start from the same task, a group."""
+    """Group size: number of episodes in a row that start from the same task."""
     task_priority: Fraction = 0.0
-    """Fraction of the tasks drawn in proportion to how often they failed lately (prioritized level replay, Jiang et
-    al., 2021); the others are drawn evenly."""
+    """Fraction of the tasks drawn in proportion to their recent failure rate (prioritized level replay, Jiang et al.,
+    2021); the others are drawn uniformly."""
     batch_size: Count | None = None
-    """Episodes played side by side, each in an environment of its own; absent: all. What is drawn stays the same."""
+    """Number of environments that play episodes in parallel; absent: one per episode. It does not change the draws."""
     learning_rate: Positive = 2e-4
     """Initial learning rate."""
     value_learning_rate: Positive | None = None
     """Initial learning rate of the value head; absent: that of the policy."""
     learning_rate_end: Fraction = 1.0
-    """Fraction of the initial learning rate reached at the last update."""
+    """Final learning rate as a fraction of the initial one."""
     learning_rate_schedule: Literal["linear", "cosine"] = "linear"
     """Shape of the decrease to ``learning_rate_end``: linear, or half a cosine."""
     weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
     max_grad_norm: NonNegative = 0.3
-    """Largest norm of a gradient, longer ones are scaled down to it; 0 clips none."""
+    """Maximum gradient norm; larger gradients are scaled down to it, 0 disables clipping."""
     micro_batch_tokens: Count = 2048
-    """Tokens a forward pass, padding included; an update always uses all steps of its minibatch."""
+    """Maximum number of tokens per forward pass, padding included; an update uses all steps of its minibatch."""
     num_iterations: Count = 1
-    """Passes over each batch of episodes (mu); more than 1 needs ``terms.ppo``."""
+    """Number of passes over each batch of episodes (mu); more than 1 needs ``terms.ppo``."""
     num_minibatches: Count = 1
-    """Optimizer steps a pass."""
+    """Number of optimizer steps per pass."""
     target_kl: Positive | None = None
-    """KL divergence of a minibatch, in nats a step, after which an iteration makes no more updates; absent: any."""
+    """KL divergence of a minibatch, in nats per step, above which an iteration stops updating; absent: no limit."""
     terms: Terms = field(default_factory=Terms)
-    """Objective; REINFORCE alone by default."""
+    """Terms of the objective; REINFORCE alone by default."""
     thought_lambda: Fraction = 0.5
-    """Weight of the log-probability of what a policy writes before it acts (lambda of RL4VLM, equation 4.3), for
-    ``prompt.action_mode`` thought_choice and json, and of a reflection, for ``players.reflector.trained``: 0 trains the
-    action alone, 1 every token alike."""
+    """Weight of the log-probability of the text before the action (lambda of RL4VLM, equation 4.3), for
+    ``prompt.action_mode`` thought_choice and json, and of the reflection, for ``players.reflector.trained``: 0 trains
+    the action only, 1 weighs all tokens equally."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
-    """Weight of each source of rewards: ``env``; the role of a player that rates episodes; for policies that write
-    before they act, ``format``, which is 1 for each step whose text names a legal action; and for actions in JSON,
-    ``illegal``, which is 1 for each step whose text names none, so that its weight is negative."""
+    """Weight of each source of rewards: ``env``; the role of a rater; for policies that write before they act,
+    ``format``, which is 1 for each step whose text names a legal action; and for actions in JSON, ``illegal``, which is
+    1 for each step whose text names none, so its weight should be negative."""
     format_into_return: bool = False
-    """Add the reward ``format`` to the return and the advantage of its own step alone, as GTR's code does; else it is a
-    reward like others, which earlier steps are credited with as well."""
+    """Add the reward ``format`` to the return and advantage of its own step only, as in GTR's code; otherwise it also
+    counts in the returns of earlier steps."""
     gamma: Fraction = 1.0
-    """Discount of the reward-to-go; the paper has none."""
+    """Discount of the reward-to-go; the paper uses no discount (1)."""
     baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"
-    """Subtracted from the reward-to-go. leave_one_out: the mean return of the other episodes where they read the same
-    prompt (whatever ``episodes_per_task`` is), of all their steps where none did. step_group: GiGPO (Feng et al.,
+    """Baseline subtracted from the reward-to-go. leave_one_out: the mean return of other episodes' steps with the same
+    prompt (whatever ``episodes_per_task`` is), or of all their steps if there are none. step_group: GiGPO (Feng et al.,
     2025), an episode's return less the mean of its task's episodes, plus a step's reward-to-go less the mean of the
-    steps of that task with the same observation."""
+    task's steps with the same observation."""
     step_group_weight: NonNegative = 1.0
-    """Weight (omega) of the second difference of ``baseline: step_group``."""
+    """Weight (omega) of the second difference, between steps, of ``baseline: step_group``."""
     gae_lambda: Fraction = 1.0
-    """Lambda of GAE, for ``baseline: value``; 1 for reward-to-go minus value."""
+    """Lambda of GAE, for ``baseline: value``; 1 gives reward-to-go minus value."""
     bootstrap_truncated: bool = False
-    """Credit an episode that ran out of time with the value of the state in which it stopped, for ``baseline: value``.
-    Right where the time limit is no part of the task (Pardo et al., 2018); where it is, and without a discount, the
-    policy unlearns to hurry."""
+    """Bootstrap the return of a truncated episode with the value of its last state, for ``baseline: value``. Correct if
+    the time limit is not part of the task (Pardo et al., 2018); if it is, and without a discount, the policy
+    unlearns to be fast."""
     normalize_advantages: bool = True
     """Divide advantages by their standard deviation (at least 0.2)."""
     center_advantages: bool = False
-    """Subtract the mean of the batch's advantages before that; with ``normalize_advantages`` they are whitened."""
+    """Subtract the batch mean from the advantages first; with ``normalize_advantages`` they are then whitened."""
     replay_size: CountOrZero = 0
-    """Successful episodes of the current stage kept for replay; 0 for none."""
+    """Maximum number of successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
-    """Past episodes in each update, learned from as if the present policy had played them: with its present values
-    and without importance weights (self-imitation, Oh et al., 2018). They are drawn as tasks are (``task_priority``),
-    so that what is being forgotten comes back first."""
+    """Number of replayed episodes per update, used as if the current policy had played them: with current values and
+    without importance weights (self-imitation, Oh et al., 2018). They are drawn like tasks (``task_priority``), so that
+    tasks which the policy is forgetting return first."""
     validation: Validation | None = None
-    """Validation while training; absent: none, and the validation tasks are never read."""
+    """Validation during training; absent: none, and the validation tasks are never read."""
     keep: Literal["last", "best"] = "last"
-    """The weights with which training ends: the last ones, or those of the last stage that did best at a validation, by
-    sampled episodes; among equals the latest."""
+    """Weights at the end of training: the last ones, or those with the highest success rate of sampled validation
+    episodes in the last stage, the latest if several are equal."""
     ema: Fraction = 0.0
-    """Decay an update of averaged weights, which are validated and with which training ends; 0 for the weights as they
-    are. The policy plays and learns with its own."""
+    """Decay per update of an exponential average of the weights, which is validated and is the result of training; 0
+    for none. Rollouts and updates use the weights themselves."""
     save_every: Count = 10
-    """Iterations between checkpoints."""
+    """Number of iterations between checkpoints."""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other.
 
         Raises:
-            InvalidInput: several updates a batch without a clip range, a value term without a value head or the other
-                way round, incomplete groups or groups of one, or the best weights without a validation.
+            InvalidInput: several updates per batch without ``terms.ppo``, a value term without ``baseline: value`` or
+                the reverse, incomplete groups or groups of one, ``keep: best`` without a validation, or a setting that
+                its baseline does not use.
 
         """
         if self.updates_per_iteration > 1 and self.terms.ppo is None:
@@ -306,7 +307,7 @@ class RLFTSettings:
 
     @property
     def updates_per_iteration(self) -> int:
-        """Number of optimizer steps an iteration."""
+        """Number of optimizer steps per iteration."""
         return self.num_iterations * self.num_minibatches
 
 
@@ -315,15 +316,15 @@ class RLFTSection(RLFTSettings):
     """Stage 2: online policy gradient (Algorithm 1, lines 23-36)."""
 
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
-    """Tracker that the metrics and a few episodes are also sent to; it must be installed."""
+    """Experiment tracker for the metrics and a few episodes; it must be installed."""
     record_episodes: CountOrZero = 8
-    """Episodes an iteration written to ``trajectories/``."""
+    """Number of episodes per iteration that are written to ``trajectories/``."""
 
     def __post_init__(self) -> None:
         """Refuse a replay buffer that is never filled or never used.
 
         Raises:
-            InvalidInput: one of its two settings was given alone, or see ``RLFTSettings``.
+            InvalidInput: only one of ``replay_size`` and ``replay_episodes`` was given, or see ``RLFTSettings``.
 
         """
         super().__post_init__()

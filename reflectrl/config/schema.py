@@ -1,4 +1,4 @@
-"""The recipe schema. Each field is followed by its one-line documentation; unknown keys are refused by the loader."""
+"""The recipe schema. The text below each field is its documentation; the loader refuses unknown keys."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ class EnvSection(WorkerLimits):
     """Environment of the recipe and its options."""
 
     name: str
-    """Registered name, see ``reflectrl check-env --list``."""
+    """Registered name of the environment, see ``reflectrl check-env --list``."""
     options: dict[str, Any] = field(default_factory=dict)
-    """The environment's constructor parameters, e.g. stage and horizon."""
+    """Parameters of the environment's constructor, e.g. stage and horizon."""
     workers: CountOrZero = 0
-    """Processes that run environments, at most one a core; 0 runs them in the main process, without crash isolation."""
+    """Number of worker processes for environments, at most one per core; 0 runs them in the main process, without crash
+    isolation."""
 
 
 class DatasetSection(Section):
-    """Tasks that gen-data makes for an environment with the option ``dataset``: questions about repositories."""
+    """Dataset of questions about repositories, which gen-data makes for environments with the option ``dataset``."""
 
     repositories: Annotated[list[Source], Field(min_length=1)]
     """Folders, git URLs, ``pypi:NAME==VERSION`` (a package's source archive), ``company:nano`` or ``company:full``."""
     held_out: list[Source] = []
-    """Further repositories, which only the evaluation split ``unseen`` asks about."""
+    """Further repositories, used only by the evaluation split ``unseen``."""
     writer: Literal["extractive", "paraphrased", "openai"] = "extractive"
-    """Source of the questions: the files' own headings, docstrings and columns; the same in other words, without those
-    of the path and those that only one file holds; or a chat endpoint."""
+    """Source of the questions: the files' headings, docstrings and columns; the same paraphrased, without words of the
+    path and words that occur in only one file; or a chat endpoint."""
     files: Count | None = None
-    """Ask about so many files of each repository, drawn by the seed; absent: about all."""
+    """Number of files of each repository to ask about, drawn with the seed; absent: all files."""
     per_file: Count = 3
-    """Questions kept a file, at most."""
+    """Maximum number of questions about a file."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of the writer ``openai``."""
 
@@ -55,7 +56,7 @@ class PromptSection(PromptLayout):
     """The layout of every prompt, see ``reflectrl.prompts.PromptFormat``."""
 
     instructions: bool = True
-    """Begin each prompt with the environment's instructions."""
+    """Start each prompt with the environment's instructions."""
 
     def layout(self, instructions: str) -> PromptFormat:
         """Return the layout for an environment with these ``instructions``."""
@@ -64,100 +65,100 @@ class PromptSection(PromptLayout):
 
 
 class PolicyPlayerSection(Section):
-    """The trained policy where it writes before it acts, and the policy ``remote`` of the evaluation."""
+    """Settings of policies that write text before they act, and of the evaluation's policy ``remote``."""
 
     max_new_tokens: Count = 64
-    """Longest thought, or answer in JSON, in tokens."""
+    """Maximum length of a thought or an answer in JSON, in tokens."""
     temperature: Positive = 1.0
     """Temperature at which thoughts and answers in JSON are sampled and scored."""
     endpoint: Endpoint = Endpoint()
-    """Chat endpoint whose model answers with a label."""
+    """Chat endpoint of the policy ``remote``, which answers with a label."""
 
 
 class PlayersSection(Section):
-    """Players of the turn, by role."""
+    """Players of an episode, by role."""
 
     memory: MemoryPlayerSection | None = None
-    """Shows the teacher's successful episodes in SFT rows, RLFT and evaluation; absent: none are shown."""
+    """Memory that shows the teacher's successful episodes in SFT rows, RLFT and evaluation; absent: no memory."""
     planner: PlannerPlayerSection | None = None
-    """Plans each episode in SFT rows, RLFT and evaluation; absent: there are no plans."""
+    """Planner of each episode in SFT rows, RLFT and evaluation; absent: no plans."""
     reflector: ReflectorPlayerSection = ReflectorPlayerSection()
-    """Writes the reflection."""
+    """Reflector, which writes a reflection before each action."""
     policy: PolicyPlayerSection = PolicyPlayerSection()
-    """The policy's own text, and a chat model to compare it with."""
+    """Settings of the policy's text, and a chat model to compare the policy with."""
     corrector: CorrectorPlayerSection | None = None
-    """Rewrites wrong thoughts, which ``rlft.terms.sft_thought`` imitates; absent: none are rewritten."""
+    """Corrector of wrong thoughts, whose texts ``rlft.terms.sft_thought`` imitates; absent: no corrections."""
     rater: RaterPlayerSection | None = None
-    """Rates the episodes of RLFT, see ``rlft.rewards``; absent: only the environment rewards."""
+    """Rater of the episodes of RLFT, see ``rlft.rewards``; absent: rewards come from the environment only."""
 
 
 class DataSection(Section):
     """Stage 1a, gen-data (Algorithm 1, lines 1-20)."""
 
     teacher: Literal["expert", "openai"] = "expert"
-    """The environment's expert (offline) or a chat endpoint."""
+    """Teacher: the environment's expert (offline), or a chat endpoint."""
     trajectory: Literal["teacher", "oracle"] = "oracle"
-    """Source of the actions: the teacher (reflect, then choose), or the expert with reflections on a spoiler."""
+    """Source of the actions: the teacher (reflect, then choose), or the expert, with reflections based on a spoiler."""
     noise: Fraction = 0.0
     """Probability of a random action instead of the expert's (noisy-oracle trajectories)."""
     demonstrations: list[str] | None = None
-    """Files of episodes that ``reflectrl play --save`` kept, paths from the working folder: their samples come before
-    the teacher's and count towards ``samples``, so a teacher adds what is missing. Each has a reflection and becomes a
-    row of every kind; those of validation and test tasks, or of a state where one starts, are left out."""
+    """Files of episodes from ``reflectrl play --save``, relative to the working folder. Their samples count towards
+    ``samples``, and the teacher adds what is missing; steps of validation and test tasks, or in an initial state of
+    one, are left out."""
     samples: Count = 100
-    """Samples to collect, positive and negative together; a sample is one step."""
+    """Number of samples (steps) to collect, positive and negative together."""
     negatives: Fraction = 0.5
     """Probability of a negative sample at each step (section 4.2)."""
     reflection_dropout: Fraction = 0.0
-    """Fraction of the policy's rows whose reflection is blanked or, as often, another row's, so that the policy neither
-    needs the words nor believes all of them."""
+    """Fraction of the policy's rows whose reflection is removed or, equally often, replaced by another row's, so that
+    the policy does not rely on reflections alone."""
     concurrency: Count = 8
-    """Teacher episodes in flight."""
+    """Number of teacher episodes played concurrently."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of the teacher ``openai``."""
 
 
 class SFTPlayerSection(Section):
-    """Stage 1b for one player (section 4.1.2)."""
+    """Stage 1b, supervised fine-tuning, for one player (section 4.1.2)."""
 
     steps: Count = 300
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     batch_size: Count = 32
-    """Rows an optimizer step."""
+    """Rows per optimizer step."""
     micro_batch_size: Count = 32
-    """Rows a forward pass; the rest is accumulated."""
+    """Rows per forward pass; the gradients of a batch are accumulated."""
     learning_rate: Positive = 2e-4
     """Peak learning rate."""
     warmup: Fraction = 0.1
     """Fraction of the steps with a rising learning rate."""
     lr_scheduler_type: Literal["cosine", "constant_with_warmup"] = "cosine"
-    """After the warm-up, the learning rate falls along a cosine or stays as it is."""
+    """Learning rate after the warm-up: falling along a cosine, or constant."""
     weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
-    """Gradient clipping."""
+    """Maximum gradient norm; larger gradients are scaled down to it."""
     max_rows: Count | None = None
-    """Use only the first ``max_rows`` rows; a policy that saw fewer keeps more to explore in RLFT."""
+    """Use only the first ``max_rows`` rows; after fewer rows, a policy has more left to explore in RLFT."""
 
 
 class SFTPolicySection(SFTPlayerSection):
-    """Stage 1b for the policy, which answers with a label."""
+    """Stage 1b, supervised fine-tuning, for the policy."""
 
     label_smoothing: Fraction = 0.0
-    """Probability mass spread over the menu's labels, so that RLFT starts with entropy."""
+    """Probability mass spread evenly over the menu's labels, so that the policy enters RLFT with some entropy."""
 
 
 class SFTSection(Section):
-    """Stage 1b: both players, each from the base model."""
+    """Stage 1b, supervised fine-tuning of both players, each from the base model."""
 
     reflector: SFTPlayerSection = SFTPlayerSection()
-    """The reflector's training."""
+    """Settings of the reflector's training."""
     policy: SFTPolicySection = SFTPolicySection()
-    """The policy's training; a single player's too, but for the number of its reflector rows."""
+    """Settings of the policy's training, also used for a single player, except for its number of reflector rows."""
     enabled: bool = True
-    """False starts RLFT from the base model (the "RLFT only" ablation)."""
+    """Run this stage; false starts RLFT from the base model (the "RLFT only" ablation)."""
     drop_long_rows: bool = False
-    """Leave out rows that do not fit ``model.max_length`` even when cut as at play, instead of refusing them."""
+    """Leave out rows that do not fit ``model.max_length`` even when cut as in rollouts, instead of refusing them."""
 
 
 class Recipe(Section):
@@ -170,25 +171,25 @@ class Recipe(Section):
     seed: CountOrZero = 0
     """Seed of all random draws."""
     env: EnvSection
-    """The environment."""
+    """Environment and its options."""
     dataset: DatasetSection | None = None
-    """Its tasks, where they are made from repositories; absent where the environment brings its own."""
+    """Dataset of tasks made from repositories; absent for environments with built-in tasks."""
     prompt: PromptSection = PromptSection()
-    """The prompts."""
+    """Layout of the prompts."""
     model: ModelSection = ModelSection()
-    """The base of both players."""
+    """Base model of both players."""
     reflector_model: ModelSection | None = None
-    """Another base for the reflector."""
+    """Base model of the reflector; absent: the same as the policy's."""
     players: PlayersSection = PlayersSection()
-    """Players of the turn, by role."""
+    """Players of an episode, by role."""
     data: DataSection = DataSection()
     """Settings of gen-data."""
     sft: SFTSection = SFTSection()
-    """Supervised fine-tuning."""
+    """Settings of supervised fine-tuning."""
     rlft: RLFTSection | None = RLFTSection()
-    """Reinforcement learning; absent (null) for the "SFT only" ablation."""
+    """Settings of reinforcement learning; null for the "SFT only" ablation."""
     eval: EvalSection = EvalSection()
-    """Evaluation."""
+    """Settings of the evaluation."""
 
     def layout(self, instructions: str) -> PromptFormat:
         """Return the layout of the prompts for an environment with these ``instructions``."""
@@ -267,7 +268,7 @@ class Recipe(Section):
                 )
 
     def _check_thoughts(self) -> None:
-        """Refuse settings of thoughts that a policy does not have."""
+        """Refuse settings of thoughts if the policy writes none."""
         writes, policy = self.prompt.action_mode != "enumerated", self.players.policy
         if not writes and (policy.max_new_tokens, policy.temperature) != (64, 1.0):
             raise ValueError(

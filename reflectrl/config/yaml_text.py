@@ -1,4 +1,4 @@
-"""YAML as recipes use it: text, numbers, truth values, null, lists and mappings by name."""
+"""The subset of YAML that recipes use: text, numbers, booleans, null, lists, and mappings whose keys are text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TEXT_ELSEWHERE = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")}
 
 
 MAX_VALUES = 100_000
-"""Values of a file, what an alias stands for counted each time: a few lines of aliases could fill any memory."""
+"""Maximum number of values in a file, with aliases expanded: a few lines of nested aliases could fill the memory."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but ``2e-4`` is a number, a date is text, a whole number has at most 64 bits, keys are names."""
+    """YAML's safe loader, but ``2e-4`` is a number, dates and keys are text, and integers have at most 64 bits."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in known if tag.removeprefix(_TAG) in _KINDS]
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.twice: list[str] = []
-        """A line for each key that is given twice."""
+        """Messages about keys that are given twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -71,9 +71,9 @@ _Loader.add_implicit_resolver(f"{_TAG}float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+
 
 
 def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
-    """The values in ``text``, and a line for each key that is given twice; ``what`` begins the errors.
+    """Return the values in ``text``, and a message for each key that is given twice; ``what`` begins the errors.
 
-    Keys are names, so ``1`` and ``no`` are text there.
+    Keys are text, also those that look like a number or a boolean, such as ``1`` and ``no``.
 
     Raises:
         InvalidInput: not YAML, or a kind of value that no recipe has.
@@ -84,12 +84,12 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
         return _unshared(loader.get_single_data(), itertools.count()), loader.twice
     except RecursionError as error:
         raise InvalidInput(f"{what} nests lists and mappings too deep, or in themselves; expected a recipe.") from error
-    except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter for "!!int x", "!!bool x"
+    except (yaml.YAMLError, ValueError, LookupError) as error:  # the last two for "!!int x", "!!bool x"
         raise InvalidInput(f"{what} is no valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
 
 
 def _unshared(value: Any, copied: Iterator[int]) -> Any:
-    """A copy in which what an alias stood for is a value of its own, so that an override changes one place."""
+    """Return a copy in which each alias has its own copy of the value, so that an override changes one place only."""
     if next(copied) == MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES:,} values, with those that aliases stand for")
     if isinstance(value, dict):
