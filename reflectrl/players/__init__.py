@@ -1,4 +1,4 @@
-"""Protocols of players and policies, and the players that need no local model."""
+"""Protocols of players and policies, and players without a local model."""
 
 from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Remembers, Seat, reflecting
 from reflectrl.players.scripted import (

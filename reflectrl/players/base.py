@@ -1,4 +1,4 @@
-"""Protocols of players and policies. They see views: never a reward, nor whether an episode succeeded."""
+"""Protocols of players and policies, which see views: never a reward, nor whether an episode succeeded."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ When = Literal["episode_start", "before_act", "after_act", "episode_end"]
 
 
 class Player(Protocol):
-    """Frozen player: writes words about each state, such as a reflection ``R ~ R(p(s))``."""
+    """A frozen player, which writes text about each state, such as a reflection ``R ~ R(p(s))``."""
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one utterance a view, in order.
+        """Return one utterance per view, in order.
 
         Args:
             views: the information that the player may use, see ``reflectrl.prompts.views``.
-            draws: uniform in [0, 1), one a view; all the randomness there is.
+            draws: uniform numbers in [0, 1), one per view; the only source of randomness.
 
         """
         ...
 
 
 class Policy(Protocol):
-    """Chooses an action ``a ~ pi(. | p(s), R, menu)`` for each state."""
+    """A policy, which chooses an action ``a ~ pi(. | p(s), R, menu)`` for each state."""
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view, in order; equal views and draws give equal actions in any batch."""
+        """Return one decision per view, in order; equal views and draws give equal actions in any batch."""
         ...
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A player that learns from what is played in training, between two batches and in no other way."""
+    """A player with a state that changes only between iterations of training, by the episodes played in them."""
 
     @property
     def remembered(self) -> str:
-        """All that it has learned, for a checkpoint."""
+        """State of the player, for a checkpoint."""
         ...
 
     def remember(self, played: Sequence[Trajectory]) -> None:
-        """Learn from the fresh episodes of an iteration, in the order of processes and episodes."""
+        """Update the state with the fresh episodes of an iteration, in the order of processes and episodes."""
         ...
 
     def restore(self, remembered: str) -> None:
-        """Go back to what a checkpoint holds of ``remembered``."""
+        """Restore the state that a checkpoint saved as ``remembered``."""
         ...
 
 
 class ReadsHints:
-    """Base of players that are given the expert's hints: the expert itself, and a person who may ask for them."""
+    """Marker base class of players that are given the expert's hints, such as the expert itself or a person."""
 
 
 class Informed(ReadsHints):
-    """A player that is given the expert's hints, which it is not without this: a corrector with a solver as its tool.
+    """Wrapper that gives a player the expert's hints: a corrector with the environment's solver as its tool.
 
     Args:
-        player: whose views hold the hints.
+        player: the player, whose views then contain the hints.
 
     """
 
@@ -74,13 +74,13 @@ class Informed(ReadsHints):
 
 @dataclass(frozen=True)
 class Seat:
-    """A frozen player's place in the turn."""
+    """A frozen player with its role in an episode, and when it speaks."""
 
     role: str
-    """One of ``reflectrl.prompts.views.FROZEN_ROLES``; it decides what the player sees and who reads its words."""
+    """One of ``reflectrl.prompts.views.FROZEN_ROLES``; it determines what the player sees and who reads its words."""
     player: Player
     when: When = "before_act"
-    """Moment at which it speaks."""
+    """Moment of the step or episode at which the player is asked."""
 
 
 def reflecting(reflector: Player | None) -> tuple[Seat, ...]:

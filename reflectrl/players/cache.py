@@ -1,4 +1,4 @@
-"""Exact cache of a frozen, greedy player: equal prompts have equal words, always."""
+"""Exact cache for a frozen, greedy player, which answers equal prompts with equal words."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from reflectrl.prompts.views import View
 
 
 class CachedPlayer(ABC):
-    """Calls ``write`` for prompts not seen before; keeps the words of the ``cache_size`` prompts used last.
+    """A player that calls ``write`` for new prompts only and caches the words of the ``cache_size`` prompts used last.
 
-    The cache is exact only for words that depend on nothing but the prompt: pass 0 for a player that samples.
+    The cache is exact only if the words depend on the prompt alone: pass 0 for a player that samples.
     """
 
     def __init__(self, cache_size: int) -> None:
         self._cache_size = cache_size
         self._cache: OrderedDict[Prompt, Utterance] = OrderedDict()
         self.asked = 0
-        """Views answered so far."""
+        """Number of views answered so far."""
         self.written = 0
-        """Views whose words had to be written; the rest came from the cache."""
+        """Number of these views whose words were not in the cache."""
 
     @abstractmethod
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """Return one new utterance a prompt."""
+        """Return one new utterance per prompt."""
 
     @property
     def hit_rate(self) -> float:
@@ -35,11 +35,11 @@ class CachedPlayer(ABC):
         return 1.0 - self.written / self.asked if self.asked else 0.0
 
     def clear(self) -> None:
-        """Empty the cache; needed only when the player's weights change (single player)."""
+        """Empty the cache; needed only if the player's weights change (single player)."""
         self._cache.clear()
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one utterance a view."""
+        """Return one utterance per view."""
         prompts = [view.prompt for view in views]
         self.asked += len(prompts)
         if self._cache_size == 0:

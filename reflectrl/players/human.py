@@ -1,4 +1,4 @@
-"""A person at the keyboard plays, and may reflect: shown exactly the prompts that models would read."""
+"""Human players at the keyboard, who act and may reflect; they are shown exactly the prompts that models read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _QUIT_TYPED = f"{QUIT} was typed; this episode is not finished."
 
 
 class PlayerLeft(ReflectRLError):
-    """The person typed ``quit`` or closed the input, so the episode has no end; this is no fault."""
+    """The person typed ``quit`` or closed the input, so the episode is unfinished; this is not a failure."""
 
     exit_code = 130
 
 
 class _Console:
-    """Keyboard and screen; nothing is shown twice."""
+    """Keyboard and screen; text that the screen already shows is not repeated."""
 
     def __init__(self, read: Callable[[], str], out: TextIO | None) -> None:
         self._read = read
@@ -33,13 +33,13 @@ class _Console:
         self._seen = ""
 
     def show_prompt(self, head: str, text: str, *, goes_on: bool = False) -> None:
-        """Show the new part of ``text``, which begins with the rules ``head``; the next text ``goes_on`` from there."""
+        """Show the new part of ``text``, whose start is the rules ``head``; ``goes_on`` if the next text extends it."""
         known = self._seen if self._seen and text.startswith(self._seen) else head if head == self._head else ""
         self.show(text.removeprefix(known))
         self._head, self._seen = head, text if goes_on else ""
 
     def show(self, text: str) -> None:
-        # a state may quote a file, whose control characters are not meant for the player's terminal
+        # a state may quote a file, whose control characters must not reach the player's terminal
         self._out.write(visible(text))
         self._out.flush()
 
@@ -53,11 +53,11 @@ class _Console:
 
 
 class HumanPolicy:
-    """Asks for each action in turn, until the answer names one.
+    """Policy that asks a person for each action, until the answer names one.
 
     Args:
-        read: returns one line, as ``input`` does; ``EOFError`` when there is none left.
-        out: where prompts are shown; standard output if absent.
+        read: returns one line, as ``input`` does, and raises ``EOFError`` at the end of the input.
+        out: stream on which prompts are shown; standard output if absent.
 
     """
 
@@ -65,7 +65,7 @@ class HumanPolicy:
         self.console = _Console(read, out)
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - a person chooses
-        """Return one decision a view, asked for one after the other.
+        """Return one decision per view, asking for one after the other.
 
         Raises:
             PlayerLeft: the person typed ``quit``, or there is no more input.
@@ -88,13 +88,13 @@ class HumanPolicy:
 
 
 class HumanReflector(ReadsHints):
-    """Asks the person of ``policy`` for a reflection in each state; the expert's, where there is one, is suggested."""
+    """Reflector that asks the person of ``policy`` for reflections, and suggests those of the expert, if any."""
 
     def __init__(self, policy: HumanPolicy) -> None:
         self._console = policy.console
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - a person writes
-        """Return one line a view, asked for one after the other.
+        """Return one line per view, asking for one after the other.
 
         Raises:
             PlayerLeft: the person typed ``quit``, or there is no more input.
@@ -114,7 +114,7 @@ class HumanReflector(ReadsHints):
 
 
 def _named(answer: str, menu: Menu) -> list[int]:
-    """Return the positions that the whole answer names: labels before actions, the exact case before any other."""
+    """Return the positions whose label, or else action, equals the answer, in exact case or else in any case."""
     for fold in (str, str.casefold):
         for names in (menu.labels, menu.actions):
             found = [index for index, name in enumerate(names) if fold(name) == fold(answer)]
@@ -124,7 +124,7 @@ def _named(answer: str, menu: Menu) -> list[int]:
 
 
 def _begun(answer: str, menu: Menu) -> list[int]:
-    """Return the positions of the actions that begin with the answer."""
+    """Return the positions of the actions that start with the answer, in any case."""
     start = answer.casefold()
     return [index for index, action in enumerate(menu.actions) if start and action.casefold().startswith(start)]
 

@@ -1,4 +1,4 @@
-"""Players behind a chat endpoint: a reflector for the local policy, and a policy to stand in the table beside it."""
+"""Players behind a chat endpoint: reflector, corrector, and a policy to compare the local one with."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from reflectrl.prompts.views import MenuView, View
 
 
 class RemoteReflector(CachedPlayer):
-    """A frozen chat model that reflects. At temperature 0 equal prompts are asked once and remembered.
+    """A frozen chat model that reflects. At temperature 0, equal prompts are sent once and their replies cached.
 
-    A prompt that the model gives no usable reply to gets an empty reflection; ``endpoint.max_rejected`` bounds them.
-    Above temperature 0 the endpoint draws, so only what is in ``journal`` can be reproduced.
+    A prompt without a usable reply gets an empty reflection; ``endpoint.max_rejected`` limits their number. Above
+    temperature 0 the endpoint samples, so only replies in ``journal`` can be reproduced.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class RemoteReflector(CachedPlayer):
         journal: Journal | None = None,
         account: Account | None = None,
     ) -> None:
-        """Speak through ``endpoint``; keep at most ``cache_size`` reflections in memory, 0 for none."""
+        """Use the chat model of ``endpoint``; cache at most ``cache_size`` reflections, 0 for none."""
         super().__init__(cache_size if endpoint.temperature == 0 else 0)
         self.client = ChatClient(endpoint, journal, account)
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """Return one utterance a prompt.
+        """Return one utterance per prompt.
 
         Raises:
-            WorkFailed: the endpoint failed, or too many prompts were left without a usable reply.
+            WorkFailed: the endpoint failed, or too many prompts have no usable reply.
 
         """
         chats = [reflector_chat(prompt) for prompt in prompts]
@@ -70,9 +70,10 @@ class RemoteCorrector:
         journal: Journal | None = None,
         account: Account | None = None,
     ) -> None:
-        """Speak through ``endpoint``; say ``instead`` where it gives no usable reply; ``None`` raises.
+        """Use the chat model of ``endpoint``; say ``instead`` where it has no usable reply, or raise if ``None``.
 
-        With ``images``, show it the pictures of a view; have it answer ``questions`` before it evaluates a thought.
+        With ``images``, the model is shown the pictures of a view; it answers ``questions`` before it evaluates a
+        thought.
         """
         self.client = ChatClient(endpoint, journal, account, skip_failures=instead is not None)
         self._instead = instead
@@ -80,11 +81,11 @@ class RemoteCorrector:
         self._questions = questions
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one utterance a view, empty for a thought that is right, or that names no action.
+        """Return one utterance per view: the corrected thought, or an empty one if the thought is right or absent.
 
         Raises:
-            WorkFailed: more than ``endpoint.max_rejected`` thoughts were left without a usable reply, or one where no
-                thought is given ``instead``; or the budget is spent.
+            WorkFailed: more than ``endpoint.max_rejected`` thoughts have no usable reply, or one has none and
+                ``instead`` is ``None``; or the budget is spent.
 
         """
         asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]
@@ -100,17 +101,17 @@ class RemoteCorrector:
 
 
 class RemotePolicy:
-    """A chat model that plays by naming labels. Its probabilities are unknown, so they stay out of the record."""
+    """A chat model that plays by naming labels; its probabilities are unknown, so the records have none."""
 
     def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
-        """Speak through ``endpoint``."""
+        """Use the chat model of ``endpoint``."""
         self.client = ChatClient(endpoint, journal, account)
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view.
+        """Return one decision per view.
 
         Raises:
-            WorkFailed: the endpoint gave no usable reply, or no label however often it was asked.
+            WorkFailed: the endpoint failed, or no reply to a prompt was a label.
 
         """
         reads = [partial(read_label, menu=view.menu) for view in views]

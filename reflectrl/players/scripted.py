@@ -1,4 +1,4 @@
-"""Players without a model: random, given and scripted ones, and the environment's own expert."""
+"""Players without a model: random, predetermined and scripted players, and the environment's expert."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from reflectrl.prompts.views import MenuView, View
 
 
 class RandomPolicy:
-    """Policy that is uniform over the menu: the floor of every table."""
+    """Policy that is uniform over the menu, the lowest baseline of an evaluation."""
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one uniformly drawn action a view."""
+        """Return one uniformly drawn action per view."""
         decisions = []
         for view, draw in zip(views, draws, strict=True):
             count = len(view.menu.actions)
@@ -24,7 +24,7 @@ class RandomPolicy:
 
 
 class GivenActions:
-    """Plays actions that were decided elsewhere, one a view."""
+    """Policy that plays given actions, one per view."""
 
     def __init__(self, actions: Sequence[str]) -> None:
         self._actions = actions
@@ -38,18 +38,18 @@ class GivenActions:
 
 
 class ScriptedReflector:
-    """Says ``words(prompt.text)``: a blank reflection as a control, or any other rule."""
+    """Player that says ``words(prompt.text)``, such as a blank reflection as a control."""
 
     def __init__(self, words: Callable[[str], str]) -> None:
         self._words = words
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - nothing is drawn
-        """Return the script's words for each prompt."""
+        """Return ``words(prompt.text)`` for each view."""
         return [Utterance(self._words(view.prompt.text)) for view in views]
 
 
 class ShuffledReflector:
-    """Says words that were meant for other states: the control that shows whether a policy reads its reflections."""
+    """Player that says reflections on other states, as a control that shows whether a policy uses its reflections."""
 
     def __init__(self, pool: Sequence[str]) -> None:
         if not pool:
@@ -57,7 +57,7 @@ class ShuffledReflector:
         self._pool = list(pool)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return for each view the pool's entry at its draw, whatever the prompt says."""
+        """Return for each view an entry of the pool, chosen by the draw and independent of the prompt."""
         return [Utterance(self._pool[int(draw * len(self._pool))]) for _, draw in zip(views, draws, strict=True)]
 
 
@@ -68,10 +68,10 @@ def _hints(view: View) -> Hints:
 
 
 class ExpertPolicy(ReadsHints):
-    """Plays ``env.expert()``."""
+    """Policy that plays the action of ``env.expert()``."""
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - nothing is drawn
-        """Return the expert's action, with certainty.
+        """Return the expert's action for each view, with probability 1.
 
         Raises:
             InvalidInput: the environment has no expert.
@@ -91,10 +91,10 @@ class ExpertPolicy(ReadsHints):
 
 
 class ExpertCorrector(ReadsHints):
-    """Rewrites thoughts that say something else than ``env.reflection()``: a corrector by rule (GTR, section 4)."""
+    """Corrector that replaces thoughts which differ from ``env.reflection()`` by that reflection (GTR, section 4)."""
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return the expert's reflections; the empty text where the thought is the same, or there is none."""
+        """Return the expert's reflections; the empty text where the thought is the same or absent."""
         right = ExpertReflector().say(views, draws)
         thoughts = [" ".join(view.said.get("policy", "").split()) for view in views]
         return [
@@ -104,10 +104,10 @@ class ExpertCorrector(ReadsHints):
 
 
 class RuleCorrector(ExpertCorrector):
-    """Rewrites the thoughts that the environment finds wrong, and no other: there may be several right ones."""
+    """Corrector that replaces only thoughts which the environment finds wrong, because several may be right."""
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return the expert's reflections; the empty text where the thought is right, or could not be read.
+        """Return the expert's reflections; the empty text where the thought is right, or has no judgement.
 
         Raises:
             InvalidInput: the environment cannot judge thoughts.
@@ -125,13 +125,16 @@ class RuleCorrector(ExpertCorrector):
 
 
 class CarelessExpert(ReadsHints):
-    """Plays the expert's action with probability ``expertise``, otherwise any; any where there is no expert."""
+    """Policy that plays the expert's action with probability ``expertise``, otherwise a uniformly random one.
+
+    Where the expert has no action, it is always random.
+    """
 
     def __init__(self, expertise: float) -> None:
         self._expertise = expertise
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view."""
+        """Return one decision per view."""
         return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
 
     def _decide(self, view: MenuView, draw: float) -> Decision:
@@ -143,13 +146,13 @@ class CarelessExpert(ReadsHints):
 
 
 class ExpertReflector(ReadsHints):
-    """Says ``env.reflection()``."""
+    """Reflector that says ``env.reflection()``."""
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - nothing is drawn
-        """Return the expert's reflections.
+        """Return the expert's reflection for each view.
 
         Raises:
-            InvalidInput: the environment has none.
+            InvalidInput: the environment has no reflections.
 
         """
         said = [_hints(view).reflection for view in views]

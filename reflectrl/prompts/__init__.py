@@ -1,4 +1,4 @@
-"""The only place where prompt text is assembled: teacher, SFT, RLFT and evaluation all read it from here."""
+"""Prompts: the only place where their text is assembled, for the teacher, SFT, RLFT and evaluation."""
 
 from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import LABEL_KINDS, Menu, labels, make_menu

@@ -1,4 +1,4 @@
-"""A policy's thought and action as one object in JSON (RL4VLM, sections 4.1 and 4.2): written, and read back."""
+"""Thought and action of a policy as one JSON object (RL4VLM, sections 4.1 and 4.2): writing and parsing."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _THOUGHTS = re.compile(r'"thoughts"\s*:\s*"((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Answer:
-    """Reading of a text in which a policy answered."""
+    """Parsed answer of a policy."""
 
     thought: str
     """Value of ``thoughts``; the whole text where there is none."""
     action_start: int
-    """Place of the character with which the last ``"action"`` begins; the length of the text without one."""
+    """Position in the text of the first character of the last ``"action"``; the length of the text without one."""
     index: int | None
-    """Position in the menu of the legal action that it names; ``None`` where it names none, or several."""
+    """Position in the menu of the legal action that the answer names; ``None`` if it names none or several."""
 
 
 def thought_of(written: Written, mode: ActionMode, menu: Menu) -> str:
-    """Return the thought in what a policy wrote, on one line."""
+    """Return the thought in a policy's text, on one line."""
     text = read_answer(written.text, menu).thought if mode == "json" else written.text
     return " ".join(text.split())
 
 
 def json_answer(thought: str, action: str) -> str:
-    """Return the text that ``read_answer`` reads."""
+    """Return thought and action as the JSON text that ``read_answer`` parses."""
     return json.dumps({"thoughts": " ".join(thought.split()), "action": action}, ensure_ascii=False)
 
 
 def read_answer(text: str, menu: Menu) -> Answer:
-    """Read an answer, be it whole JSON or not: the last ``"action"`` with a text for its value counts.
+    """Parse an answer, which need not be complete JSON: the last ``"action"`` with a string value counts.
 
-    The value is compared with the actions of ``menu`` as a whole, without regard to case and runs of spaces; failing
-    that, it may hold exactly one of them as whole words, where ``go to shelf 10`` does not hold ``go to shelf 1``.
+    The value names an action of ``menu`` if it equals it, up to case and runs of spaces, or else if it contains exactly
+    one of the actions as whole words; ``go to shelf 10`` does not contain ``go to shelf 1``.
     """
     thought, actions = thought_in(text), [*_ACTION.finditer(text)]
     if not actions:
@@ -63,12 +63,12 @@ def _unescaped(value: str) -> str:
 
 
 def named_action(value: str, menu: Menu) -> int | None:
-    """Return the position in the menu of the one action that a text names, as ``read_answer`` says."""
+    """Return the position in the menu of the one action that a text names, by the rules of ``read_answer``."""
     names = [_plain(action) for action in menu.actions]
     value = _plain(value)
     if value in names:
         return names.index(value)
-    # of "take cup" and "take cup from shelf" the longer one is meant
+    # longest first, so that "take cup from shelf" is not found as "take cup"
     longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     found = set(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", value))
     return names.index(found.pop()) if len(found) == 1 else None

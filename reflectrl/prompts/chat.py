@@ -1,4 +1,4 @@
-"""Local players' prompts as chats for a remote model, and how its answers are read, by teachers too."""
+"""Chats for remote models, made from local players' prompts, and parsers of their replies, which teachers use too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFLECTOR_ROLE = (
     "next, in one paragraph of at most 50 words. Answer with the reflection only."
 )
 DECORATION = "`'\"*()[]. \t\r\n"
-"""Signs around an answer that do not change it."""
+"""Characters that are stripped from both ends of an answer."""
 POLICY_ROLE = (
     "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
     "of the action you choose and nothing else."
@@ -25,23 +25,23 @@ LISTED_ROLE = (
     "before the state, others after it, and `Not now` names listed labels that cannot be chosen in this state. Answer "
     "with the label of the action you choose and nothing else."
 )
-"""``POLICY_ROLE`` for prompts with a list of common actions."""
+"""Variant of ``POLICY_ROLE`` for prompts with a list of common actions."""
 
 
 def reflector_chat(prompt: Prompt) -> Messages:
-    """Ask for a reflection on a reflector's prompt; raises as ``Prompt.as_text`` does."""
+    """Return the chat that asks for a reflection on a reflector's prompt; raise as ``Prompt.as_text`` does."""
     return [{"role": "system", "content": REFLECTOR_ROLE}, {"role": "user", "content": prompt.as_text()}]
 
 
 def plain_prompt(chat: Messages, cue: str, menu: Menu | None = None) -> Prompt:
-    """Return a chat as plain text; what stands between its role and its last paragraph may be cut."""
+    """Return a chat as a plain prompt; the text between its role and its last paragraph may be cut."""
     role, asked = (message["content"] for message in chat)
     material, _, question = asked.rpartition("\n\n")
     return Prompt(f"{role}\n\n", (), f"{question}\n{cue}", menu, state=f"{material}\n\n")
 
 
 def policy_chat(prompt: Prompt) -> Messages:
-    """Ask for a label of a policy's prompt; raises as ``Prompt.as_text`` does."""
+    """Return the chat that asks for a label of a policy's prompt; raise as ``Prompt.as_text`` does."""
     role = LISTED_ROLE if prompt.menu and prompt.menu.common else POLICY_ROLE
     return [{"role": "system", "content": role}, {"role": "user", "content": prompt.as_text()}]
 
@@ -59,10 +59,10 @@ _QUESTIONS = (
 
 
 def corrector_chat(view: View, *, images: bool = False, questions: Sequence[str] = ()) -> Messages:
-    """Ask whether the thought in a corrector's view is right, and for a better one (GTR, section 4).
+    """Return the chat that asks whether the thought in a corrector's view is right, and for a correction if not.
 
-    With ``images``, pictures of the state are shown where the view has them; ``questions`` are to be answered one by
-    one before that. Raises as ``thought_shown`` does.
+    See GTR, section 4. With ``images``, the chat shows the view's pictures of the state, if any. The model is to answer
+    each of ``questions`` before its evaluation. Raises as ``thought_shown`` does.
     """
     numbered = "".join(f"\n{number}. {question}" for number, question in enumerate(questions, start=1))
     answers = "".join(f'"answer{number}", ' for number in range(1, len(questions) + 1))
@@ -76,10 +76,10 @@ def corrector_chat(view: View, *, images: bool = False, questions: Sequence[str]
 
 
 def thought_shown(view: View, *, images: bool = False) -> str:
-    """Return what a corrector reads: state, moves, what the expert found if the view has hints, thought and move.
+    """Return the text that a corrector reads: state, legal actions, the view's spoiler, if any, thought and action.
 
     Raises:
-        InvalidInput: only an image shows the state, and without ``images`` none is shown to the corrector.
+        InvalidInput: the state is shown by an image only, and the corrector reads text only (``images`` is false).
 
     """
     prompt = view.prompt
@@ -92,7 +92,7 @@ def thought_shown(view: View, *, images: bool = False) -> str:
 
 
 def read_correction(reply: str) -> str:
-    """Return the corrected thought on one line; the empty text for one that is right.
+    """Return the corrected thought on one line; the empty text if the thought was right.
 
     Raises:
         BadReply: no JSON object with an evaluation, or NO without a correction.
@@ -113,7 +113,7 @@ def read_correction(reply: str) -> str:
 
 
 def read_reflection(reply: str) -> str:
-    """Return the reply as one line, since a line break would end a reflection's line in the policy's prompt."""
+    """Return the reply on one line, because a line break would end the reflection's line in the policy's prompt."""
     return " ".join(reply.split())
 
 
@@ -121,12 +121,12 @@ def read_label(reply: str, menu: Menu) -> int:
     """Return the position of the chosen action.
 
     Raises:
-        BadReply: apart from decoration, the reply is neither one label nor one whole line of the menu.
+        BadReply: apart from ``DECORATION``, the reply is neither one label nor one complete line of the menu.
 
     """
     bare = reply.strip(DECORATION)
     for known in (menu.labels, menu.text.splitlines()):
-        choices = [choice.strip(DECORATION) for choice in known]  # an action may begin or end with such signs itself
+        choices = [choice.strip(DECORATION) for choice in known]  # an action may begin or end with such characters
         if bare in choices:
             return choices.index(bare)
     raise BadReply(f"That is not a label of the menu. Answer with exactly one of: {', '.join(menu.labels)}.")

@@ -1,4 +1,4 @@
-"""Checks that a reflection states no hidden fact and claims no knowledge that a player cannot have."""
+"""Checks that a reflection states no hidden facts and claims no knowledge that a player cannot have."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _CLAIMS = re.compile(
     r"|according to the (?:expert|oracle|hints?|instructor)"
     r")(?= )"
 )
-"""Phrases that claim hidden knowledge, in text as ``reflectrl.core.text.words`` writes it."""
+"""Phrases that claim hidden knowledge, for text in the form of ``reflectrl.core.text.words``."""
 
 
 def claims(reflection: str, shown: str) -> tuple[str, ...]:
-    """Return the phrases of ``reflection`` that claim knowledge no player has, unless ``shown`` uses them too."""
+    """Return the phrases of ``reflection`` that claim hidden knowledge, except those that ``shown`` contains too."""
     found = (claim[0] for claim in _CLAIMS.finditer(words(reflection)))
     return tuple(claim for claim in found if not holds(shown, claim))
 
 
 def leaks(reflection: str, shown: str, secrets: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the ``secrets`` that ``reflection`` says although ``shown`` does not."""
+    """Return the ``secrets`` that ``reflection`` contains and ``shown`` does not."""
     return tuple(secret for secret in secrets if holds(reflection, secret) and not holds(shown, secret))
 
 
 def repeats(reflection: str, spoiler: str, public: Sequence[str]) -> bool:
-    """Return whether ``reflection`` holds a whole sentence of ``spoiler`` that no ``public`` text has."""
+    """Return whether ``reflection`` contains a complete sentence of ``spoiler`` that is in no ``public`` text."""
     known = {words(sentence) for text in public for sentence in _sentences(text)}
     return any(words(sentence) not in known and holds(reflection, sentence) for sentence in _sentences(spoiler))
 

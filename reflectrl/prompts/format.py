@@ -1,9 +1,9 @@
-"""``PromptFormat``: the one layout of the prompts that local players are trained on and play with.
+"""``PromptFormat``: the layout of local players' prompts, the same in training and in use.
 
-Parts that are stable over an episode come first, those that change last, so that key-value states can be shared:
-instructions, task, history, state, words of other players, menu. Without its menu the policy's prompt is then the
-reflector's. With ``menu="first"`` the actions that are nearly always legal follow the task, and only what is particular
-to the state stands last.
+Parts that are constant over an episode come first and those that change come last, so that key-value states can be
+shared: instructions, task, history, state, words of other players, menu. The policy's prompt without its menu is then
+the reflector's. With ``menu="first"``, the actions that are nearly always legal follow the task, and only the part of
+the menu that depends on the state comes last.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from reflectrl.prompts.prompt import Prompt, unpictured
 
 REFLECTION_CUE = "Reflection:"
 CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE, "policy": "Thought:"}
-"""First words of the line on which a prompt shows what a role said."""
+"""Cue of each role: the beginning of the prompt line that shows its words."""
 ACTION_CUE = "Action:\n"
-"""Cue of the policy; the newline makes the label a token of its own, as it is at the start of its line in the menu."""
+"""Cue of the policy; after the newline the label is a separate token, as at the start of its line in the menu."""
 AFTER_THOUGHT = f"\n{ACTION_CUE}"
-"""Text between a thought and the label of ``action_mode="thought_choice"``."""
+"""Text between the thought and the label with ``action_mode="thought_choice"``."""
 ActionMode = Literal["enumerated", "thought_choice", "json"]
 POLICY_CUES: Mapping[ActionMode, str] = {"enumerated": ACTION_CUE, "thought_choice": "Thought:", "json": "Answer:"}
-"""Cue of the policy by the form of its answer."""
+"""Cue of the policy, by ``action_mode``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptLayout:
-    """Settings of a prompt that hold in every environment; a recipe's values are checked as its section ``prompt``."""
+    """Layout settings that do not depend on the environment; they are the recipe's section ``prompt``."""
 
     history: Annotated[int, Ge(0)] = 20
     """Number of past actions shown, newest last."""
     labels: Literal["numbers", "letters", "added"] = "numbers"
     """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
     shuffle: bool = False
-    """Show the menu in a new order at each step; what ``menu`` lists first, in a new order in each episode."""
+    """Shuffle the menu at each step; common actions before the history (``menu: first``) once per episode."""
     action_mode: ActionMode = "enumerated"
-    """Form of the policy's answer: a label of the menu; a thought of its own, then a label; or a thought and an action
-    as one object in JSON, where any text may come out (RL4VLM, section 4.1)."""
+    """Form of the policy's answer: a label of the menu; a thought, then a label; or thought and action as free text in
+    one JSON object (RL4VLM, section 4.1)."""
     menu: Literal["first", "last"] = "last"
-    """Place of the actions that the environment declares as common: before the history, with labels that they keep in
-    the episode, or among all legal ones after the state."""
+    """Place of the actions that the environment declares as common: before the history, with labels that are fixed for
+    the episode, or among all legal actions after the state."""
 
 
 @dataclass(frozen=True)
 class PromptFormat(PromptLayout):
-    """Layout of the prompts of one environment; it is written into every dataset and run folder."""
+    """Layout of the prompts of one environment; it is saved in every dataset and run folder."""
 
     instructions: str = ""
-    """Text before everything else; empty for none."""
+    """Text at the beginning of every prompt; empty for none."""
     images: tuple[str, ...] = ()
     """Roles that see the pictures of a state in place of its text."""
 
     def menu_of(self, observation: Observation, seed: int = 0, step: int = 0) -> Menu:
-        """Return the menu of a step of the episode ``seed``; where the format shuffles, the two decide the order."""
+        """Return the menu of ``step`` of the episode with ``seed``; both determine the order if menus are shuffled."""
         return self.relabelled(self._ordered(observation.actions, seed, step, "menu"), observation, seed)
 
     def relabelled(self, actions: tuple[str, ...], observation: Observation, seed: int) -> Menu:
-        """Return a menu as it was shown in the episode ``seed``, by the order of its legal ``actions``."""
+        """Return a menu as it was shown in the episode with ``seed``, from its legal ``actions`` in the order shown."""
         common = observation.common if self.menu == "first" else ()
         return make_menu(actions, self.labels, self._ordered(common, seed, "common actions"))
 
@@ -84,13 +84,13 @@ class PromptFormat(PromptLayout):
         said: Mapping[str, str],
         menu: Menu | None = None,
     ) -> Prompt:
-        """Return ``p(s)`` for a role, a line of words for each of ``said``, then menu and action cue, or another cue.
+        """Return the prompt of a role: ``p(s)``, a line for each of ``said``, then the menu and the role's cue.
 
-        Of a menu with common actions, these follow the task, so that all before the history is the same in an episode.
-        A state that only images show is shown by these to every role; players that read text refuse to read it.
+        Common actions of the menu follow the task, so that the part before the history is constant in an episode. A
+        state without text is shown by its images to every role; players that read text refuse such a prompt.
 
         Raises:
-            InvalidInput: a role that sees images, and a state without any.
+            InvalidInput: the role sees images, but the state has none.
 
         """
         if role in self.images and not observation.images:
@@ -101,7 +101,7 @@ class PromptFormat(PromptLayout):
 
     @staticmethod
     def completion(words: str) -> str:
-        """Return a player's words as they follow its cue, on one line; the empty text without words."""
+        """Return a player's words in the form that follows its cue: on one line, after a space; "" without words."""
         line = " ".join(words.split())
         return f" {line}" if line else ""
 
@@ -115,7 +115,7 @@ def _prompt(
     menu: Menu | None,
     pictured: bool,
 ) -> Prompt:
-    """Write a prompt; an update asks for those of play again, and states recur."""
+    """Return a prompt; cached, because updates need the prompts of rollouts again, and states recur."""
     cue = POLICY_CUES[layout.action_mode]
     listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + cue)
     lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
@@ -127,11 +127,11 @@ def _prompt(
 
 
 def before_reflection(prompt: Prompt) -> Prompt:
-    """Return the reflector's prompt in the state of a policy's ``prompt``, which shows no reflection."""
+    """Return the reflector's prompt for the same state as a policy's ``prompt``, which shows no reflection."""
     head = prompt.head if prompt.menu is None else prompt.head.removesuffix(prompt.menu.head_text)
     return replace(prompt, head=head, tail=REFLECTION_CUE, menu=None)
 
 
 def with_reflection(prompt: Prompt, words: str) -> Prompt:
-    """Return a policy's ``prompt``, which shows no reflection, with one."""
+    """Return a policy's ``prompt``, which shows no reflection, with the reflection ``words`` added."""
     return replace(prompt, said=f"{prompt.said}{REFLECTION_CUE}{PromptFormat.completion(words)}\n")

@@ -1,4 +1,4 @@
-"""Menus: the legal actions of a state, one ``label. action`` a line (single-prompt action enumeration, section 4.3).
+"""Menus: the legal actions of a state, one ``label. action`` per line (single-prompt action enumeration, section 4.3).
 
 Labels are strings here; ``reflectrl.models`` checks that each is one token of its tokenizer.
 """
@@ -20,7 +20,7 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
     """Return the first ``count`` labels of a kind: numbers from 0, letters A-Z a-z, or tokens added to the tokenizer.
 
     Raises:
-        InvalidInput: unknown kind, or more letters wanted than there are.
+        InvalidInput: an unknown kind, or a ``count`` above the number of letters.
 
     """
     if kind == "numbers":
@@ -37,27 +37,27 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
 
 
 Lines = tuple[tuple[str, str], ...]
-"""Text in pieces, each a label and what follows it; the label is empty where none of the menu's stands."""
+"""Text as pairs of a menu label and the text after it; the label is empty for text that follows no label."""
 NOT_NOW = "Not now:"
-"""First words of the line that names labels listed before whose actions are not legal in this state."""
+"""Beginning of the line with the labels of listed common actions that are illegal in the state."""
 
 
 @dataclass(frozen=True)
 class Menu:
-    """The legal actions of a state, and the lines by which a prompt shows them."""
+    """The legal actions of a state, and the lines that show them in a prompt."""
 
     labels: tuple[str, ...]
     """(n,) label of each action."""
     actions: tuple[str, ...]
     """(n,) the legal actions, in the order shown."""
     common: tuple[str, ...] = ()
-    """(c,) actions that a prompt lists in its head, be they legal in this state or not; empty without such a list."""
+    """(c,) common actions listed in the prompt's head, legal in this state or not; empty without such a list."""
     common_labels: tuple[str, ...] = ()
-    """(c,) their labels."""
+    """(c,) labels of the common actions."""
 
     @cached_property
     def all_labels(self) -> tuple[str, ...]:
-        """(m,) every label that is shown: those of the list in the head, then the others; the first m of their kind."""
+        """(m,) all labels of the prompt, those of the head first; they are the first m labels of their kind."""
         return (*self.common_labels, *(label for label, _ in self._others))
 
     @cached_property
@@ -68,17 +68,17 @@ class Menu:
 
     @cached_property
     def text(self) -> str:
-        """All legal actions, one ``label. action`` a line, each line ended by a newline."""
+        """All legal actions, one ``label. action`` per line, each line ending with a newline."""
         return text_of(_lines(zip(self.labels, self.actions, strict=True)))
 
     @cached_property
     def head(self) -> Lines:
-        """The list of common actions, which is the same in every state of an episode."""
+        """Lines of the common actions, which are the same in every state of an episode."""
         return _lines(zip(self.common_labels, self.common, strict=True))
 
     @cached_property
     def tail(self) -> Lines:
-        """What is particular to the state: legal actions that are not listed, then labels of illegal listed ones."""
+        """Lines that depend on the state: legal actions missing from the head, then labels of illegal head actions."""
         legal = set(self.labels)
         illegal = [label for label in self.common_labels if label not in legal]
         named = [(label, " ") for label in illegal[:-1]] + [(label, "\n") for label in illegal[-1:]]
@@ -91,7 +91,7 @@ class Menu:
 
     @cached_property
     def tail_text(self) -> str:
-        """Text of ``tail``; all of the menu where there is no list."""
+        """Text of ``tail``; the complete menu where the head lists no actions."""
         return text_of(self.tail)
 
     @cached_property
@@ -105,13 +105,13 @@ def _lines(labelled: Iterable[tuple[str, str]]) -> Lines:
 
 
 def text_of(lines: Lines) -> str:
-    """Return the text that ``lines`` are the pieces of."""
+    """Return the pieces of ``lines`` joined to one text."""
     return "".join(part for line in lines for part in line)
 
 
 @lru_cache(maxsize=1024)
 def make_menu(actions: tuple[str, ...], kind: str, common: tuple[str, ...] = ()) -> Menu:
-    """Label the legal ``actions``, given in the order shown; ``common`` are listed first, and have the first labels."""
+    """Return the menu of the legal ``actions``, in the order shown; ``common`` actions come first in it and in labels."""
     listed, legal = set(common), set(actions)
     others = tuple(action for action in actions if action not in listed)
     names = labels(kind, len(common) + len(others))

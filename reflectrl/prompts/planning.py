@@ -1,4 +1,4 @@
-"""Chats of a planner: a plan before an episode, and a key for the memory out of a thought (RAP, section 3.1)."""
+"""Chats of a planner: a plan at the start of an episode, and a memory key from a thought (RAP, section 3.1)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class PlanExample(NamedTuple):
 
 
 def plan_chat(prompt: Prompt, examples: Sequence[PlanExample]) -> Messages:
-    """Ask for a plan for the state of a planner's ``prompt``."""
+    """Return the chat that asks for a plan in the state of a planner's ``prompt``, after ``examples`` of plans."""
     shown = "".join(f"Task: {' '.join(task.split())}\nPlan: {plan}\n" for task, plan in examples)
     here = "".join((prompt.head, prompt.state))
     return _chat(PLANNER_ROLE, f"{shown}{here}\nPlan this game.")
 
 
 def read_plan(reply: str) -> str:
-    """Return the first sentence of a reply, without a cue that is repeated before it."""
+    """Return the first sentence of a reply, without a cue ``Plan:`` before it."""
     line = " ".join(reply.split()).removeprefix("Plan:").strip()
     found = _SENTENCE.match(line)
     return found[0].strip() if found else ""
 
 
 def key_chat(thought: str) -> Messages:
-    """Ask what to look up after a thought, or a reflection."""
+    """Return the chat that asks what to look up in memory after a thought or reflection."""
     shown = "".join(f"Thought: {example}\nAnswer: {key}\n" for example, key in _KEYS)
     return _chat(KEY_ROLE, f"{shown}\nThought: {' '.join(thought.split())}")
 

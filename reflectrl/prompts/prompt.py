@@ -1,4 +1,4 @@
-"""``Prompt``: text for a local model, in the parts that decide what is cut when it is too long."""
+"""``Prompt``: text for a local model, divided into parts that are cut in a fixed order when it is too long."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from reflectrl.core import Image, InvalidInput
 from reflectrl.prompts.menu import Lines, Menu
 
 CUT = "[...]"
-"""Mark in a prompt at a place where text was cut out."""
+"""Mark in a prompt where text was cut out."""
 
 
 def unreadable() -> InvalidInput:
-    """Return the refusal of a state that only images show by a player that reads text."""
+    """Return the error for a state that is shown only by images to a player that reads text."""
     return InvalidInput(
         "a state was shown as an image without text, but this player reads text; expected words in Observation.text: "
         "describe the state, or play it with a model that reads images (model.images=true)."
@@ -22,7 +22,7 @@ def unreadable() -> InvalidInput:
 
 
 def unpictured(role: str) -> InvalidInput:
-    """Return the refusal of a state without pictures by a role that reads pictures."""
+    """Return the error for a state without pictures that is shown to a ``role`` that reads pictures."""
     setting = "model.images" if role in ("policy", "reflector") else f"players.{role}.images"
     given, otherwise = (setting, f"{setting}=false") if role != "memory" else ("key=picture", "key=observation")
     return InvalidInput(
@@ -33,22 +33,22 @@ def unpictured(role: str) -> InvalidInput:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Text of one player at one step. Equal prompts are equal records, so a prompt is its own cache key."""
+    """Input text of one player at one step. Equal prompts are equal records, so a prompt can be a cache key."""
 
     head: str
-    """Instructions and task, never cut, then the menu's list of common actions, if any, cut as those of the tail."""
+    """Instructions and task, which are never cut, then the common actions of the menu, if any, cut like the tail's."""
     history: tuple[str, ...]
     """Past actions, oldest first, one line each; cut first."""
     tail: str
-    """Menu, or what the head does not list of it, and cue; the ends of actions are cut last, labels never."""
+    """Menu without the actions of the head, and cue; the ends of actions are cut last, labels never."""
     menu: Menu | None = None
     """The policy's menu; ``None`` for a reflector, which does not see one."""
     state: str = ""
     """Text of the observation, between history and tail; its middle is cut second."""
     said: str = ""
-    """Words of other players, one line a role, between state and tail; the ends of the lines are cut third."""
+    """Words of other players, one line per role, between state and tail; the ends of the lines are cut third."""
     images: tuple[Image, ...] = ()
-    """Pictures of the state, read before all text and never cut."""
+    """Pictures of the state, which precede the text and are never cut."""
 
     @cached_property
     def text(self) -> str:
@@ -59,7 +59,7 @@ class Prompt:
         """Return the prompt for a player that reads text.
 
         Raises:
-            InvalidInput: it has pictures.
+            InvalidInput: the prompt has pictures.
 
         """
         if self.images:
@@ -68,7 +68,7 @@ class Prompt:
 
     @property
     def lines(self) -> Lines:
-        """The prompt in pieces, each with the label of the menu before it; joined, they are the text."""
+        """The prompt as pieces, each with the menu label before it, if any; joined they are ``text``."""
         menu = self.menu
         listed, last = ("", "") if menu is None else (menu.head_text, menu.tail_text)
         if menu is None or not (self.head.endswith(listed) and self.tail.startswith(last)):  # rows of another layout
@@ -82,14 +82,14 @@ class Prompt:
         return self._cut()
 
     def fit(self, count: Callable[[Prompt], int], limit: int) -> Prompt:
-        """Cut as little as possible until ``count(prompt)`` is at most ``limit`` tokens.
+        """Return the prompt, cut as little as possible so that ``count(prompt)`` is at most ``limit`` tokens.
 
-        The oldest lines of the history go first, then the middle of the state, the end of the reflection and the ends
-        of the menu's actions. What is left depends on the prompt, the tokenizer and the limit alone, so sampling and
-        re-scoring read the same.
+        The oldest lines of the history are cut first, then the middle of the state, the ends of other players' words
+        and the ends of the menu's actions. The result depends only on the prompt, the tokenizer and the limit, so
+        sampling and re-scoring read the same tokens.
 
         Raises:
-            InvalidInput: the parts that are never cut are too long already.
+            InvalidInput: the parts that are never cut are already too long.
 
         """
         lengths = []
@@ -104,7 +104,7 @@ class Prompt:
         )
 
     def _shorter(self, count: Callable[[Prompt], int], limit: int) -> Iterator[Prompt]:
-        """Yield shorter prompts, in the order in which parts are given up; the last is the shortest."""
+        """Yield shorter and shorter prompts, in the order in which parts are cut; the last is the shortest."""
         yield self
         for start in range(len(self.history)):
             yield replace(self, history=self.history[start + 1 :])
@@ -118,7 +118,7 @@ class Prompt:
             yield _longest(cut, longest, count, limit)
 
     def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
-        """Return the prompt without history, and with so many characters of the other parts."""
+        """Return the prompt without history and with at most the given numbers of characters of the other parts."""
         menu, head, tail = self.menu, self.head, self.tail
         if menu is not None and len(self.lines) > 1:  # else a row of another layout
             actions, common = (
@@ -135,7 +135,7 @@ class Prompt:
 
 
 def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[Prompt], int], limit: int) -> Prompt:
-    """Return the prompt with the most characters kept that fits; with none kept, if none of those tried does."""
+    """Return the longest ``cut(kept)`` that fits the limit, found by bisection; ``cut(0)`` if none fits."""
     kept = 0
     while most - kept > 1:
         middle = (kept + most) // 2
@@ -147,7 +147,7 @@ def _longest(cut: Callable[[int], Prompt], most: int, count: Callable[[Prompt], 
 
 
 def _shortened(text: str, first: int, last: int = 0) -> str:
-    """Return the beginning and the end of a text with a mark between them; a final newline stays."""
+    """Return the ``first`` and ``last`` characters of a text with a mark in between; a final newline is kept."""
     body = text.removesuffix("\n")
     if len(body) <= first + last + len(CUT):
         return text

@@ -1,6 +1,6 @@
-"""Checks that a reflection gives away nothing of a spoiler: neither the next action, nor words in a row.
+"""Checks that a reflection reveals nothing of a spoiler: neither the next action nor several of its words in a row.
 
-They compare words, since a model seldom repeats a whole sentence.
+They compare runs of words, because a model seldom repeats a complete sentence.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterator, Sequence
 from reflectrl.core.text import holds, words
 
 QUOTED_WORDS = 4
-"""Words in a row that make a quotation."""
+"""Number of words in a row that count as a quotation."""
 _ENDINGS = "(?:e|s|es|ed|ing)?"
 _BETWEEN = r"(?: (?:a|an|the|to|one|step|further|towards?))*"
 _ADVICE = r" (?:should|must|need|next|now|best|will|shall|let|choose|try|going)(?: \w+){0,4}?"
-"""Beginning of advice, in text as ``reflectrl.core.text.words`` writes it."""
+"""Pattern of the beginning of advice, for text in the form of ``reflectrl.core.text.words``."""
 
 
 def named(reflection: str, action: str, shown: str) -> bool:
     """Return whether ``reflection`` names ``action`` as the next one.
 
-    An action that ``shown``, the player's prompt, names was perhaps played before: then it has to be advised, as in
-    "you should move south".
+    If ``shown``, the player's prompt, contains the action, it may be mentioned as a past one; then only advice counts,
+    as in "you should move south".
     """
     pattern = f"{_BETWEEN} ".join(_inflected(word) for word in words(action).split())
     if not pattern:
@@ -32,7 +32,10 @@ def named(reflection: str, action: str, shown: str) -> bool:
 
 
 def quoted(reflection: str, spoiler: str, public: Sequence[str]) -> str | None:
-    """Return words in a row that ``reflection`` has of a sentence of ``spoiler`` and no ``public`` text has."""
+    """Return ``QUOTED_WORDS`` words in a row from a sentence of ``spoiler`` that ``reflection`` repeats, if any.
+
+    Words that a ``public`` text contains as well do not count.
+    """
     for sentence in re.split(r"[.!?\n]+(?:\s|$)", spoiler):
         for run in _runs(words(sentence).split()):
             if holds(reflection, run) and not any(holds(text, run) for text in public):

@@ -1,7 +1,7 @@
-"""``TeacherPrompts``: the chats in which a large model teaches (section 4.2, appendices C.4 and D.1, in our words).
+"""``TeacherPrompts``: the chats of the large teacher model (section 4.2, appendices C.4 and D.1, reworded).
 
-A teacher first reflects without naming its choice, then chooses from the menu in the same chat, so both agree. It is
-shown the same past actions as the small players will see, or its words would speak of what they cannot read.
+A teacher first reflects without naming its choice, then chooses from the menu in the same chat, so that both agree. It
+is shown the same past actions as the small players, because its reflection must not refer to anything they cannot read.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ NOTE = "Private note"
 
 @dataclass(frozen=True)
 class TeacherPrompts:
-    """Writes the chats of one environment."""
+    """Writer of the teacher's chats for one environment."""
 
     instructions: str
-    """The environment's rules; a teacher always reads them, even where the local players' prompts leave them out."""
+    """Rules of the environment; a teacher always reads them, even if the local players' prompts leave them out."""
 
     def reflect(self, seen: View, *, spoiler: str | None = None, mistaken: bool | None = False) -> Messages:
-        """Ask for a reflection.
+        """Return the chat that asks for a reflection.
 
         Args:
             seen: the local reflector's view; the teacher reads the same state and the same past actions.
             spoiler: privileged facts for a reflection on an expert's episode; the model is asked to keep them private.
-            mistaken: True if the last action was worse than another one; ``None`` where it may have been.
+            mistaken: whether the last action was worse than the expert's; ``None`` if it may have been.
 
         Raises:
-            InvalidInput: only an image shows the state.
+            InvalidInput: the state is shown by an image only.
 
         """
         if seen.observation.images and not seen.observation.text.strip():
@@ -75,16 +75,16 @@ class TeacherPrompts:
 
     @staticmethod
     def choose(chat: Messages, reflection: str, menu: Menu) -> Messages:
-        """Continue the chat of ``reflect``: show the menu, ask for a label."""
+        """Return the chat of ``reflect`` continued with its reply, the menu and the request for a label."""
         question = {"role": "user", "content": f"{menu.text}\n{CHOOSE}"}
         return LabelChat([*chat, {"role": "assistant", "content": reflection}, question], menu.labels, menu.actions)
 
 
 def read_honest(reply: str, shown: str) -> str:
-    """Return a teacher's reflection after a check that it claims no knowledge beyond ``shown``, the player's prompt.
+    """Return a teacher's reflection, after a check that it claims no knowledge beyond ``shown``, the player's prompt.
 
     Raises:
-        BadReply: the reply claims to know more.
+        BadReply: the reflection claims hidden knowledge.
 
     """
     if claimed := claims(reply, shown):
@@ -95,11 +95,11 @@ def read_honest(reply: str, shown: str) -> str:
 def read_discreet(reply: str, hints: Hints, menu: Sequence[str], shown: str) -> str:
     """Return the reflection of a teacher that was given ``hints.spoiler``, after a check that it reveals no secret.
 
-    What the environment's own public reflection or the player's prompt also says is no secret.
+    Facts in the environment's own public reflection or in the player's prompt are not secret.
 
     Raises:
-        BadReply: the reply names the next action, repeats words of the spoiler, says a secret, or claims to know more
-            than a player.
+        BadReply: the reflection names the next action, repeats words of the spoiler, states a secret, or claims hidden
+            knowledge.
 
     """
     if repeats(reply, hints.spoiler or "", public=(hints.reflection or "", *menu)) or holds(reply, NOTE):

@@ -1,6 +1,6 @@
-"""``view``: the one place that decides what each role may see, and writes a step's prompts.
+"""``view``: the one place that determines what each role may see, and writes the prompts of a step.
 
-    role        when            state  past  menu  words of others               besides
+    role        when            state  past  menu  words of others               also
     planner     episode_start   yes    yes   no    none                          task's id and kind
     memory      before_act      yes    yes   no    planner, reflector            task's id and kind, words before
     reflector   before_act      yes    yes   no    planner, memory
@@ -9,9 +9,9 @@
     rater       episode_end     last   all   no    none                          every state of the episode
 
 The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner
-also see the id and the kind of the task, which no text shows; the memory sees its own words and the policy's thought of
-the step before as well. No role sees a reward, whether an episode succeeded, or the options of a task. Hints go to
-players that declare ``ReadsHints`` (the environment's own expert), and never into a text.
+also see the id and the group of the task, which no text shows; the memory also sees its own words and the policy's
+thought at the previous step. No role sees a reward, whether an episode succeeded, or the options of a task. Hints are
+given only to players that declare ``ReadsHints`` (the environment's expert), and never appear in a prompt.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
     "corrector": ("planner", "memory", "reflector", "policy"),
     "rater": (),
 }
-"""Roles whose words a role reads, in the order in which its prompt shows them."""
+"""Other roles whose words each role reads, in the order in which its prompt shows them."""
 FROZEN_ROLES = tuple(role for role in SEEN_WORDS if role != "policy")
 
 
 @dataclass(frozen=True)
 class State:
-    """State of one episode at the beginning of a step."""
+    """State of one episode at the start of a step."""
 
     observation: Observation
     past: tuple[str, ...] = ()
     """(t,) actions played so far, oldest first."""
     seed: int = 0
-    """Seed of the episode; with the step and a role it decides every draw."""
+    """Seed of the episode; with the step and the role it determines every draw."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """Words that are in view already, by role; a role in here is not asked again."""
+    """Words already known at this step, by role; these roles are not asked again."""
     hints: Hints | None = None
     """Hints of the expert, where a player reads them."""
     visited: tuple[Observation, ...] = ()
-    """(t,) states before this one; read by raters only."""
+    """(t,) observations in which the actions of ``past`` were chosen; read by raters only."""
     reading: Reading | None = None
-    """What the environment makes of the policy's thought; read by correctors that read hints."""
+    """Judgement of the environment on the policy's thought; read by correctors that read hints."""
     before: Mapping[str, str] = field(default_factory=dict)
-    """Words of the step before, by role, the policy's thought among them; read by memories only."""
+    """Words of the previous step by role, the policy's thought included; read by memories only."""
     task_id: str = ""
-    """Id of the task, empty where it is not known; for a memory or planner to leave out that task's own episode."""
+    """Id of the task, empty if unknown; a memory or planner leaves out episodes of the same task."""
     task_type: str = ""
-    """Kind of the task (``Task.group``), empty where it is not known; for a memory or planner."""
+    """Group of the task (``Task.group``), empty if unknown; read by memories and planners."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Everything that one player may see at one moment."""
+    """Everything that one player may see when it is asked."""
 
     prompt: Prompt
-    """The text for language models; equal prompts are equal records, so a prompt is its own cache key."""
+    """Text for language models; equal prompts are equal records, so a prompt can be a cache key."""
     observation: Observation
     past: tuple[str, ...]
     """(t,) actions played so far, oldest first."""
@@ -74,32 +74,32 @@ class View:
     """Words of other players, by role."""
     hints: Hints | None = None
     action: str | None = None
-    """The action just chosen; for a corrector."""
+    """Action that was just chosen, for a corrector."""
     visited: tuple[Observation, ...] = ()
-    """(t,) states in which the actions of ``past`` were chosen; for a rater."""
+    """(t,) observations in which the actions of ``past`` were chosen, for a rater."""
     before: Mapping[str, str] = field(default_factory=dict)
-    """What the memory said and the policy thought at the step before; for a memory."""
+    """Words of the memory and thought of the policy at the previous step, for a memory."""
     task_id: str = ""
-    """Id of the task, for a memory or planner; empty where it is not known."""
+    """Id of the task, for a memory or planner; empty if unknown."""
     task_type: str = ""
-    """Kind of the task, for a memory or planner; empty for none, or where it is not known."""
+    """Group of the task, for a memory or planner; empty if unknown or if the task has none."""
     reading: Reading | None = None
-    """What the environment makes of the policy's thought; for a corrector that reads hints."""
+    """Judgement of the environment on the policy's thought, for a corrector that reads hints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MenuView(View):
-    """View of a player that chooses from, or speaks about, the legal actions."""
+    """View of a player that chooses from the legal actions, or corrects such a choice."""
 
     menu: Menu
 
 
 def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:
-    """Return the view of ``state`` of a frozen player in ``role``; with the expert's hints if ``hints`` is true.
+    """Return the view that a frozen player in ``role`` has of ``state``, with the expert's hints if ``hints``.
 
     Raises:
-        InvalidInput: an unknown role, one that sees pictures and a state without any, or a planner, memory or rater,
-            which reads text, and a state that only images show.
+        InvalidInput: an unknown role, a state without pictures for a role that sees pictures, or a state without text
+            for a planner, memory or rater that reads text.
 
     """
     if role not in FROZEN_ROLES:
@@ -125,7 +125,7 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
 def menu_view(
     role: str, layout: PromptFormat, state: State, menu: Menu, *, action: str | None = None, hints: bool = False
 ) -> MenuView:
-    """Return the view of ``state`` of the policy, or of the corrector of its ``action``; raises as ``view`` does."""
+    """Return the policy's view of ``state``, or the view of the corrector of its ``action``; raise as ``view`` does."""
     said = _seen(role, state)
     return MenuView(
         layout.prompt(role, state.observation, state.past, said, menu),
