@@ -111,7 +111,7 @@ def text_of(lines: Lines) -> str:
 
 @lru_cache(maxsize=1024)
 def make_menu(actions: tuple[str, ...], kind: str, common: tuple[str, ...] = ()) -> Menu:
-    """Return the menu of the legal ``actions``, in the order shown; ``common`` actions come first in it and in labels."""
+    """Return the menu of the legal ``actions``, in the order shown; ``common`` actions have the first labels."""
     listed, legal = set(common), set(actions)
     others = tuple(action for action in actions if action not in listed)
     names = labels(kind, len(common) + len(others))

@@ -1,4 +1,4 @@
-"""Plays episodes with any players, records them and measures them."""
+"""Rollouts of episodes with any players, and their records and metrics."""
 
 from reflectrl.rollout.loop import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, memory_means, wilson_interval

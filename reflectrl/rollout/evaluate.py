@@ -22,7 +22,7 @@ def fixed_episodes(
     seed: int,
     prefixes: Sequence[str] = (),
 ) -> list[Episode]:
-    """Return ``episodes`` tasks of ``split`` in turn (each once if ``None``), each with its own seed.
+    """Return ``episodes`` episodes of the tasks of ``split`` in turn (each task once if ``None``), with fixed seeds.
 
     Raises:
         InvalidInput: an unknown split, or one without a task whose id starts with one of ``prefixes``.
@@ -51,7 +51,7 @@ def play_all(
     layout: PromptFormat,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Play ``episodes``, as many side by side as there are ``envs``.
+    """Play ``episodes``, as many in parallel as there are ``envs``; return their trajectories.
 
     Raises:
         WorkFailed: an episode was dropped, so the results would not be comparable.
@@ -69,19 +69,19 @@ def play_all(
 
 
 class Team(Protocol):
-    """Policy and frozen players that play together: an ``Agent``, or a ``ReflectRLTrainer`` with its present policy."""
+    """Policy and frozen players that play together: an ``Agent``, or a ``ReflectRLTrainer`` with its current policy."""
 
     @property
     def policy(self) -> Policy:
-        """Chooses the actions."""
+        """Policy that chooses the actions."""
 
     @property
     def seats(self) -> Sequence[Seat]:
-        """The frozen players."""
+        """Frozen players, with their roles."""
 
     @property
     def layout(self) -> PromptFormat:
-        """Layout of their prompts."""
+        """Layout of the players' prompts."""
 
 
 def evaluate(
@@ -94,16 +94,16 @@ def evaluate(
     batch_size: int = 16,
     seed: int = 0,
 ) -> EpisodeMetrics:
-    """Play tasks in turn, and summarise success, return and length with their uncertainty.
+    """Play tasks in turn; return success rate, return and length, with the uncertainty of the success rate.
 
     Args:
-        team: who plays, e.g. ``load_agent("runs/taxi")``.
+        team: the players, e.g. ``load_agent("runs/taxi")``.
         env: registered name of an environment, or its class, or a function that takes its options.
-        tasks: a split, or the tasks themselves.
-        options: of the environment.
+        tasks: name of a split, or the tasks themselves.
+        options: options of the environment.
         episodes: number of episodes; each task once if absent.
-        batch_size: episodes played side by side.
-        seed: decides every draw.
+        batch_size: number of episodes played in parallel.
+        seed: seed of every random draw.
 
     Raises:
         InvalidInput: an environment, split or state that cannot be played.

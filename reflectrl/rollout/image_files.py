@@ -1,6 +1,6 @@
-"""Images of records on disk: files named by their hash in ``images/`` beside the records, each once.
+"""Images of records on disk: each image is stored once, in ``images/`` beside the records, under its hash.
 
-Where a record has its images is a path of field names (``holders``) that ends at what has a field ``images``.
+``holders`` is the path of field names from a record to the objects in it that have a field ``images``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reflectrl.core.jsonl import encode
 
 
 def without_images(record: Any, path: Path, holders: Sequence[str]) -> Any:
-    """Write the images of a record for the file ``path``; return what is encoded in their place, by hash."""
+    """Write the images of a record for the file ``path``; return the encoded record, which names them by hash."""
     images: list[Image] = [image for holder in _objects(record, holders) for image in holder.images]
     if not images:
         return record
@@ -35,10 +35,10 @@ def without_images(record: Any, path: Path, holders: Sequence[str]) -> Any:
 
 
 def with_images(record: Any, path: Path, where: str, holders: Sequence[str]) -> Any:
-    """Put the images that an encoded record of the file ``path`` names by hash back into it.
+    """Return an encoded record of the file ``path`` with the images that it names by hash put back.
 
     Raises:
-        InvalidInput: an image that is missing or damaged; names its file, and the record's place ``where``.
+        InvalidInput: an image is missing or damaged; the message names its file, and the record by ``where``.
 
     """
     for stored in _stored(record, holders):
@@ -61,7 +61,7 @@ def _image_file(path: Path, sha256: str) -> Path:
 
 
 def _objects(record: Any, holders: Sequence[str]) -> Iterator[Any]:
-    """Yield the parts of a record that have images."""
+    """Yield the objects in a record that have images."""
     if isinstance(record, tuple):
         for each in record:
             yield from _objects(each, holders)
@@ -72,7 +72,7 @@ def _objects(record: Any, holders: Sequence[str]) -> Iterator[Any]:
 
 
 def _stored(record: Any, holders: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects in an encoded record, which may be damaged, that stand for images."""
+    """Yield the objects that represent images in an encoded record, which may be damaged."""
     if isinstance(record, list | tuple):
         for each in record:
             yield from _stored(each, holders)

@@ -1,4 +1,4 @@
-"""``Iteration`` and ``Throughput``: the records of one iteration of RLFT, the lines of two files of a run folder."""
+"""``Iteration`` and ``Throughput``: metrics and speed of an RLFT iteration, each a line of a file in the run folder."""
 
 from __future__ import annotations
 
@@ -20,44 +20,45 @@ class IterationPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration(EpisodeMeans, IterationPlace):
-    """Measurements of one iteration: equal for equal recipe and seed, however often the run was interrupted."""
+    """Metrics of one iteration, which depend on recipe and seed only, also if the run was interrupted."""
 
     success_by_group: Mapping[str, float]
-    """Success rate of the fresh episodes by group of tasks; empty where the environment names none."""
+    """Success rate of the fresh episodes by group of tasks; empty where the environment has no groups."""
     loss: float = metric("update/loss", "Loss", panel=True, late=True)
-    """Mean over the updates of the iteration."""
+    """Loss, as the mean over the updates of the iteration."""
     kl: float = metric("update/kl", "KL divergence", panel=True, late=True)
     """KL divergence of the sampling policy from the updated one, mean over steps and updates."""
     clipped: float = metric("update/clipped", "Clipped steps", fraction=True, panel=True, late=True)
     """Fraction of steps outside the clip range."""
     grad_norm: float = metric("update/grad_norm", "Gradient norm", low=0.0, panel=True, late=True)
-    """Norm of the gradient before it is clipped, mean over the updates."""
+    """Norm of the gradient before clipping, mean over the updates."""
     learning_rate: float = metric("update/learning_rate", "Learning rate", low=0.0, panel=True, late=True)
     """Learning rate of the policy at the last update."""
     logprob_gap: float = metric("update/logprob_gap", "Gap of log-probabilities", low=0.0, late=True)
-    """Mean distance in nats of the log-probabilities at play from those of the first minibatch, before any update."""
+    """Mean absolute difference in nats between the log-probabilities in the rollout and those recomputed for the first
+    minibatch before any update."""
     entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0, panel=True, late=True)
     """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
     memory_hits: float | None = metric(
         "rollout/memory_hits", "Steps with something remembered", fraction=True, panel=True, late=True, default=None
     )
-    """Fraction of the steps at which the memory showed something; ``None`` without one."""
+    """Fraction of the steps at which the memory showed something; ``None`` without a memory."""
     thought_tokens: float | None = metric(
         "rollout/thought_tokens", "Tokens written a step", low=0.0, panel=True, late=True, default=None
     )
-    """Mean number of tokens that the policy wrote before it acted; ``None``, like the next seven, without any."""
+    """Mean number of tokens per text of the policy; ``None``, like all ``thought_*`` fields, if it writes no text."""
     thought_distinct: float | None = metric(
         "rollout/thought_distinct", "Distinct thoughts", fraction=True, panel=True, late=True, default=None
     )
-    """Number of different thoughts as a fraction of all of the iteration."""
+    """Number of distinct thoughts as a fraction of all thoughts of the iteration."""
     thought_repeated: float | None = metric(
         "rollout/thought_repeated", "Repeated thoughts", fraction=True, late=True, default=None
     )
-    """Fraction of the steps with the thought of the step before."""
+    """Fraction of the steps whose thought equals that of the previous step."""
     thought_bleu: float | None = metric(
         "rollout/thought_bleu", "Self-BLEU of thoughts", fraction=True, panel=True, late=True, default=None
     )
-    """Mean BLEU-2 of a thought against the others: 1 where all are the same."""
+    """Mean BLEU-2 of a thought against the other thoughts; 1 if all are equal."""
     thought_templates: float | None = metric(
         "rollout/thought_templates",
         "Distinct templates",
@@ -66,7 +67,7 @@ class Iteration(EpisodeMeans, IterationPlace):
         late=True,
         default=None,
     )
-    """Number of different thoughts, with numbers and names masked, as a fraction of all of the iteration."""
+    """Number of distinct thoughts after masking numbers and names, as a fraction of all thoughts of the iteration."""
     thought_misread: float | None = metric(
         "rollout/thought_misread", "Misread states", fraction=True, panel=True, late=True, default=None
     )
@@ -74,57 +75,57 @@ class Iteration(EpisodeMeans, IterationPlace):
     thought_consistent: float | None = metric(
         "rollout/thought_consistent", "Consistent thoughts", fraction=True, panel=True, late=True, default=None
     )
-    """Fraction of the thoughts before the action that they call for, of those that call for one."""
+    """Fraction of the thoughts followed by the action that they call for, among thoughts that call for an action."""
     thought_corrected: float | None = metric(
         "rollout/thought_corrected", "Corrected thoughts", fraction=True, panel=True, late=True, default=None
     )
-    """Fraction of the thoughts that a corrector rewrote; ``None`` without one."""
+    """Fraction of the thoughts that a corrector rewrote; ``None`` without a corrector."""
     thought_kl: float | None = metric(
         "update/thought_kl", "KL divergence of thoughts", panel=True, late=True, default=None
     )
-    """KL divergence as ``kl``, of what is written alone, unweighted; ``None``, like the next one, without any."""
+    """KL divergence like ``kl``, of the written text alone and unweighted; ``None`` without text."""
     action_kl: float | None = metric(
         "update/action_kl", "KL divergence of actions", panel=True, late=True, default=None
     )
-    """KL divergence as ``kl``, of the action after the text alone."""
+    """KL divergence like ``kl``, of the action given the text alone; ``None`` without text."""
     replayed: int = metric("rollout/replayed", late=True)
-    """Episodes from the replay buffer."""
+    """Number of episodes from the replay buffer."""
     validation_success: float | None = metric(
         "rollout/validation_success", "Validation success", fraction=True, panel=True, late=True
     )
-    """Fraction of the sampled validation episodes that succeeded after the updates; ``None`` where none were played."""
+    """Success rate of the sampled validation episodes after the updates; ``None`` without a validation."""
     validation_greedy: float | None = metric(
         "rollout/validation_greedy", "Greedy validation success", fraction=True, panel=True, late=True
     )
-    """Fraction of the validation tasks that succeed with the most probable actions."""
+    """Success rate on the validation tasks with the most probable actions; ``None`` without such a validation."""
     validation_by_group: Mapping[str, float]
-    """Success rate of the sampled validation episodes by group of tasks; empty where there are none."""
+    """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
     env_steps: int = metric("rollout/env_steps")
-    """Environment steps since the start of training, over all processes."""
+    """Number of environment steps since the start of training, over all processes."""
 
     @property
     def by_group(self) -> dict[str, float]:
-        """The success rates of groups of tasks, by field and group, such as ``validation_success/red``."""
+        """Success rates of groups of tasks, keyed by field and group, such as ``validation_success/red``."""
         rates = {"success": self.success_by_group, "validation_success": self.validation_by_group}
         return {f"{field}/{group}": rate for field, groups in rates.items() for group, rate in groups.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Speed of one iteration; it differs from run to run."""
+    """Speed of one iteration, which differs from run to run."""
 
     iteration: int
     """Number of the iteration, from 0."""
     seconds: float = metric("speed/seconds")
-    """Wall seconds."""
+    """Wall time of the iteration in seconds."""
     steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second", panel=True, late=True)
     reflection_hit_rate: float = metric(
         "speed/reflection_hit_rate", "Reflections from the cache", fraction=True, panel=True
     )
-    """Fraction of reflections that the cache had, since the process began."""
+    """Fraction of reflections that came from the cache, since the start of the process."""
     prompt_reuse: float = metric("speed/prompt_reuse", late=True)
-    """Fraction of prompt tokens whose keys and values were computed before."""
+    """Fraction of prompt tokens whose keys and values were in the prefix cache."""
     env_failures: int = metric("speed/env_failures", late=True)
-    """Episodes that the environment broke off."""
+    """Number of crashes and timeouts of environments."""
     env_recycled: int = metric("speed/env_recycled", late=True)
-    """Environments that were replaced."""
+    """Number of environment workers that were replaced."""

@@ -1,4 +1,4 @@
-"""The one episode loop: any policy, any seats, many episodes side by side."""
+"""The episode loop, for any policy and players, with many episodes in parallel."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from reflectrl.workers.protocol import AskHints, AskReading, EpisodeRequest, Res
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode to be played: a problem, and the seed of everything random in it."""
+    """An episode to be played: its task, and the seed of all its random draws."""
 
     task: Task
     seed: int
 
     @property
     def reset(self) -> Reset:
-        """Request that begins the episode."""
+        """Reset request that starts the episode."""
         return Reset(self.task, self.seed)
 
 
 class _Slot:
-    """One environment and its unfinished episode; free before the first and after the last."""
+    """One environment with its unfinished episode; ``free`` if it has none."""
 
     def __init__(self, env: NatLangEnv) -> None:
         self.env = env
         self.free = True
-        self.pending: Pending | Local | None = None  # a request that was sent, until its result is read
+        self.pending: Pending | Local | None = None  # request that was sent and whose result is not read yet
 
     def take(self, number: int, episode: Episode, begun: Pending | Local | None) -> _Slot:
-        """Take an episode and its number, to begin it later, and its reset if that was sent before."""
+        """Assign an episode, its number, and its pending reset, if that was already sent; ``begin`` starts it."""
         self.number, self.episode, self.pending = number, episode, begun
         return self
 
     def read(self) -> Any:
-        """Return the result of the pending request, once it has come."""
+        """Wait for the pending request; return its result."""
         if self.pending is None:
             raise RuntimeError("a result was read before its request was sent")
         pending, self.pending = self.pending, None
         return pending.result()
 
     def begin(self) -> None:
-        """Begin the episode, whose reset was sent."""
+        """Start the episode by reading the result of its reset."""
         self.turns: list[Turn] = []
-        self.carried: dict[str, str] = {}  # words of episode_start, in view until the end
-        self.before: dict[str, str] = {}  # words of the step before, for a memory
+        self.carried: dict[str, str] = {}  # words of players at episode_start, shown until the end
+        self.before: dict[str, str] = {}  # words of the previous step, for a memory
         self.hints: Hints | None = None
         self.trajectory: Trajectory | None = None
         self.read()
@@ -78,13 +78,13 @@ class _Slot:
         )
 
     def ask(self) -> None:
-        """Take in what the expert was asked about the present state."""
+        """Read the expert's hints for the current state."""
         self.hints = self.read()
 
     def play(self, move: Move, starting: Sequence[str]) -> None:
-        """Play one move, whose action was sent; there is a trajectory once it was the last.
+        """Read the result of a move's action and record the turn; the last one sets ``trajectory``.
 
-        Words of the roles ``starting`` are carried.
+        Words of the roles ``starting`` are shown until the end of the episode.
         """
         observation = self.env.observation
         _, reward, terminated, truncated, info = self.read()
@@ -111,13 +111,13 @@ def rollout(
     on_episode: Callable[[Trajectory], None] | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Trajectory]:
-    """Play ``episodes`` over ``envs``; a slot whose episode ends takes the next one.
+    """Play ``episodes`` in ``envs``; an environment whose episode ends takes the next one.
 
-    Environments in worker processes begin it while the others think. Wherever they live, a slot pauses for exactly one
-    step of the others meanwhile, so which episodes are played side by side does not depend on how long anything takes.
+    Environments in worker processes reset while the policy acts in the others. In any case an environment pauses for
+    exactly one step of the others, so which episodes are played in parallel does not depend on timing.
 
-    What is drawn depends on an episode's seed, the step and the role, so the result does not depend on how many
-    episodes are played side by side.
+    Draws depend on an episode's seed, the step and the role, so the result does not depend on the number of episodes
+    that are played in parallel.
 
     Args:
         envs: environments of one kind; their number is the batch size.
@@ -126,12 +126,12 @@ def rollout(
         seats: the frozen players; without a reflector among them, prompts have no reflection.
         layout: layout of the prompts.
         bootstrap: estimate the value of the state in which an episode was truncated (``Trajectory.last_value``).
-        begun: pending resets of the first of ``episodes``, from ``begin_ahead``.
-        on_episode: called with each finished episode, in order of finishing.
-        on_turn: called with each step once it is played, without its episode: to watch a single one.
+        begun: pending resets of the first ``episodes``, from ``begin_ahead``.
+        on_episode: called with each finished episode, in the order in which they finish.
+        on_turn: called with each step after it is played, but not with its episode; for watching a single episode.
 
     Returns:
-        One trajectory an episode, in the order given, less those that were dropped (``EpisodeFailed``).
+        One trajectory per episode, in the order given, without dropped episodes (``EpisodeFailed``).
 
     Raises:
         InvalidInput: ``begun`` are resets of other environments or episodes.
@@ -167,13 +167,13 @@ def rollout(
 
 
 def begin_ahead(envs: Sequence[NatLangEnv], episodes: Sequence[Episode]) -> list[Pending | Local]:
-    """Have environments in worker processes begin the first of ``episodes`` while the caller does something else.
+    """Send the resets of the first ``episodes`` to environments in worker processes, without waiting for the results.
 
-    Environments of this process begin nothing ahead.
+    Environments in this process are not reset ahead.
 
     Returns:
-        Pending resets, for ``rollout`` over the same environments and episodes, which reports what went wrong. Nothing
-        has to be undone if they are not played.
+        Pending resets, for ``rollout`` with the same environments and episodes, which reports their errors. They may be
+        discarded.
 
     """
     together = list(zip(envs, episodes, strict=False))
@@ -188,7 +188,7 @@ def _send(slots: Sequence[_Slot], requests: Sequence[EpisodeRequest]) -> None:
 
 
 def _each(read: Callable[..., None], slots: Sequence[_Slot], *arguments: Sequence[Any]) -> list[_Slot]:
-    """Have each slot read the result of its pending request; returns those whose episode was not dropped at it."""
+    """Call ``read``, which reads the slot's pending result, for each slot; return those whose episode goes on."""
     left = []
     with part(f"environments: {read.__name__}"):
         gather([slot.pending for slot in slots if slot.pending is not None])
@@ -209,12 +209,12 @@ def _step(
     seats: Sequence[Seat],
     layout: PromptFormat,
 ) -> list[_Slot]:
-    """Play one step in every slot, while those of ``joining`` begin; return the slots that played it."""
+    """Play one step in each of ``slots`` while those of ``joining`` reset; return the slots that played the step."""
     if reads_hints(policy, seats):
         _send(slots, [AskHints()] * len(slots))
         slots = _each(_Slot.ask, slots)
     unsent = [slot for slot in joining if slot.pending is None]
-    _send(unsent, [slot.episode.reset for slot in unsent])  # after the hints, which would have waited for it
+    _send(unsent, [slot.episode.reset for slot in unsent])  # after the hints, which would otherwise wait for the resets
     if not slots:
         return []
     moves = play_turn(
@@ -226,7 +226,7 @@ def _step(
 
 
 def _readings(slots: Sequence[_Slot], thoughts: Sequence[str | None]) -> list[Reading | None]:
-    """Return what the environments make of thoughts; nothing is known from one that fails at it."""
+    """Return the environments' judgement of each thought; ``None`` without a thought or where the environment fails."""
     writing = [(slot, thought) for slot, thought in zip(slots, thoughts, strict=True) if thought is not None]
     _send([slot for slot, _ in writing], [AskReading(thought) for _, thought in writing])
     gather([slot.pending for slot, _ in writing if slot.pending is not None])
@@ -238,14 +238,14 @@ def _readings(slots: Sequence[_Slot], thoughts: Sequence[str | None]) -> list[Re
 
 
 def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> None:
-    """Have the policy estimate the states in which episodes were truncated; one without legal actions is worth 0."""
+    """Set the policy's value of the state in which each episode was truncated; 0 for a state without legal actions."""
     cut = [slot for slot in slots if slot.trajectory and slot.trajectory.truncated and slot.env.observation.actions]
     if not cut:
         return
     if reads_hints(policy, seats):
         for slot in cut:
             slot.hints = slot.env.hints()
-    read = [seat for seat in seats if seat.when != "after_act"]  # nothing is done with what a corrector would say
+    read = [seat for seat in seats if seat.when != "after_act"]  # a corrector's words would not be used
     moves = play_turn([slot.state for slot in cut], policy=policy, seats=read, layout=layout)
     for slot, move in zip(cut, moves, strict=True):
         if slot.trajectory is not None:

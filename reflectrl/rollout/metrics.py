@@ -1,7 +1,7 @@
-"""Metrics of a set of episodes, with their uncertainty, and how a metric is displayed.
+"""Metrics of a set of episodes, with their uncertainty and display.
 
-A metric is one field of a record, declared with ``metric(...)``. The trackers, the plots and the report take its name,
-title and bounds from that declaration.
+A metric is a field of a record that is declared with ``metric(...)``. The trackers, the plots and the report take its
+name, title and bounds from that declaration.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Z95 = 1.959964
 
 @dataclass(frozen=True)
 class Metric:
-    """Display of a metric."""
+    """Name and display of a metric."""
 
     tracked: str
-    """Name in an experiment tracker: the group, a slash, the name."""
+    """Name in an experiment tracker, ``group/name``."""
     title: str = ""
-    """Label of its axis; empty for a metric that is not drawn."""
+    """Label of the metric's axis; empty for a metric that is not drawn."""
     fraction: bool = False
     """True if the metric lies between 0 and 1."""
     low: float | None = None
-    """Lower bound of the metric; ``None`` without one."""
+    """Lower bound of the metric; ``None`` if it has none."""
     panel: bool = False
     """True if the HTML report draws the metric."""
     late: bool = False
@@ -37,7 +37,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """Name on the command line: the one in a tracker, without the group."""
+        """Name on the command line, which is ``tracked`` without the group."""
         return self.tracked.rpartition("/")[2]
 
 
@@ -51,31 +51,31 @@ def metric(
     late: bool = False,
     default: Any = MISSING,
 ) -> Any:
-    """Declare a field of a record as a metric; see ``Metric`` for the arguments, and ``dataclasses.field``."""
+    """Return a dataclass field that declares a metric; see ``Metric`` for the arguments."""
     shown = Metric(tracked, title, fraction, 0.0 if fraction else low, panel, late)
     return field(default=default, metadata={"metric": shown})
 
 
 def metrics_of(record: type[Any]) -> dict[str, Metric]:
-    """Return the metrics among the fields of a record, by the names of the fields."""
+    """Return the metrics among the fields of a record class, keyed by field name."""
     return {each.name: each.metadata["metric"] for each in fields(record) if "metric" in each.metadata}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeMeans:
-    """Means over episodes, which can be averaged over processes with as many episodes each."""
+    """Means over episodes, which can be averaged over processes that have equally many episodes."""
 
     success: float = metric("rollout/success", "Success rate", fraction=True, panel=True)
     """Fraction of the episodes that succeeded."""
     episode_return: float = metric("rollout/return", "Return", panel=True)
     """Mean undiscounted return."""
     length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True, late=True)
-    """Mean number of steps an episode."""
+    """Mean number of steps per episode."""
     illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True, late=True)
-    """Mean number of illegal actions a step, those included that a policy only wrote, in whose place a random one was
-    played."""
+    """Fraction of the steps with an illegal action, including texts that name no legal action and were replaced by a
+    random one."""
     entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0, panel=True)
-    """Mean entropy of the policy over the menu, in nats a step."""
+    """Mean entropy of the policy over the menu, in nats per step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +86,11 @@ class EpisodeMetrics(EpisodeMeans):
     success_low: float
     """Lower end of the 95 % Wilson interval of the success rate, see ``independent_trials``."""
     success_high: float
-    """Upper end of that interval."""
+    """Upper end of the 95 % Wilson interval of the success rate."""
 
     @property
     def means(self) -> dict[str, float]:
-        """The fields of ``EpisodeMeans``."""
+        """Values of the fields of ``EpisodeMeans``, by name."""
         return {name: getattr(self, name) for name in metrics_of(EpisodeMeans)}
 
 
@@ -103,18 +103,18 @@ def wilson_interval(rate: float, trials: float) -> tuple[float, float]:
 
 
 def independent_trials(trajectories: Sequence[Trajectory]) -> float:
-    """Return the effective number of independent episodes: fewer than there are where tasks are repeated.
+    """Return the effective number of independent episodes, which is lower than their number if tasks are repeated.
 
-    A near-deterministic policy does the same at each repetition of a task, so the unit is the task: the number is the
-    one whose binomial variance equals the variance of the mean over tasks (Kish's effective sample size), and lies
-    between the number of tasks and the number of episodes.
+    A nearly deterministic policy repeats its actions when a task is repeated, so the sampling unit is the task. The
+    result is the number of trials whose binomial variance equals the variance of the mean over tasks (Kish's effective
+    sample size); it lies between the number of tasks and the number of episodes.
     """
     by_task: dict[str, list[bool]] = {}
     for trajectory in trajectories:
         by_task.setdefault(trajectory.task.id, []).append(trajectory.success)
     tasks, episodes = len(by_task), len(trajectories)
     rate = fmean(trajectory.success for trajectory in trajectories)
-    # each task weighs as many episodes as it was played
+    # each task is weighted by its number of episodes
     spread = sum((sum(wins) - rate * len(wins)) ** 2 for wins in by_task.values()) / episodes**2
     if tasks < 2 or spread == 0:
         return float(tasks)
@@ -123,13 +123,13 @@ def independent_trials(trajectories: Sequence[Trajectory]) -> float:
 
 
 def wins_and_episodes(trajectories: Iterable[Trajectory], group: str) -> tuple[int, int]:
-    """Return how many episodes of a group of tasks succeeded, and how many there are."""
+    """Return the number of successful episodes of a group of tasks, and the number of all its episodes."""
     successes = [trajectory.success for trajectory in trajectories if trajectory.task.group == group]
     return sum(successes), len(successes)
 
 
 def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
-    """Summarise at least one episode."""
+    """Return the metrics of a set of episodes, of which there is at least one."""
     success = fmean(t.success for t in trajectories)
     turns = [turn for t in trajectories for turn in t.turns]
     low, high = wilson_interval(success, independent_trials(trajectories))
@@ -146,6 +146,6 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
 
 
 def memory_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the fields ``memory_*`` of ``Iteration``, by name; nothing where no memory was asked."""
+    """Return the fields ``memory_*`` of ``Iteration``, by name; empty without a memory."""
     said = [turn.said["memory"].text for each in trajectories for turn in each.turns if "memory" in turn.said]
     return {"memory_hits": fmean(bool(text) for text in said)} if said else {}

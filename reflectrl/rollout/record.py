@@ -1,6 +1,6 @@
-"""Trajectories on disk: a header line, then one episode a line.
+"""Trajectories on disk: a header line, then one episode per line.
 
-The header holds the prompt format, so a file by itself re-creates every prompt to the byte.
+The header holds the prompt format, so every prompt can be reproduced exactly from the file alone.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from reflectrl.rollout.image_files import with_images, without_images
 FORMAT = "reflectrl-trajectories"
 VERSION = 5
 HOLDERS = ("turns", "observation")
-"""Where a trajectory has its images."""
+"""Path of field names to the objects of a trajectory that have images, see ``image_files``."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Header:
-    """First line of a file: the settings that all its records share."""
+    """First line of a file, with the settings that all its records share."""
 
     env: str
     """Registered name of the environment."""
     options: Mapping[str, Any]
     """Parameters of the environment's constructor."""
     prompt: PromptFormat
-    """The layout of every prompt."""
+    """Layout of every prompt."""
 
 
 def _first_line(form: str, header: Header) -> dict[str, Any]:
@@ -42,9 +42,9 @@ def _first_line(form: str, header: Header) -> dict[str, Any]:
 def write_records(
     path: Path, form: str, header: Header, records: Iterable[Any], holders: Sequence[str] | None = None
 ) -> None:
-    """Write a file of the format ``form``: the header, then ``records``; all of it or nothing.
+    """Write a file of the format ``form`` with the header and ``records``, completely or not at all.
 
-    Images in ``holders`` stand beside it, see ``image_files``.
+    Images in ``holders`` are stored beside it, see ``image_files``.
     """
     write_jsonl(path, (_first_line(form, header), *_bare(records, path, holders)))
 
@@ -52,7 +52,7 @@ def write_records(
 def append_records(
     path: Path, form: str, header: Header, records: Sequence[Any], holders: Sequence[str] | None = None
 ) -> None:
-    """Add ``records`` to a file of the format ``form``, which is begun with ``header`` where there is none yet."""
+    """Append ``records`` to a file of the format ``form``; a new file starts with ``header``."""
     records = _bare(records, path, holders)
     drop_unfinished_line(path)
     begun = path.exists() and path.stat().st_size > 0
@@ -64,10 +64,10 @@ def _bare(records: Iterable[Any], path: Path, holders: Sequence[str] | None) -> 
 
 
 def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | None = None) -> tuple[Header, list[T]]:
-    """Read what ``write_records`` wrote.
+    """Read header and records of a file that ``write_records`` wrote.
 
     Raises:
-        InvalidInput: another format or version, a bad line, or an image that is missing or damaged; names the file.
+        InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
 
     """
     header, records = _read(path, form)
@@ -77,7 +77,7 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | 
 
 
 def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
-    """Return the header of a file, and its other lines with the place of each."""
+    """Return the header of a file, and the values of its other lines, each with ``FILE, line N``."""
     lines = list(read_jsonl(path))
     if not lines:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
@@ -95,20 +95,20 @@ def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
 
 
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
-    """Write a file of trajectories, all of it or nothing; their images stand beside it, see ``image_files``."""
+    """Write a file of trajectories, completely or not at all; images are stored beside it, see ``image_files``."""
     write_records(path, FORMAT, header, trajectories, HOLDERS)
 
 
 def append_trajectories(path: Path, header: Header, trajectories: Sequence[Trajectory]) -> None:
-    """Add trajectories to a file, which is begun with ``header`` where there is none yet."""
+    """Append trajectories to a file; a new file starts with ``header``."""
     append_records(path, FORMAT, header, trajectories, HOLDERS)
 
 
 def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
-    """Read a file of trajectories.
+    """Read header and trajectories of a file.
 
     Raises:
-        InvalidInput: another format or version, a bad line, or an image that is missing or damaged; names the file.
+        InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
 
     """
     return read_records(path, FORMAT, Trajectory, HOLDERS)

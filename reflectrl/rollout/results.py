@@ -1,4 +1,4 @@
-"""The rows of an evaluation, on disk as ``eval.jsonl``."""
+"""Rows of the results table of an evaluation, stored in ``eval.jsonl``."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
 
 @dataclass(frozen=True)
 class EvalRow:
-    """One row of the results: the players, how they played, and their metrics."""
+    """One row of the results: the players, how actions were chosen, and the metrics."""
 
     policy: str
-    """``random``, ``base``, ``sft``, ``rlft``, ``expert`` or ``remote``."""
+    """Name of the policy as in ``eval.policies``: ``random``, ``base``, ``sft``, ``rlft``, ``expert`` or ``remote``."""
     reflections: str
     """Source of the reflections: the recipe's player, ``none``, a control (``blank``, ``shuffled``, ``expert``), or the
     name of one of ``eval.reflectors``."""
     mode: str
-    """``sampled`` or ``greedy``."""
+    """Choice of actions: ``sampled`` or ``greedy``."""
     split: str
     tasks: int
-    """Number of different tasks played."""
+    """Number of distinct tasks played."""
     benchmark: str
-    """Description of the tasks by the environment; empty where its name suffices, and in older files."""
+    """Description of the task set by the environment; empty where its name suffices, and in older files."""
     metrics: EpisodeMetrics
     group: str = ""
-    """Beginning of the ids of the tasks that this row is about, a part of those played; empty for all of them."""
+    """Prefix of task ids to which the row is restricted; empty for all tasks played."""
     chosen: tuple[str, ...] = ()
-    """Beginnings of the ids of the tasks that were played; empty for all of the split."""
+    """Prefixes of task ids to which the evaluation was restricted; empty for all tasks of the split."""
 
 
 def summarise(
     policy: str, reflections: str, mode: str, split: str, trajectories: Sequence[Trajectory], group: str = ""
 ) -> EvalRow:
-    """Summarise the episodes of one policy, or those of a ``group`` of tasks, as a row without a benchmark."""
+    """Return the row of one policy's episodes, restricted to a ``group`` of tasks if given, without a benchmark."""
     played = [trajectory for trajectory in trajectories if trajectory.task.id.startswith(group)]
     tasks = len({trajectory.task.id for trajectory in played})
     return EvalRow(policy, reflections, mode, split, tasks, "", episode_metrics(played), group)
 
 
 def episodes_file(row: EvalRow, splits: int) -> str:
-    """Name in the run folder of the episodes of ``row``, in an evaluation of this many splits."""
+    """Return the name of the file with the episodes of ``row``, in an evaluation of ``splits`` splits."""
     return eval_episodes_file(row.policy, row.reflections, row.mode, row.split if splits > 1 else None)
 
 
@@ -54,15 +54,15 @@ _ABSENT = {"benchmark": "", "group": "", "chosen": []}
 
 
 def write_results(path: Path, rows: Sequence[EvalRow]) -> None:
-    """Write an evaluation, all of it or nothing."""
+    """Write the rows of an evaluation, completely or not at all."""
     write_jsonl(path, rows)
 
 
 def read_results(path: Path) -> list[EvalRow]:
-    """Read an evaluation.
+    """Read the rows of an evaluation.
 
     Raises:
-        InvalidInput: no such file, or a bad line.
+        InvalidInput: no such file, or an invalid line.
 
     """
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""How varied the thoughts of a policy are: collapsed thoughts are all alike, whatever the state (GTR, section 3)."""
+"""Measures of the diversity of a policy's thoughts, which are low after thought collapse (GTR, section 3)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from reflectrl.core import Trajectory
 from reflectrl.prompts.answers import thought_in
 
 BLEU_SAMPLES = 100
-"""Thoughts that are compared with each other for BLEU, at most, drawn always alike."""
+"""Maximum number of thoughts that are compared for BLEU, drawn with a fixed seed."""
 
 
 _MASKED = re.compile(r"\d+(?:\.\d+)?|(?<=[^.!?:\s] )[A-Z]\w*")
-"""Numbers, and words with a capital letter inside a sentence."""
+"""Pattern of numbers, and of capitalised words inside a sentence."""
 
 
 def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the fields ``thought_*`` of ``Iteration``, by name; nothing where no policy wrote any thought.
+    """Return the fields ``thought_*`` of ``Iteration``, by name; empty where the policy wrote no text.
 
-    What is not known of these episodes is NaN: every process of a launch has the same fields.
+    Unknown values are NaN, so that every process of a launch has the same fields.
     """
     written = [[turn.decision.choice.written for turn in each.turns] for each in trajectories]
     said = [[text for text in episode if text is not None] for episode in written]
@@ -52,17 +52,17 @@ def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def known(means: Mapping[str, float]) -> dict[str, Any]:
-    """Return the same means with ``None`` for those that are not known."""
+    """Return the same means with ``None`` in place of NaN."""
     return {name: None if math.isnan(value) else value for name, value in means.items()}
 
 
 def template(text: str) -> str:
-    """Return the thought in a policy's text on one line, its numbers and names masked."""
+    """Return the thought in a policy's text on one line, with numbers and names masked."""
     return _MASKED.sub("#", " ".join(thought_in(text).split()))
 
 
 def self_bleu(texts: Sequence[str]) -> float:
-    """Return the mean BLEU of up to two words of each text against all others; 1 for a single text."""
+    """Return the mean BLEU-2 of each text against all others; 1 for a single text."""
     if len(texts) == 1:
         return 1.0
     chosen = random.Random(0).sample(list(texts), min(len(texts), BLEU_SAMPLES))
@@ -71,7 +71,7 @@ def self_bleu(texts: Sequence[str]) -> float:
 
 
 def _bleu(words: Sequence[str], others: Sequence[Sequence[str]]) -> float:
-    """Return the geometric mean of the precisions of words and pairs; texts of the same words have 1."""
+    """Return BLEU-2: the geometric mean of the precisions of words and word pairs, with the brevity penalty."""
     precisions = []
     for size in (1, 2):
         grams = _grams(words, size)

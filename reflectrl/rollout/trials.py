@@ -1,4 +1,4 @@
-"""Rows of trials, in which a policy plays the same tasks again and again; on disk as ``trials.jsonl``."""
+"""Rows of trials, in which a policy plays the same tasks repeatedly; stored in ``trials.jsonl``."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_in
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial of a policy over the tasks of a split, each played once."""
+    """Results of one trial of a policy, which plays each task of a split once."""
 
     policy: str
     reflections: str
     """Source of the reflections: the recipe's player, or ``none``."""
     split: str
     memory: bool
-    """Whether later trials remember; false for the control that tries again without a memory."""
+    """Whether the trials have a memory; false for the control, which repeats the tasks without one."""
     trial: int
     """Number of the trial, from 1."""
     remembered: int
-    """Past episodes that the memory held in this trial; 0 without one."""
+    """Number of past episodes in memory during this trial; 0 without a memory."""
     metrics: EpisodeMetrics
     """Metrics of this trial alone."""
     solved: float
-    """Fraction of the tasks that this trial or an earlier one solved: the success of the paper."""
+    """Fraction of the tasks that this trial or an earlier one solved, which the paper calls success."""
     solved_low: float
-    """Lower end of its 95 % Wilson interval, over tasks."""
+    """Lower end of the 95 % Wilson interval of ``solved``, over tasks."""
     solved_high: float
-    """Upper end of that interval."""
+    """Upper end of the 95 % Wilson interval of ``solved``."""
 
 
 def trial_row(
@@ -44,7 +44,7 @@ def trial_row(
     memory: bool,
     remembered: int,
 ) -> TrialRow:
-    """Summarise the last of ``trials``, and what it and those before it have solved together."""
+    """Return the row of the last of ``trials``, with the fraction of tasks that all of ``trials`` together solved."""
     last = trials[-1]
     solved = {trajectory.task.id for played in trials for trajectory in played if trajectory.success}
     tasks = {trajectory.task.id for trajectory in last}
@@ -65,5 +65,5 @@ def trial_row(
 
 
 def read_trials(path: Path) -> list[TrialRow]:
-    """Read a file of trials; raises ``InvalidInput`` on a bad line."""
+    """Read the rows of trials; raise ``InvalidInput`` on an invalid line."""
     return [decode(TrialRow, value, where) for where, value in read_jsonl(path)]

@@ -1,7 +1,7 @@
-"""``play_turn``: the one place where a step is played: frozen players speak, the menu is shown, the policy acts.
+"""``play_turn``: the one function that plays a step: frozen players speak, the menu is shown, the policy acts.
 
-The rollout, a loaded agent, the server and the teacher's episodes all come through here. What is drawn depends on the
-episode's seed, the step and the role alone, so any of them plays the same step the same way.
+The rollout, a loaded agent, the server and the teacher's episodes all call it. Draws depend only on the episode's seed,
+the step and the role, so all of them play the same step in the same way.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from reflectrl.prompts.views import MenuView, State, View, menu_view, view
 
 @dataclass(frozen=True)
 class Move:
-    """Result of one turn, before the environment answers."""
+    """Result of one turn, before the environment's step."""
 
     menu: Menu
     said: dict[str, Utterance]
-    """New words of this turn, by role."""
+    """New words of the frozen players in this turn, by role."""
     decision: Decision
     reflection: str | None
-    """The reflection that the policy read, new or given; ``None`` without a reflection."""
+    """Reflection that the policy read, new or given; ``None`` without a reflection."""
     reading: Reading | None = None
-    """What the environment makes of the policy's thought; ``None`` without one, or where no environment is asked."""
+    """Judgement of the environment on the policy's thought; ``None`` without a thought or an environment to ask."""
     thought: str | None = None
-    """What the policy thought; ``None`` for one that writes nothing."""
+    """Thought of the policy; ``None`` for a policy that writes no text."""
 
     @property
     def thought_rewards(self) -> dict[str, float]:
-        """Rewards of what the policy wrote, see ``Turn.rewards``; none where it wrote nothing."""
+        """Rewards of the policy's text, see ``Turn.rewards``; empty without a text."""
         if self.decision.choice.written is None:
             return {}
         rewards, reading = {"format": float(self.decision.choice.legal)}, self.reading or Reading()
@@ -54,19 +54,19 @@ def play_turn(
     layout: PromptFormat,
     read: Callable[[Sequence[str | None]], Sequence[Reading | None]] | None = None,
 ) -> list[Move]:
-    """Play one step in each of ``states``: speak, show the menu, act, and let the correctors speak.
+    """Play one step in each of ``states``: frozen players speak, the menu is shown, the policy acts, correctors speak.
 
-    A role whose words are in ``State.said`` already is not asked.
+    A role whose words are already in ``State.said`` is not asked.
 
     Args:
-        states: where the episodes stand; none of them has ended.
+        states: current states of the episodes, none of which has ended.
         policy: chooses the actions.
         seats: frozen players, asked in this order.
-        layout: how prompts are written.
-        read: asks the environments about the policy's thoughts, one a state, ``None`` where it wrote nothing.
+        layout: layout of the prompts.
+        read: returns the environments' judgement of the policy's thoughts, one per state, ``None`` without a text.
 
     Raises:
-        InvalidInput: a state that a player cannot be shown, or that is too long for its model.
+        InvalidInput: a state cannot be shown to a player, or is too long for its model.
         WorkFailed: a chat endpoint failed.
 
     """
@@ -96,7 +96,7 @@ def play_turn(
 
 
 def _after(state: State, menu: Menu, decision: Decision, layout: PromptFormat) -> State:
-    """Return the state with what the policy thought in view, if it wrote anything."""
+    """Return the state with the policy's thought among the words said, if the policy wrote a text."""
     written = decision.choice.written
     if written is None:
         return state
@@ -104,7 +104,7 @@ def _after(state: State, menu: Menu, decision: Decision, layout: PromptFormat) -
 
 
 def _read(state: State, menu: Menu, reading: Reading | None) -> State:
-    """Return the state with a reading of its thought, which calls for the one action that it names, if for no other."""
+    """Return the state with the judgement of its thought, whose action, if absent, is the one the thought names."""
     if reading is not None and reading.action is None:
         named = named_action(state.said["policy"], menu)
         reading = reading if named is None else replace(reading, action=menu.actions[named])
@@ -112,12 +112,12 @@ def _read(state: State, menu: Menu, reading: Reading | None) -> State:
 
 
 def menu_of(state: State, layout: PromptFormat) -> Menu:
-    """Return the menu that this step shows."""
+    """Return the menu that is shown in ``state``."""
     return layout.menu_of(state.observation, state.seed, len(state.past))
 
 
 def reads_hints(policy: Policy, seats: Sequence[Seat]) -> bool:
-    """Return whether any of them is given the expert's hints."""
+    """Return whether the policy or any player is given the expert's hints."""
     return any(isinstance(player, ReadsHints) for player in (policy, *(seat.player for seat in seats)))
 
 
@@ -129,9 +129,9 @@ def _speak(
     menus: Sequence[Menu] = (),
     decisions: Sequence[Decision] = (),
 ) -> None:
-    """Ask a seat about the states in which its words are not in view, and put them in view.
+    """Ask a seat's player about the states that lack its words, and add them to ``said`` and ``states``, in place.
 
-    Correctors are not asked about a text that names no legal action.
+    Correctors are not asked about texts that name no legal action.
     """
     asked = [
         number
@@ -159,9 +159,9 @@ def _draws(states: Sequence[State], role: str) -> list[float]:
 
 
 def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: PromptFormat) -> list[Trajectory]:
-    """Ask the players at ``episode_end`` about finished episodes; their scores become rewards of the steps, by role.
+    """Ask the players at ``episode_end`` to rate finished episodes; add their scores to the steps' rewards, by role.
 
-    A step without a score keeps no reward of that role: a failed rating is absent, never 0.
+    A step without a score has no reward of that role: a failed rating is absent, never 0.
     """
     for seat in (seat for seat in seats if seat.when == "episode_end" and trajectories):
         ends = [end_of(trajectory) for trajectory in trajectories]
@@ -172,7 +172,7 @@ def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: Pro
 
 
 def end_of(trajectory: Trajectory) -> State:
-    """Return the last state in which an action was chosen, with all that came before."""
+    """Return the last state in which an action was chosen, with all actions and observations of the episode."""
     visited = tuple(turn.observation for turn in trajectory.turns)
     return State(visited[-1], trajectory.actions, trajectory.seed, visited=visited)
 
@@ -193,7 +193,7 @@ def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Traject
 
 
 def states_of(trajectory: Trajectory) -> Iterator[State]:
-    """Yield the state of each turn as its policy saw it, from the record alone: no player is asked again."""
+    """Yield the state of each turn as the policy saw it, from the record alone, without asking any player."""
     said: dict[str, str] = {}
     task = trajectory.task
     for step, turn in enumerate(trajectory.turns):
@@ -203,7 +203,7 @@ def states_of(trajectory: Trajectory) -> Iterator[State]:
 
 
 def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:
-    """Return the policy's view of each turn, as it was when it acted."""
+    """Return the policy's view at each turn, as it was when the policy acted."""
     return [
         menu_view("policy", layout, state, layout.relabelled(turn.menu, turn.observation, state.seed))
         for state, turn in zip(states_of(trajectory), trajectory.turns, strict=True)
