@@ -1,1 +1,1 @@
-"""Supervised fine-tuning and reinforcement learning; the only room that imports trl."""
+"""Supervised fine-tuning and reinforcement learning; the only package that imports trl."""

@@ -1,4 +1,4 @@
-"""Returns and baselines: pure functions of tensors, one element a step, episodes concatenated."""
+"""Returns, baselines and advantages: pure functions of tensors with one element per step, episodes concatenated."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 STD_FLOOR = 0.2
-"""Smallest divisor of the normalisation: it keeps the noise of a batch of nearly equal advantages small."""
+"""Minimum divisor of the normalisation, which keeps it from amplifying noise if all advantages are nearly equal."""
 
 
 def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
-    """(T,) rewards of one episode to (T,) returns ``Q_h = sum_{t>=h} gamma^(t-h) r_t`` (Algorithm 1, line 29)."""
+    """Return the (T,) rewards-to-go ``Q_h = sum_{t>=h} gamma^(t-h) r_t`` of one episode (Algorithm 1, line 29)."""
     returns, total = [], 0.0
     for reward in reversed(rewards):
         total = reward + gamma * total
@@ -23,18 +23,20 @@ def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
 def generalized_advantages(
     rewards: Sequence[float], values: Sequence[float], last_value: float, *, gamma: float, gae_lambda: float
 ) -> Tensor:
-    """GAE(lambda): ``A_h = sum_{t>=h} (gamma lambda)^(t-h) (r_t + gamma V_{t+1} - V_t)`` (Schulman et al., 2016).
+    """Return GAE(lambda) of one episode (Schulman et al., 2016).
+
+    ``A_h = sum_{t>=h} (gamma lambda)^(t-h) (r_t + gamma V_{t+1} - V_t)``
 
     Args:
-        rewards: (T,) of one episode.
-        values: (T,) estimates of the return from each of its states.
-        last_value: estimate for the state after the last action: 0 where the episode terminated, and where it was
-            truncated the return that was cut off.
+        rewards: (T,) rewards of one episode.
+        values: (T,) estimates of the return from each state of the episode.
+        last_value: estimate of the return from the state after the last action, to bootstrap a truncated episode; 0 if
+            the episode terminated.
         gamma: discount.
-        gae_lambda: 1 for ``Q_h - V_h`` (least bias), 0 for the one-step error (least variance).
+        gae_lambda: 1 for ``Q_h - V_h`` (least bias), 0 for the one-step TD error (least variance).
 
     Returns:
-        (T,) advantages; added to ``values`` they are the targets of the value head.
+        (T,) advantages; their sum with ``values`` is the target of the value head.
 
     """
     advantages, total = [], 0.0
@@ -46,10 +48,11 @@ def generalized_advantages(
 
 
 def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
-    """Baseline of each step: the mean return of OTHER episodes in its state, of all their steps where none came there.
+    """Return leave-one-out baselines: the mean return of OTHER episodes' steps with the same prompt.
 
-    Steps of the own episode count nowhere: their returns share rewards with the step's own, which would bias the
-    gradient (RLOO, too, leaves out whole episodes).
+    Where no other episode has a step with that prompt, it is the mean return of all their steps. Steps of the same
+    episode are left out, because their returns share rewards with the step's return, which would bias the gradient;
+    RLOO leaves out whole episodes as well.
 
     Args:
         returns: (N,) rewards-to-go.
@@ -57,7 +60,7 @@ def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
         episodes: (N,) integers; equal for steps of the same episode.
 
     Returns:
-        (N,) baselines, none of which depends on a return of the step's own episode; 0 where there is no other episode.
+        (N,) baselines, which do not depend on the returns of the step's episode; 0 if there is no other episode.
 
     """
     total, count = _of_other_episodes(returns, groups, episodes)
@@ -68,9 +71,9 @@ def leave_one_out(returns: Tensor, groups: Tensor, episodes: Tensor) -> Tensor:
 def step_grouped(
     totals: Tensor, tasks: Tensor, returns: Tensor, states: Tensor, episodes: Tensor, *, weight: float
 ) -> Tensor:
-    """GiGPO (Feng et al., 2025, arXiv 2505.10978): an advantage among the episodes of a task plus one among its steps.
+    """Return GiGPO advantages (Feng et al., 2025, arXiv 2505.10978): an episode-level plus a step-level advantage.
 
-    Each of the two is the difference from the mean of its group (``F_norm = 1`` of the paper), and 0 in a group of one.
+    Each is the difference from the mean of its group (``F_norm = 1`` in the paper), so it is 0 in a group of one.
 
     Args:
         totals: (E,) undiscounted returns of the episodes.
@@ -78,7 +81,7 @@ def step_grouped(
         returns: (N,) rewards-to-go of the steps.
         states: (N,) integers; equal for steps of the same task with the same observation, the anchor state.
         episodes: (N,) index of each step's episode.
-        weight: omega, of the advantage among steps.
+        weight: weight omega of the step-level advantage.
 
     Returns:
         (N,) advantages.
@@ -94,7 +97,7 @@ def _above_mean(values: Tensor, groups: Tensor) -> Tensor:
 
 
 def _of_other_episodes(returns: Tensor, groups: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each step the (N,) sum and (N,) number of the returns in its group, its own episode left out."""
+    """Return the (N,) sums and (N,) numbers of the returns in each step's group, without those of its episode."""
     own = torch.stack([groups, episodes]).unique(dim=1, return_inverse=True)[1]
     total, count = _sums(returns, groups)
     own_total, own_count = _sums(returns, own)
@@ -102,11 +105,11 @@ def _of_other_episodes(returns: Tensor, groups: Tensor, episodes: Tensor) -> tup
 
 
 def _sums(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each step the (N,) sum and (N,) number of the values in its group."""
+    """Return the (N,) sums and (N,) numbers of the values in each element's group."""
     total = torch.zeros(int(groups.max()) + 1, dtype=values.dtype).index_add_(0, groups, values)
     return total[groups], torch.bincount(groups)[groups]
 
 
 def normalized(advantages: Tensor) -> Tensor:
-    """Return (N,) advantages divided by their standard deviation, at least ``STD_FLOOR``; the mean stays as it is."""
+    """Return (N,) advantages divided by their standard deviation or ``STD_FLOOR``, if that is larger; not centred."""
     return advantages / advantages.std(correction=0).clamp(min=STD_FLOOR)

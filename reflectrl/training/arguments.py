@@ -1,4 +1,4 @@
-"""Models and reflectors as ``ReflectRLTrainer`` takes them: by name, by folder, or as objects."""
+"""Conversion of the arguments of ``ReflectRLTrainer``: models and reflectors by name, by folder, or as objects."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def language_model(
     max_length: int,
     seed: int,
 ) -> LanguageModel:
-    """Return a policy to train: load ``model`` if it is a name, and put the adapters of ``peft_config`` around it.
+    """Return the model of a policy to train, loaded if ``model`` is a name, with the adapters of ``peft_config``.
 
-    A model object that comes with a processor instead of a tokenizer reads images.
+    A model object that is given with a processor instead of a tokenizer reads images.
 
     Raises:
-        InvalidInput: the model cannot be loaded, or a model object came without its tokenizer.
+        InvalidInput: the model cannot be loaded, or a model object was given without its tokenizer.
 
     """
     if isinstance(model, str):
@@ -68,19 +68,19 @@ def language_model(
 def trainable_policy(
     lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig, action_mode: ActionMode
 ) -> TrainablePolicy:
-    """Return a policy that acts and scores with ``lm``; the model gets a choice head, and perhaps a value head.
+    """Return a policy that acts and scores with ``lm``; the model gets a choice head and, if needed, a value head.
 
-    A model with a second adapter, named ``reflector``, writes its reflections with it, and both adapters are trained.
+    A model with a second adapter named ``reflector`` writes reflections with it, and both adapters are trained.
 
     Raises:
-        InvalidInput: a model whose forward cannot be narrowed to labels, a label that is not one token, or a second
-            adapter that cannot be trained here.
+        InvalidInput: a model that the choice head does not support, a label that is not one token, or a second adapter
+            that cannot be trained with these settings.
 
     """
     if reflects(lm.model):
         _check_reflecting(args, action_mode)
-    if not getattr(lm.base, "is_quantized", False):  # those are on their device, and refuse to be moved
-        lm.model.to(args.device)  # Trainer would do so too late for the states that are kept
+    if not getattr(lm.base, "is_quantized", False):  # quantised models are on their device and cannot be moved
+        lm.model.to(args.device)  # Trainer would do so only after the caches are created
     add_choice_head(lm.base, value_head=args.baseline == "value")
     ids = label_ids(lm.tokenizer, labels)
     encoder = PromptEncoder(lm.tokenizer, ids, args.max_length, pictures=lm.pictures)
@@ -113,7 +113,7 @@ def trainable_policy(
 
 
 def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
-    """Refuse settings with which a reflector is not trained."""
+    """Refuse settings that do not support a trained reflector."""
     needs = {
         "a layout with action_mode=enumerated or thought_choice, not json": action_mode != "json",
         "terms without kl, which knows menus alone": args.terms.kl is None,
@@ -127,10 +127,10 @@ def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
 
 
 def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:
-    """Return the reflector; a path is the folder of a trained one, whose words are greedy and cached.
+    """Return the reflector; a path is loaded as a trained model, whose reflections are greedy and cached.
 
     Raises:
-        InvalidInput: the folder holds no model.
+        InvalidInput: the folder contains no model.
 
     """
     if not isinstance(reflector, str | Path):

@@ -1,4 +1,4 @@
-"""From episodes to the samples of an update: (view, decision, advantage)."""
+"""Conversion of episodes to the samples of an update: (view, decision, advantage)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from reflectrl.training.advantage import generalized_advantages, leave_one_out, 
 
 @dataclass(frozen=True)
 class StepSample:
-    """One step of an episode, as the update sees it."""
+    """One step of an episode, as a sample of an update."""
 
     view: MenuView
-    """View of the policy, as it is stored with the turn."""
+    """View of the policy at the step."""
     decision: Decision
-    """Decision of the policy, with its probability at the time."""
+    """Decision of the policy, with its log-probability at sampling time."""
     advantage: float
     target: float
-    """The return that the value head learns: the reward-to-go, or with GAE advantage + value."""
+    """Target of the value head: the reward-to-go, or advantage + value with GAE."""
     replayed: bool = False
-    """Whether an earlier policy played it."""
+    """Whether the step comes from the replay buffer."""
     reference: tuple[float, ...] = ()
-    """(n,) log-probabilities of the menu under the policy that training began with; empty without a KL term."""
+    """(n,) log-probabilities of the menu's actions under the initial policy; empty without a KL term."""
 
     @property
     def row(self) -> dict[str, Any]:
-        """The sample as plain values, for people."""
+        """The sample as plain values, for people to read."""
         return {
             "prompt": self.view.prompt.text,
             "menu": dict(zip(self.view.menu.labels, self.view.menu.actions, strict=True)),
@@ -48,28 +48,28 @@ class StepSample:
 
 
 def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
-    """Return whether every source rewarded some step of the episode: a failed rating is not a rating of 0."""
+    """Return whether every reward source rewarded some step of the episode: a failed rating is not a rating of 0."""
     return all(any(source in _sources(turn) for turn in trajectory.turns) for source in weights)
 
 
 def _sources(turn: Turn) -> Mapping[str, float]:
-    """Return the rewards of a turn by source, ``illegal`` among them where it is known if a text was legal."""
+    """Return the rewards of a turn by source, including ``illegal`` if the turn has a reward ``format``."""
     legal = turn.rewards.get("format")
     return turn.rewards if legal is None else {**turn.rewards, "illegal": 1 - legal}
 
 
 def _propagated(settings: RLFTSettings) -> Mapping[str, float]:
-    """Return the weights of the rewards that earlier steps are credited with."""
+    """Return the weights of the rewards that also count in the returns of earlier steps."""
     return {name: weight for name, weight in settings.rewards.items() if name not in _apart(settings)}
 
 
 def _apart(settings: RLFTSettings) -> Mapping[str, float]:
-    """Return the weights of the rewards that count for their own step alone."""
+    """Return the weights of the rewards that count for their own step only."""
     return {"format": settings.rewards["format"]} if settings.format_into_return else {}
 
 
 def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
-    """Return (T,) weighted sums of the rewards of each step, over the sources that rewarded it."""
+    """Return the (T,) weighted sums of each step's rewards, over the sources that rewarded the step."""
     return [
         sum(weight * rewards[source] for source, weight in weights.items() if source in rewards)
         for rewards in map(_sources, trajectory.turns)
@@ -79,7 +79,7 @@ def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> li
 def step_samples(
     fresh: Sequence[Trajectory], layout: PromptFormat, settings: RLFTSettings, replayed: Sequence[Trajectory] = ()
 ) -> list[StepSample]:
-    """Return all steps of fresh and then of replayed episodes, with the advantages that ``settings`` define."""
+    """Return the samples of all steps, those of fresh episodes first, with the advantages that ``settings`` define."""
     trajectories = [*fresh, *replayed]
     views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
@@ -108,9 +108,9 @@ def step_samples(
 def advantages_by_episode(
     samples: Sequence[StepSample], learned: Sequence[Trajectory], played: Sequence[Trajectory]
 ) -> list[list[float]]:
-    """Return the advantages of each step of ``played``; none for the episodes that are not ``learned`` from.
+    """Return the advantages of the steps of each episode in ``played``; an empty list for those not in ``learned``.
 
-    ``samples`` begin with the steps of ``learned``, in order.
+    ``samples`` start with the steps of ``learned``, in order.
     """
     following = iter(samples)
     learned_from = set(map(id, learned))
@@ -121,7 +121,7 @@ def advantages_by_episode(
 
 
 def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Sequence[float]) -> list[float]:
-    """Return the distances of ``logprobs`` from those ``played``, of the samples that are not replayed."""
+    """Return the absolute differences of ``logprobs`` and ``played``, for the samples that are not replayed."""
     pairs = zip(samples, played, logprobs, strict=True)
     return [abs(now - before) for sample, before, now in pairs if not sample.replayed]
 
@@ -150,7 +150,7 @@ def _step_grouped(
 
 
 def _numbered(keys: Iterable[Hashable]) -> Tensor:
-    """Return an integer for each key, equal for equal ones."""
+    """Return an integer for each key; equal keys have equal integers."""
     numbers: dict[Hashable, int] = {}
     return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
 
@@ -168,7 +168,7 @@ def minibatches(
 ) -> list[list[StepSample]]:
     """Return ``passes * parts`` minibatches; each pass is a new permutation cut into ``parts`` of nearly equal size.
 
-    With fewer samples than ``parts``, the whole permutation stands in for a minibatch that would be empty.
+    With fewer samples than ``parts``, the whole permutation replaces each minibatch that would be empty.
     """
     batches = []
     for _ in range(passes):

@@ -1,4 +1,4 @@
-"""Callbacks of ``transformers.Trainer`` for what it has no method for."""
+"""Callbacks of ``transformers.Trainer`` for events that have no method to override."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from transformers import TrainerCallback
 
 
 class OptimizerStepped(TrainerCallback):
-    """Calls a function with Trainer's ``control`` once the optimizer has stepped."""
+    """Callback that calls a function with Trainer's ``control`` after each optimizer step."""
 
     def __init__(self, call: Callable[[Any], None]) -> None:
         self._call = call
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Call it."""
+        """Call the function."""
         self._call(control)

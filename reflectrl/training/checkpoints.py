@@ -1,9 +1,9 @@
-"""Checkpoints of safetensors and JSON: whole or absent, exact to resume from, and without pickle.
+"""Checkpoints of safetensors and JSON: atomic, exact to resume from, and without pickle.
 
 checkpoint-12/  model.safetensors or adapter_model.safetensors, config, tokenizer: an ordinary model folder
                 optimizer.safetensors, optimizer.json (with the scheduler), trainer_state.json
-                process_0.safetensors, process_0.json, ...: random generators of each process
-                checkpoint.json: how many processes wrote it, and size and digest of each file
+                process_0.safetensors, process_0.json, ...: states of each process's random generators
+                checkpoint.json: number of processes that wrote it, and size and digest of each file
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class _Manifest:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest whole checkpoint in ``folder``, if there is any; newer ones that are not whole are warned of.
+    """Return the newest intact checkpoint in ``folder``, if any; log a warning about newer ones that are damaged.
 
     Raises:
-        InvalidInput: there are checkpoints, but none is whole.
+        InvalidInput: there are checkpoints, but all are damaged.
 
     """
     faults: list[str] = []
@@ -80,13 +80,13 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def _checkpoints(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints in ``folder`` by their steps, oldest first."""
+    """Return the checkpoints in ``folder`` by step, oldest first."""
     found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
     return dict(sorted(found.items()))
 
 
 def _fault(folder: Path) -> str | None:
-    """Describe the first fault of a checkpoint."""
+    """Return a description of the first fault of a checkpoint; ``None`` if it is intact."""
     try:
         for file in _read_manifest(folder).files:
             path = folder / file.name
@@ -128,10 +128,10 @@ def _digest(path: Path) -> str:
 
 
 class Checkpoints(Trainer):
-    """Mixin for a trainer of transformers or TRL, whose own checkpoints are pickles and appear file by file."""
+    """Mixin that replaces the checkpoints of a trainer of transformers or TRL, which use pickle and are not atomic."""
 
     def write_state(self, folder: Path) -> None:
-        """Add the state of this kind of training; called on each process."""
+        """Write the state of this kind of training to ``folder``; called on each process."""
 
     def read_state(self, folder: Path) -> None:
         """Restore the state that ``write_state`` wrote."""
@@ -157,9 +157,9 @@ class Checkpoints(Trainer):
 
     @contextlib.contextmanager
     def _in_one_move(self, folder: Path) -> Iterator[Path]:
-        """Yield the place where all processes write; the main one makes it, and moves it in the end."""
+        """Yield the temporary folder for all processes; the main one creates it and finally moves it to ``folder``."""
         if not self.is_world_process_zero():
-            self.accelerator.wait_for_everyone()  # until it is there
+            self.accelerator.wait_for_everyone()  # until the folder exists
             yield fresh_place(folder)
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -171,14 +171,14 @@ class Checkpoints(Trainer):
     def _write(self, folder: Path) -> None:
         rank = self.args.process_index
         numbers, tensors = _generators(self.args.device)
-        # with the losses since the last report, which then is as if there had been no stop
+        # with the losses since the last report, so that the next report is the same as without an interruption
         _write_json(folder / f"process_{rank}.json", {**numbers, "last_logged": self._globalstep_last_logged})
         save_file({**tensors, "loss": self._tr_loss}, folder / f"process_{rank}.safetensors")
         if self.is_world_process_zero():
             with no_progress_bars():
                 if isinstance(self.model, PeftModel):
                     self.model.save_pretrained(str(folder), save_embedding_layers=False)
-                else:  # one file, by the names that the weights have in memory
+                else:  # one file, with the weights' names in memory
                     self.model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
                 self.processing_class.save_pretrained(folder)
             plain, tensors = _split(self.optimizer.state_dict())
@@ -199,13 +199,13 @@ class Checkpoints(Trainer):
         with _fitting(folder):
             if isinstance(self.model, PeftModel):
                 unexpected = [key for name in self.model.peft_config for key in self._load_adapter(folder, name)]
-            else:  # weights that are tied to others are left out
+            else:  # not strict, because tied weights are not in the file
                 unexpected = self.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)[1]
             if unexpected:
                 raise KeyError(unexpected[0])
 
     def _load_adapter(self, folder: Path, name: str) -> list[str]:
-        """Load one adapter, and return the keys that it does not have; peft writes all but its own in folders."""
+        """Load one adapter; return unexpected keys. Peft saves all adapters but ``default`` in subfolders."""
         path = folder if name == "default" else folder / name
         weights = load_file(path / "adapter_model.safetensors")
         return list(set_peft_model_state_dict(self.model, weights, adapter_name=name).unexpected_keys)
@@ -223,10 +223,10 @@ class Checkpoints(Trainer):
             self.read_state(folder)
 
     def _kind_of_optimizer(self) -> str:
-        return type(self.optimizer.optimizer).__name__  # inside of accelerate's
+        return type(self.optimizer.optimizer).__name__  # accelerate wraps the optimizer
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        """Load nothing: players are not trained in float16, so there is no loss scale."""
+        """Do nothing: players are not trained in float16, so there is no loss scale."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -241,7 +241,7 @@ class Checkpoints(Trainer):
 
 @contextlib.contextmanager
 def _fitting(folder: Path) -> Iterator[None]:
-    """Turn torch's complaints about shapes and names into a sentence."""
+    """Turn torch's errors about shapes and names into ``InvalidInput``."""
     try:
         yield
     except InvalidInput:
@@ -258,19 +258,19 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _rotate(newest: Path, limit: int | None) -> None:
-    """Remove checkpoints that are too old, and those after the newest: they were passed over as not whole."""
-    for leftover in newest.parent.glob(".checkpoint-*"):  # by a kill
+    """Remove checkpoints beyond ``limit``, and those of later steps than ``newest``, which were skipped as damaged."""
+    for leftover in newest.parent.glob(".checkpoint-*"):  # of a killed run
         shutil.rmtree(leftover)
     found = _checkpoints(newest.parent)
     last = [*found.values()].index(newest) + 1
     for number, path in enumerate(found.values()):
         if number >= last or (limit and number < last - limit):
-            # out of sight first, so that it is never found half removed
+            # hidden first, so that a partly removed checkpoint is never found
             shutil.rmtree(path.replace(path.with_name(f".{path.name}.stale")))
 
 
 def _split(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Split the state of an optimizer into plain values and tensors: ``3.exp_avg`` is of weight 3."""
+    """Split the state of an optimizer into plain values and tensors, named like ``3.exp_avg`` (of weight 3)."""
     plain: dict[str, dict[str, Any]] = {str(weight): {} for weight in optimizer["state"]}
     tensors: dict[str, Tensor] = {}
     for weight, state in optimizer["state"].items():
@@ -292,7 +292,7 @@ def _joined(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 
 def _generators(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the states of the global random generators."""
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - libraries draw from the global ones
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - libraries draw from the global generator
     tensors = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         tensors["cuda"] = torch.cuda.get_rng_state(device)

@@ -1,4 +1,4 @@
-"""``Collector``: plays episodes in the environments of a stage with the present policy and the frozen players."""
+"""``Collector``: plays episodes in the environments of a stage with the current policy and the frozen players."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from reflectrl.workers.env import Local, Pending
 
 
 class Collector:
-    """Environments side by side, opened for a stage and closed with it, and everyone who plays in them.
+    """The environments of a stage, with the policy and the players that play in them.
 
     Args:
         env: registered name of an environment, or its class, or a function that takes its options.
         policy: the policy that is trained.
-        model: its model.
+        model: the policy's model.
         seats: the frozen players.
         layout: layout of the prompts.
-        side_by_side: number of environments.
+        side_by_side: number of environments, in which episodes are played in parallel.
 
     """
 
@@ -55,7 +55,7 @@ class Collector:
         self._seats = seats
         self._layout = layout
         self._side_by_side = side_by_side
-        self._begun: list[Pending | Local] = []  # resets of the episodes that are played next
+        self._begun: list[Pending | Local] = []  # pending resets of the next episodes
         self.envs: Sequence[NatLangEnv] = ()
         """Environments of the stage; empty between stages."""
 
@@ -64,13 +64,13 @@ class Collector:
         self.envs = make_envs(self._env, options, self._side_by_side)
 
     def close(self) -> None:
-        """Close the environments of a stage, which does not play what it has begun."""
+        """Close the environments of a stage, and discard pending resets."""
         for env in self.envs:
             env.close()
         self.envs, self._begun = (), []
 
     def play(self, episodes: Sequence[Episode], *, bootstrap: bool) -> list[Trajectory]:
-        """Play episodes to learn from: those begun ahead, if any; without those that an environment broke off."""
+        """Play training episodes, with the resets of ``begin_ahead``, if any; return them without dropped episodes."""
         begun, self._begun = self._begun, []
         self.forget()
         return rollout(
@@ -84,11 +84,11 @@ class Collector:
         )
 
     def begin_ahead(self, episodes: Sequence[Episode]) -> None:
-        """Have the environments begin ``episodes``, to be played next, while the policy learns."""
+        """Send the resets of the next ``episodes`` to the environments, which handle them during the update."""
         self._begun = begin_ahead(self.envs, episodes)
 
     def count_wins(self, episodes: Sequence[Episode], *, greedy: bool) -> Counter[str]:
-        """Play episodes to judge the policy, and return how many succeeded, by group; what was begun ahead is lost."""
+        """Play validation episodes; return the number of successes by group. Pending resets are discarded."""
         self._begun = []
         self.forget()
         policy = self._policy.greedy() if greedy else self._policy
@@ -98,12 +98,12 @@ class Collector:
     def success_by_group(
         self, stage: Stage, played: Sequence[Trajectory], gather: Callable[..., list[list[float]]]
     ) -> dict[str, float]:
-        """Return the success rate of each group of the stage's tasks that was played, over all processes.
+        """Return the success rate of each group of tasks that was played, over all processes.
 
         Args:
             stage: the stage that was played.
-            played: its fresh episodes of this process.
-            gather: returns numbers of this process, and of every other, one list a process.
+            played: the fresh episodes of this process.
+            gather: exchanges numbers between processes; returns one list per process.
 
         """
         groups = sorted({task.group for task in stage.choose(self.envs[0]) if task.group})
@@ -113,7 +113,7 @@ class Collector:
         return {group: wins / episodes for group, wins, episodes in counted if episodes}
 
     def with_reference(self, samples: Sequence[StepSample], weights: Weights, *, max_tokens: int) -> list[StepSample]:
-        """Add to samples the log-probabilities of their menus, after what was written, with other weights."""
+        """Return the samples with log-probabilities of their menus, given the written text, under other ``weights``."""
         views, decisions = [sample.view for sample in samples], [sample.decision for sample in samples]
         with part("reference"), using(self._model, weights):
             scores = self._scores(views, decisions, max_tokens)
@@ -123,7 +123,7 @@ class Collector:
         ]
 
     def valued(self, episodes: Sequence[Trajectory], *, max_tokens: int) -> list[Trajectory]:
-        """Return past episodes with the present values of their states in place of those of their time."""
+        """Return past episodes with the values of their states recomputed by the current value head."""
         views = [view for episode in episodes for view in policy_views(episode, self._layout)]
         decisions = [turn.decision for episode in episodes for turn in episode.turns]
         with part("replay"):
@@ -138,7 +138,7 @@ class Collector:
     def _scores(
         self, views: Sequence[MenuView], decisions: Sequence[Decision], max_tokens: int
     ) -> list[tuple[float, tuple[float, ...]]]:
-        """Return value and log-probabilities of the menu of each decision with the model's weights."""
+        """Return for each decision the value and the log-probabilities of the menu under the model's weights."""
         found = dict[int, tuple[float, tuple[float, ...]]]()
         with in_eval_mode(self._model):
             for forward in self._policy.divide(views, decisions, max_tokens=max_tokens):
@@ -148,11 +148,11 @@ class Collector:
         return [found[index] for index in range(len(decisions))]
 
     def forget(self) -> None:
-        """Drop everything computed with older weights."""
+        """Clear all caches of results that were computed with older weights."""
         self._policy.forget()
         for seat in self._seats:
             if isinstance(seat.player, LMReflector):
                 if seat.player.speaks_with(self._model):
-                    seat.player.clear()  # single player: its words change with its weights
+                    seat.player.clear()  # single player: its reflections change with the weights
                 else:
-                    seat.player.forget()  # as in a process that resumes here: a logit's last bits may decide a word
+                    seat.player.forget()  # so that a resumed run is equal: cached states may change a logit's last bits

@@ -15,30 +15,31 @@ from reflectrl.core import InvalidInput
 class ReflectRLConfig(RLFTSettings, _BaseConfig):
     """Arguments of one RLFT run: the fields of ``RLFTSettings``, and those of ``transformers.TrainingArguments``.
 
-    The number of optimizer steps and when to save and log follow from the stages: training is counted in iterations
-    (one batch of fresh episodes), each ``num_iterations * num_minibatches`` optimizer steps, and checkpoints fall
-    between iterations, where the rollout buffer is empty.
+    The number of optimizer steps and the steps of logs and checkpoints follow from the stages: training is counted in
+    iterations (one batch of fresh episodes) of ``num_iterations * num_minibatches`` optimizer steps, and checkpoints
+    are written between iterations, where the rollout buffer is empty.
     """
 
     bf16: bool | None = False
     max_length: int = 1024
-    """Longest prompt of the policy, in tokens; longer ones are cut."""
+    """Maximum length of a prompt of the policy, in tokens; longer prompts are cut."""
     max_completion_length: int = 64
-    """Longest text of a policy that writes before it acts, in tokens."""
+    """Maximum length of the text of a policy that writes before it acts, in tokens."""
     temperature: float = 1.0
-    """Temperature at which that text is sampled and scored."""
+    """Temperature at which the policy's text is sampled and scored."""
     max_reflection_length: int = 100
-    """Longest reflection of a model that is trained to reflect as well, in tokens."""
+    """Maximum length of a reflection by a model that is also trained as the reflector, in tokens."""
     reflection_temperature: float = 1.0
-    """Temperature at which such reflections are sampled and scored."""
+    """Temperature at which a trained reflector's texts are sampled and scored."""
     prefix_reuse: bool = True
-    """Compute what prompts share once, where the model can: by a prefix cache at play, in prefix trees at updates."""
+    """Compute shared beginnings of prompts once, if the model allows it: with a prefix cache in rollouts and prefix
+    trees in updates."""
 
     def __post_init__(self) -> None:
         """Check the settings, and derive Trainer's step counts.
 
         Raises:
-            InvalidInput: settings out of range or that contradict each other, or a model divided over processes.
+            InvalidInput: settings are out of range or contradict each other, or the model is sharded over processes.
 
         """
         RLFTSettings(**{each.name: getattr(self, each.name) for each in fields(RLFTSettings)})
@@ -56,6 +57,6 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
         self.logging_strategy, self.logging_steps = "steps", self.updates_per_iteration
         self.per_device_train_batch_size, self.gradient_accumulation_steps = 1, 1
         self.remove_unused_columns = False
-        # TRL turns it on, by its old name; here the backward pass covers one token a row
+        # TRL turns it on, by its old name; here the loss covers one token per row
         self.gradient_checkpointing = self.activation_checkpointing = False
         _BaseConfig.__post_init__(self)  # super() would be RLFTSettings

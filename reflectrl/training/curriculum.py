@@ -1,4 +1,4 @@
-"""The curriculum (section 4.4): stages in order, each with its own environment options and threshold."""
+"""The curriculum (section 4.4): a sequence of stages, each with its own environment options and threshold."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from reflectrl.training.config import ReflectRLConfig
 
 
 class Curriculum:
-    """Position of training in the list of stages; checkpoints keep it."""
+    """Position of training in the sequence of stages, which checkpoints save."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
         self.index = 0
-        """The stage being played."""
+        """Position in ``stages`` of the current stage."""
         self.successes: list[float] = []
-        """Success rate of each iteration of this stage so far."""
+        """Success rate of each iteration of the current stage so far."""
         self.failures: dict[str, float] = {}
-        """How often each task of this stage failed lately, by id; the last episode has half of the weight."""
+        """Recent failure rate of each task of the stage by id, an average in which each new episode has weight 1/2."""
 
     @property
     def finished(self) -> bool:
@@ -31,11 +31,11 @@ class Curriculum:
 
     @property
     def stage(self) -> Stage:
-        """The stage being played."""
+        """Current stage."""
         return self.stages[self.index]
 
     def add(self, success: float) -> bool:
-        """Add an iteration's success rate; return True if the stage has reached its threshold or its length."""
+        """Add an iteration's success rate; return whether the stage has reached its threshold or its length."""
         self.successes.append(success)
         stage, recent = self.stage, self.successes[-self.stage.window :]
         reached = (
@@ -46,20 +46,20 @@ class Curriculum:
         return reached or len(self.successes) >= stage.iterations
 
     def note(self, played: Sequence[Trajectory]) -> None:
-        """Count which tasks failed; one that was never played counts as failed."""
+        """Update the failure rates with episodes; a task that was never played has the rate 1."""
         for trajectory in played:
             name = trajectory.task.id
             self.failures[name] = (self.failures.get(name, 1.0) + (not trajectory.success)) / 2
 
     def end_stage(self) -> None:
-        """Go on to the next stage."""
+        """Continue with the next stage."""
         self.index += 1
         self.successes = []
         self.failures = {}
 
 
 def fresh_episodes(curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfig, iteration: int) -> list[Episode]:
-    """Return the episodes to sample in an iteration; seed, iteration, process and what failed decide."""
+    """Return the episodes to play in an iteration; they depend on seed, iteration, process and failure rates."""
     rank = args.process_index
     rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
     choices = curriculum.stage.choose(env)
@@ -76,7 +76,7 @@ def fresh_episodes(curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfi
 def replayed_episodes(
     replay: Sequence[Trajectory], curriculum: Curriculum, args: ReflectRLConfig, rng: random.Random
 ) -> list[Trajectory]:
-    """Draw past episodes for an update, each at most once; like new ones, in part by how often their tasks fail."""
+    """Draw past episodes for an update without replacement, with the same task priority as fresh episodes."""
     left, drawn = [*replay], list[Trajectory]()
     while left and len(drawn) < args.replay_episodes:
         tasks = [episode.task for episode in left]
@@ -85,7 +85,7 @@ def replayed_episodes(
 
 
 def _draw(tasks: Sequence[Task], failures: Mapping[str, float], priority: float, rng: random.Random) -> int:
-    """Return the position of a task, drawn evenly or, with probability ``priority``, in proportion to its failures."""
+    """Draw the position of a task, uniformly or, with probability ``priority``, in proportion to its failure rate."""
     if priority and rng.random() < priority:
         weights = [failures.get(task.id, 1.0) for task in tasks]
         if any(weights):

@@ -1,4 +1,4 @@
-"""``Divergences``: how far an iteration's updates moved what is written, and how far the choice of the action."""
+"""``Divergences``: KL divergences by which an iteration's updates changed the written text and the choice of action."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from reflectrl.training.batch import StepSample
 
 
 class Divergences:
-    """KL divergences of both parts of the steps of an iteration, for policies that write before they act."""
+    """KL divergences of text and action over the steps of an iteration, for policies that write before they act."""
 
     def __init__(self) -> None:
         self._found: list[tuple[float, float]] = []
 
     def add(self, samples: Sequence[StepSample], scores: Scores) -> None:
-        """Add the steps of a forward pass; like ``Loss.kl``, replayed ones count as 0."""
+        """Add the steps of a forward pass; replayed steps count as 0, as in ``Loss.kl``."""
         now = zip(samples, scores.thought_logprobs.tolist(), scores.logprobs.tolist(), strict=True)
         for sample, thought, action in now:
             written = sample.decision.choice.written
@@ -27,7 +27,7 @@ class Divergences:
                 self._found.append((text, choice))
 
     def means(self) -> dict[str, float]:
-        """Return the fields ``thought_kl`` and ``action_kl`` of ``Iteration``, and begin again; none without a text."""
+        """Return the fields ``thought_kl`` and ``action_kl`` of ``Iteration``, and reset; empty without texts."""
         found, self._found = self._found, []
         if not found:
             return {}
@@ -36,5 +36,5 @@ class Divergences:
 
 
 def _k3(log_ratio: float) -> float:
-    """Estimate KL(sampling policy || present policy) from one sample, as ``Loss.kl`` does."""
+    """Estimate KL(sampling policy || current policy) in nats from one sample, as ``Loss.kl`` does."""
     return math.exp(min(log_ratio, 700.0)) - 1 - log_ratio

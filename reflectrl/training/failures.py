@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: training stops before the weights are touched, and shows the batch."""
+"""Handling of a loss or gradient that is not finite: training stops before the weights change, and saves the batch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from reflectrl.core.files import write_text
 
 @dataclass(frozen=True)
 class BrokenStep:
-    """The optimizer step that was not made."""
+    """Report of an optimizer step that was not made."""
 
     folder: Path
-    """Folder of the file with its batch."""
+    """Folder for the file with the batch."""
     name: str
-    """Name of the file, without an ending."""
+    """Name of the file without its suffix."""
     where: str
     """Place in the training, e.g. "iteration 12"."""
     rows: Sequence[Mapping[str, Any]]
-    """The batch."""
+    """Rows of the batch, as plain values."""
     advice: str
-    """Another remedy that the error names."""
+    """Advice at the end of the error message."""
 
     def failure(self, loss: float, norm: float, *, rank: int) -> WorkFailed:
         """Write the batch to its file, and return the error that names it."""
@@ -46,14 +46,14 @@ class BrokenStep:
 
 
 class FiniteSteps(Trainer, ABC):
-    """Mixin for a trainer of transformers or TRL, which would step along such a gradient."""
+    """Mixin that makes a trainer of transformers or TRL stop at a loss or gradient that is not finite."""
 
     gradient_norm = 0.0
-    """Norm of the gradient of the last optimizer step, before it was clipped."""
+    """Norm of the gradient of the last optimizer step, before clipping."""
 
     @abstractmethod
     def step_loss(self) -> Tensor:
-        """Return the loss, on this process, of the next optimizer step."""
+        """Return the loss of the next optimizer step on this process."""
 
     @abstractmethod
     def broken_step(self) -> BrokenStep:
@@ -63,7 +63,7 @@ class FiniteSteps(Trainer, ABC):
         """Return the norm of the gradient; transformers asks for it just before each step of the optimizer.
 
         Raises:
-            WorkFailed: it, or the loss on any of the processes, is no finite number.
+            WorkFailed: the norm or the loss is not finite on some process.
 
         """
         norm = super()._get_grad_norm(model, grad_norm)
@@ -76,6 +76,6 @@ class FiniteSteps(Trainer, ABC):
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in which numbers that JSON does not know are text."""
+    """Return a row in which NaN and infinities are text, because JSON has none."""
     odd = {name: str(v) for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
     return {**row, **odd}

@@ -1,4 +1,4 @@
-"""``LearningRates``: a learning rate for the policy, one for the value head, and how they fall."""
+"""``LearningRates``: learning rates of the policy and the value head, and their schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LearningRates(Trainer):
     _value_head: nn.Module | None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Give the value head a learning rate of its own, if there is one."""
+        """Create the optimizer, with a separate learning rate for the value head if one is set."""
         optimizer = super().create_optimizer(*args, **kwargs)
         rate = self.args.value_learning_rate
         if rate is not None and self._value_head is not None:
@@ -32,7 +32,7 @@ class LearningRates(Trainer):
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Let the learning rate fall to ``learning_rate_end`` of its start, as ``learning_rate_schedule`` says."""
+        """Create the scheduler, which lowers the learning rate to the fraction ``learning_rate_end``."""
         end, cosine = self.args.learning_rate_end, self.args.learning_rate_schedule == "cosine"
 
         def factor(step: int) -> float:

@@ -1,4 +1,4 @@
-"""The objective of RLFT, a sum of terms: pure functions of tensors, one element a step."""
+"""The objective of RLFT, a sum of terms: pure functions of tensors with one element per step."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from reflectrl.config.rlft import Terms
 from reflectrl.core import WorkFailed
 
 LOWEST_LOGPROB = -50.0
-"""Log-probabilities below count as this one, so that the KL divergence of certain choices stays finite."""
+"""Lower bound to which log-probabilities are clamped in the exact KL divergence, which keeps it finite."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of N steps, and what to watch. All of them are sums over the steps, so that micro-batches add up."""
+    """Loss of N steps and statistics, as sums over the steps, so that those of micro-batches can be added."""
 
     total: Tensor
-    """Scalar with gradient."""
+    """Sum of the losses, a scalar with gradient."""
     clipped: Tensor
     """Number of steps whose probability ratio left the clip range (0 for REINFORCE)."""
     kl: Tensor
-    """Estimate of KL(sampling policy || present policy) in nats, ``(ratio - 1) - log ratio`` (Schulman's k3)."""
+    """Estimate of KL(sampling policy || current policy) in nats, ``(ratio - 1) - log ratio`` (Schulman's k3)."""
 
 
 MAX_GAP = 0.25
-"""Largest mean gap of log-probabilities, see ``check_gap``, as a fraction of PPO's clip range."""
+"""Maximum mean gap of log-probabilities, as a fraction of PPO's clip range; see ``check_gap``."""
 
 
 def check_gap(terms: Terms, gap: float, updates: int) -> None:
-    """Check that PPO with several updates an iteration does not clip what is rounding.
+    """Check that rounding errors are small compared to PPO's clip range, for several updates per iteration.
 
     Args:
         terms: the terms of the objective.
-        gap: mean distance in nats of the log-probabilities at play from those before the first update.
-        updates: updates an iteration.
+        gap: mean absolute difference in nats of the log-probabilities in the rollout and before the first update.
+        updates: number of updates per iteration.
 
     Raises:
-        WorkFailed: the gap is more than ``MAX_GAP`` of the clip range.
+        WorkFailed: the gap is larger than the fraction ``MAX_GAP`` of the clip range.
 
     """
     if updates > 1 and terms.ppo is not None and gap > MAX_GAP * terms.ppo.epsilon:
@@ -52,23 +52,26 @@ def check_gap(terms: Terms, gap: float, updates: int) -> None:
 
 
 def reinforce_losses(logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """REINFORCE (section 3): ``-A log pi(a|s)`` of the sampled actions; all (N,)."""
+    """Return the REINFORCE losses ``-A log pi(a|s)`` of the sampled actions (section 3); all tensors are (N,)."""
     return -advantages * logprobs
 
 
 def ppo_losses(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """Clipped surrogate of PPO (appendix A), ``-min(ratio A, clip(ratio, 1-eps, 1+eps) A)``; all (N,)."""
+    """Return PPO's clipped losses ``-min(ratio A, clip(ratio, 1-eps, 1+eps) A)`` (appendix A); all tensors are (N,)."""
     ratio = (logprobs - old_logprobs).exp()
     return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages)
 
 
 def kl_divergences(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """KL(policy || reference) in nats, (N,), exact over menus; both (N, A) log-probabilities, beyond menus anything."""
+    """Return the (N,) exact KL(policy || reference) over each menu, in nats, from (N, A) log-probabilities.
+
+    Columns beyond a menu have probability 0 in ``logprobs``, so their values in ``reference`` do not matter.
+    """
     return (logprobs.exp() * (logprobs.clamp(min=LOWEST_LOGPROB) - reference.clamp(min=LOWEST_LOGPROB))).sum(-1)
 
 
 def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float | None) -> Tensor:
-    """Squared errors of the value head, the larger of those of value and clipped value (as in PPO's code); all (N,)."""
+    """Return squared errors of the value head, the maximum with those of clipped values (PPO's code); all are (N,)."""
     losses = (values - targets) ** 2
     if clip is None:
         return losses
@@ -88,19 +91,19 @@ def step_losses(
     targets: Tensor,
     divergences: Tensor,
 ) -> Loss:
-    """Sum the terms over N steps.
+    """Return the weighted sum of the terms over N steps, with statistics.
 
     Args:
         terms: the terms and their coefficients.
         progress: fraction of the updates that are done, on which coefficients depend.
-        logprobs: (N,) of the sampled actions under the present policy.
-        old_logprobs: (N,) of the sampled actions when they were sampled.
-        advantages: (N,) of the sampled actions.
-        entropies: (N,) nats, of the present policy.
-        values: (N,) estimates of the value head.
-        old_values: (N,) its estimates when the actions were sampled.
-        targets: (N,) returns that it learns.
-        divergences: (N,) nats, KL divergences of the present policy from the one that training began with.
+        logprobs: (N,) log-probabilities of the sampled actions under the current policy.
+        old_logprobs: (N,) log-probabilities of the sampled actions at sampling time.
+        advantages: (N,) advantages of the sampled actions.
+        entropies: (N,) entropies of the current policy, in nats.
+        values: (N,) current estimates of the value head.
+        old_values: (N,) estimates of the value head at sampling time.
+        targets: (N,) target returns of the value head.
+        divergences: (N,) KL divergences of the current policy from the initial policy, in nats.
 
     """
     if terms.ppo is not None:

@@ -1,4 +1,4 @@
-"""Numbers and episodes that the processes of a launch exchange, besides gradients."""
+"""Exchange of numbers and episodes between the processes of a launch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reflectrl.core.jsonl import decode, encode
 
 
 def numbers_of_ranks(accelerator: Accelerator, numbers: Sequence[float]) -> list[list[float]]:
-    """Return the numbers of each process, to the bit."""
+    """Return the numbers of each process, without rounding."""
     if accelerator.num_processes == 1:  # a device may lack 64-bit floats
         return [list(numbers)]
     rows = torch.tensor([numbers], dtype=torch.float64, device=accelerator.device)
@@ -23,7 +23,7 @@ def numbers_of_ranks(accelerator: Accelerator, numbers: Sequence[float]) -> list
 
 
 def episodes_of_ranks(accelerator: Accelerator, episodes: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return the episodes of all processes, in their order; with several, without the pictures of states."""
+    """Return the episodes of all processes, in the order of processes; if there are several, without pictures."""
     if accelerator.num_processes == 1:
         return list(episodes)
     text = json.dumps(encode([_without_pictures(each) for each in episodes])).encode()

@@ -1,8 +1,8 @@
 """``ReflectRLTrainer``: stage 2, online policy gradient on multi-step episodes (Algorithm 1, lines 23-36).
 
-TRL's base trainer brings the optimizer, DDP, mixed precision, checkpoints and trackers. Rollouts happen where it asks
-for the next batch; one training step is one optimizer step over one minibatch of steps, in micro-batches. Everything
-random is derived from (seed, iteration), so a checkpoint needs no generator states of ours.
+TRL's base trainer provides the optimizer, DDP, mixed precision, checkpoints and trackers. Rollouts are played where it
+asks for the next batch; one training step is one optimizer step over one minibatch of steps, in micro-batches. Draws
+are derived from (seed, iteration), so checkpoints need no further generator states.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ if TYPE_CHECKING:  # peft takes a second to import
 
 
 class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer):
-    """Trains the policy; the other players are frozen.
+    """Trainer of the policy by online RL; the other players are frozen.
 
     Args:
-        model: name or folder of a causal language model, or one of transformers or peft with its tokenizer.
+        model: name or folder of a causal language model, or a model object of transformers or peft.
         args: settings of the run; the defaults of ``ReflectRLConfig`` if absent.
-        processing_class: the tokenizer, or the processor of an image-text model; that of a model's name if absent.
+        processing_class: the tokenizer, or the processor of an image-text model; required unless ``model`` is a name.
         env: registered name of an environment, or its class, or a function that takes its options. Environments are
             made with the options of each stage, and closed when the stage ends.
         reflector: folder of a trained reflector, or a player such as ``ExpertReflector()``; ``None`` for no
             reflections. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
         seats: further frozen players.
-        layout: how prompts are written; a default layout with the environment's instructions if absent.
+        layout: layout of the prompts; a default layout with the environment's instructions if absent.
         labels: all menu labels; those of the environment's longest menu if absent.
         peft_config: adapters to train instead of all weights.
-        on_iteration: called with each iteration and its fresh episodes, on the main process only.
-        stop: training ends with a checkpoint after the iteration in which it is requested, on whichever process.
+        on_iteration: called with each iteration's record and fresh episodes, on the main process only.
+        stop: request to stop; training then writes a checkpoint after the current iteration and ends, on all processes.
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
     Raises:
@@ -121,13 +121,13 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
         self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
-        """The newest episodes of this stage that are worth replaying (section 4.4)."""
+        """Replay buffer: the newest episodes of the current stage that are worth replaying (section 4.4)."""
         self.iteration = 0
         self.env_steps = 0
         self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.target else None
-        """Present coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
+        """Current coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
         self.advantages: list[list[float]] = []
-        """Advantages of the steps of this iteration's fresh episodes, as its updates use them."""
+        """Advantages that the updates of this iteration use, per fresh episode and step."""
         self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
         self._validator = None
         if args.validation is not None:
@@ -143,16 +143,16 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._failures = failures or Path(args.output_dir) / "failures"
         self._schedule = self._iterations()
         self._minibatch: list[StepSample] | None = None
-        self._losses: list[tuple[float, float, float]] = []  # of the updates of this iteration: loss, kl, clipped
+        self._losses: list[tuple[float, float, float]] = []  # (loss, kl, clipped) of each update of this iteration
         self._norms: list[float] = []
         self._learning_rate = 0.0
         self._divergences = Divergences()
-        self._gaps: list[float] = []  # between log-probabilities at play and before the iteration's first update
+        self._gaps: list[float] = []  # differences of log-probabilities in the rollout and before the first update
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
             args=args,
-            # Trainer counts optimizer steps by the rows of a dataset: one row a step, which is never read
+            # Trainer counts optimizer steps by the rows of a dataset: one row per step, whose content is not used
             train_dataset=Dataset.from_dict({"update": list(range(args.max_steps * args.world_size))}),
             data_collator=lambda rows: rows,
             processing_class=lm.tokenizer,
@@ -161,26 +161,26 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.remove_callback(PrinterCallback)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, or continue, as ``transformers.Trainer.train`` does; in the end the policy has the weights to keep."""
+        """Train or resume like ``transformers.Trainer.train``; afterwards the policy has the weights to keep."""
         output = super().train(*args, **kwargs)
         if self.curriculum.finished:
             if self._averaged_weights is not None:
                 load_weights(self.model, self._averaged_weights)
             if self._validator is not None:
                 self._validator.load_best()
-        self._collector.forget()  # who plays next, plays with the present weights
+        self._collector.forget()  # later rollouts use the final weights
         return output
 
     # ---- an iteration, top to bottom ---------------------------------------------------------------------------
 
     def _iterations(self) -> Iterator[list[StepSample] | Iteration]:
-        """Play, learn and report, over and over (Algorithm 1, lines 23-36).
+        """Run all iterations: rollout, advantages, minibatches, metrics (Algorithm 1, lines 23-36).
 
         Yields each minibatch, after which the optimizer steps, and at the end of an iteration its metrics, after which
-        Trainer logs and saves a checkpoint. Minibatches are empty once the policy is as far as ``target_kl`` allows.
+        Trainer logs and saves a checkpoint. Minibatches are empty once the KL divergence has exceeded ``target_kl``.
 
         Raises:
-            WorkFailed: the environment, or a rating, failed in all episodes of an iteration.
+            WorkFailed: the environment or the rating failed in all episodes of an iteration.
 
         """
         while not self.curriculum.finished:
@@ -189,7 +189,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             stage, args = self.curriculum.stage, self.args
             rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
 
-            fresh = self._play(stage)  # line 25: B episodes with the frozen players and the present policy
+            fresh = self._play(stage)  # line 25: B episodes with the frozen players and the current policy
             replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
 
             with part("advantages"):  # line 29
@@ -235,7 +235,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         """Play one batch of fresh episodes of ``stage``.
 
         Raises:
-            WorkFailed: the environment failed in all of them.
+            WorkFailed: the environment failed in all episodes.
 
         """
         if not self._collector.envs:
@@ -254,16 +254,16 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
             self._collector.begin_ahead(
                 fresh_episodes(self.curriculum, self._collector.envs[0], self.args, self.iteration + 1)
-            )  # during the update
+            )  # the environments reset during the update
         return played
 
     def _went_far(self) -> bool:
-        """Return whether the last minibatch was further from the sampling policy than ``target_kl``, on average."""
+        """Return whether the KL divergence of the last minibatch, averaged over processes, exceeds ``target_kl``."""
         kl = self._losses[-1][1] if self._losses else 0.0
         return self.args.target_kl is not None and fmean(each for (each,) in self._gather(kl)) > self.args.target_kl
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
-        """Return the metrics of an iteration, means over all processes; raises as ``check_gap`` does."""
+        """Return the metrics of an iteration as means over all processes; raise as ``check_gap`` does."""
         loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
         local = {**episode_metrics(fresh).means, **thought_means(fresh), "loss": loss, "kl": kl, "clipped": clipped}
         local |= {"grad_norm": sum(self._norms) / len(self._norms), "logprob_gap": fmean(self._gaps or [0.0])}
@@ -271,7 +271,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
-        self._stop.signal = int(max(stops))  # all processes stop with the one that was asked to
+        self._stop.signal = int(max(stops))  # a request on one process stops all of them
         done = Iteration(
             iteration=self.iteration,
             success_by_group=self._collector.success_by_group(self.curriculum.stage, fresh, self._gather),
@@ -289,27 +289,28 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         return done
 
     def _end_stage(self) -> None:
-        """Close the environments of the stage, and go on to the next one."""
+        """Close the environments of the stage, and continue with the next one."""
         self.curriculum.end_stage()
         if self._validator is not None:
             self._validator.end_stage()
         if not self.curriculum.finished:
-            self.replay.clear()  # in the next stage its episodes would be samples of another task
+            self.replay.clear()  # its episodes are samples of another distribution than those of the next stage
         self._collector.close()
 
     # ---- one optimizer step, between the yields of an iteration --------------------------------------------------
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
-        """Compute loss and gradient of one minibatch; returns the mean loss.
+        """Compute loss and gradient of one minibatch; return the mean loss.
 
-        Overridden because the batch comes from the rollout, not from ``inputs``, and is divided by tokens.
+        Overridden because the batch comes from the rollout, not from ``inputs``, and micro-batches are limited by
+        tokens.
         """
         if self._minibatch is None:
             upcoming = next(self._schedule, None)
-            self._minibatch = upcoming if isinstance(upcoming, list) else []  # none where it resumed from the end
-        if not self._minibatch:  # without gradients nothing changes
+            self._minibatch = upcoming if isinstance(upcoming, list) else []  # empty if resumed after the last one
+        if not self._minibatch:  # without gradients the optimizer changes nothing
             return torch.zeros((), device=self.args.device)
-        # as when sampling (appendix A): dropout, and the kernels of 8-bit layers, would differ in training mode
+        # as in sampling (appendix A): dropout and the kernels of 8-bit layers would differ in training mode
         model.eval()
         samples = self._minibatch
         with part("update: divide"):
@@ -330,21 +331,21 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 with part("update: backward"):
                     self.accelerator.backward(loss.total / len(samples))
             watched.append(torch.stack([loss.total.detach(), loss.kl, loss.clipped]))
-        columns = zip(*torch.stack(watched).tolist(), strict=True)  # read from the device once
+        columns = zip(*torch.stack(watched).tolist(), strict=True)  # one transfer from the device
         mean, kl, clipped = (sum(column) / len(samples) for column in columns)
         self._losses.append((mean, kl, clipped))
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
     def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
-        """Return the loss of ``samples``, which the policy gives ``scores`` now."""
+        """Return the loss of ``samples`` with the current policy's ``scores``."""
         weight = self.args.thought_lambda
         logprobs = scores.logprobs + weight * scores.thought_logprobs
         played = [each.decision.joint_logprob(weight) for each in samples]
         self._divergences.add(samples, scores)
         if not self._losses:
             self._gaps += gaps(samples, played, logprobs.tolist())
-        # replayed actions are learned from as if the present policy had sampled them: self-imitation, no ratio
+        # replayed actions count as sampled by the current policy (self-imitation): the ratio is 1
         old = [new if x.replayed else each for each, x, new in zip(played, samples, logprobs.tolist(), strict=True)]
         rows = [(each, x.advantage, x.decision.value, x.target) for each, x in zip(old, samples, strict=True)]
         old_logprobs, advantages, old_values, targets = torch.tensor(rows, device=self.args.device).unbind(-1)
@@ -366,8 +367,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         )
 
     def optimizer_stepped(self, control: Any) -> None:
-        """Continue the iteration; end training when it is to stop, or with the last stage."""
-        if self._minibatch:  # without one nothing was learned
+        """Continue the iteration; end training after a request to stop, or with the last stage."""
+        if self._minibatch:  # an empty minibatch has no gradient
             self._norms.append(self.gradient_norm)
             if self._averaged_weights is not None:
                 average(self._averaged_weights, self.model, self.args.ema)
@@ -375,21 +376,21 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._minibatch = upcoming if isinstance(upcoming, list) else None
         if isinstance(upcoming, Iteration) and self._stop.signal:
             control.should_save = control.should_training_stop = True
-        if self.curriculum.finished:  # which thresholds may bring about before max_steps
+        if self.curriculum.finished:  # thresholds may end the curriculum before max_steps
             control.should_training_stop = True
 
     def step_loss(self) -> Tensor:
-        """Return the mean loss of the present minibatch on this process."""
+        """Return the mean loss of the current minibatch on this process."""
         return torch.tensor(self._losses[-1][0] if self._losses else 0.0, device=self.args.device)
 
     def broken_step(self) -> BrokenStep:
-        """Describe the present minibatch for the report of a loss that is not finite."""
+        """Return the report of the current minibatch, for a loss that is not finite."""
         rows = [sample.row for sample in self._minibatch or ()]
         name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
         return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
 
     def _gather(self, *numbers: float) -> list[list[float]]:
-        """Return the numbers of each process, to the bit."""
+        """Return the numbers of each process, without rounding."""
         return numbers_of_ranks(self.accelerator, numbers)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""``RLFTCheckpoints``: what a checkpoint of RLFT holds besides policy and optimizer."""
+"""``RLFTCheckpoints``: the state in a checkpoint of RLFT besides policy and optimizer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RLFTCheckpoints(Checkpoints):
     _averaged_weights: Weights | None
 
     def write_state(self, folder: Path) -> None:
-        """Save iteration, curriculum and replay buffer of this process, and the value head of all."""
+        """Save the state of this process (iteration, curriculum, replay buffer) and the weights that all share."""
         if self._value_head is not None and self.is_world_process_zero():
             save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
         if self._averaged_weights is not None and self.is_world_process_zero():
@@ -63,7 +63,7 @@ class RLFTCheckpoints(Checkpoints):
         path.write_text(json.dumps(state), encoding="utf-8")
 
     def read_state(self, folder: Path) -> None:
-        """Restore what ``write_state`` saved."""
+        """Restore the state that ``write_state`` saved."""
         if self._value_head is not None:
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
         if self._averaged_weights is not None:

@@ -1,9 +1,9 @@
 """Stage 1b, supervised fine-tuning of one player from the base model (section 4.1.2), on TRL's ``SFTTrainer``.
 
-L_reflect sums over a reflection's tokens and averages over rows, so that every token weighs the same. Here it is
-divided by the mean length of the run's reflections, a constant: the loss reads as nats a token, and learning rate and
-gradient clipping need not know how long reflections are. Only a single player's balance of the two kinds of rows feels
-that constant: a reflection weighs as much as an action on average.
+L_reflect sums over a reflection's tokens and averages over rows, so that every token has the same weight. Here it is
+divided by a constant, the mean length of the run's reflections: the loss is then in nats per token, and learning rate
+and gradient clipping do not depend on the length of reflections. The constant matters only for a single player, where
+it balances the two kinds of rows: a reflection weighs as much as an action on average.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from reflectrl.training.sft_loss import action_losses, text_losses
 
 @dataclass(frozen=True)
 class SFTSummary:
-    """Summary of a training."""
+    """Summary of a finished training."""
 
     rows: int
-    """Rows trained on."""
+    """Number of rows trained on."""
     dropped: int
-    """Rows left out because they do not fit even when cut."""
+    """Number of rows left out because they do not fit even when cut."""
     steps: int
     first_loss: float
     """Loss of the first optimizer step, in nats."""
     last_loss: float
-    """Mean over the last steps that were reported."""
+    """Mean loss of the last reported steps, in nats."""
 
 
 def train_sft(
@@ -82,31 +82,31 @@ def train_sft(
     stop: Stop | None = None,
     failures: Path | None = None,
 ) -> SFTSummary:
-    """Train ``lm`` in place; a training that was killed continues from its last checkpoint, exactly.
+    """Train ``lm`` in place; a killed training resumes from its last checkpoint with exactly the same result.
 
     Args:
         lm: the model to train.
-        rows: of the reflector, of the policy, or of both kinds for ``player="both"`` (a single model plays both).
+        rows: rows of the reflector, of the policy, or of both for ``player="both"`` (a single model plays both).
         player: the player that is trained.
         section: settings of the training.
         labels: all menu labels.
-        max_length: length of a prompt and its completion at most, in tokens; longer prompts are cut as at play.
-        max_new_tokens: length in tokens of what the player writes at play, for which a prompt leaves room.
+        max_length: maximum length of a prompt with its completion, in tokens; longer prompts are cut as in rollouts.
+        max_new_tokens: number of tokens that a prompt leaves free for the player's text, as in rollouts.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
-        output_dir: where the checkpoints are; it may be removed once the model is saved elsewhere.
+        output_dir: folder of the checkpoints; it may be removed once the model is saved elsewhere.
         seed: seed of the order of rows, and of dropout.
         action_mode: form of the policy's answers.
-        on_step: called with (step, steps, loss) now and then.
-        save_every: steps between checkpoints.
-        stop: training ends with a checkpoint after the step in which it is requested; the next call continues.
+        on_step: called with (step, steps, loss) every few steps.
+        save_every: number of steps between checkpoints.
+        stop: request to stop; training then writes a checkpoint after the current step, and the next call resumes it.
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
     Raises:
-        InvalidInput: rows that are too long, of the wrong kind or too few; batch sizes that do not go together.
-        WorkFailed: a loss or gradient that is no finite number, or a checkpoint that cannot be written.
+        InvalidInput: rows are too long, of the wrong kind or too few, or batch sizes do not fit each other.
+        WorkFailed: a loss or gradient is not finite, or a checkpoint cannot be written.
 
     """
-    # a reflector answers in words: its tokenizer need not know the labels
+    # a reflector answers in words, so labels need not be single tokens of its tokenizer
     ids = () if player == "reflector" else label_ids(lm.tokenizer, labels)
     encoder = PromptEncoder(lm.tokenizer, ids, max_length, pictures=lm.pictures)
     encoded = encode_rows(
@@ -120,7 +120,7 @@ def train_sft(
         drop_long_rows=drop_long_rows,
     )
     examples = [example for row in encoded for example in row]
-    # checkpoints of other rows, settings or shapes are never continued
+    # the fingerprint prevents resuming from checkpoints of other rows, settings or shapes
     folder = output_dir / _fingerprint(lm, examples, section, max_length, seed)
     args = _config(section, folder, seed, save_every)
     with seeded(seed), no_progress_bars(), _choice_head(lm):
@@ -135,7 +135,7 @@ def train_sft(
 
 
 class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
-    """``SFTTrainer`` on rows that are encoded beforehand, in an order drawn beforehand: resuming is skipping."""
+    """``SFTTrainer`` on encoded rows in a predetermined order, so that resuming only has to skip rows."""
 
     loss_is_scaled_for_ga = False
 
@@ -169,14 +169,14 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         )
         self.remove_callback(PrinterCallback)
         for parameter in lm.model.parameters():
-            # TRL makes the adapters of quantised bases bfloat16: too coarse for ratios of probabilities
+            # TRL converts adapters of quantised bases to bfloat16, which is too coarse for probability ratios
             if parameter.requires_grad and getattr(lm.base, "is_quantized", False):
                 parameter.data = parameter.data.float()
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """Return the mean over rows of each one's own loss, so that micro-batches add up to the same gradient."""
+        """Return the mean of the rows' losses, so that the gradients of micro-batches add up to that of the batch."""
         del return_outputs, num_items_in_batch
         chosen = [self._examples[number] for number in inputs["example"].tolist()]
         device = inputs["example"].device
@@ -195,11 +195,11 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         return rowwise.mean()
 
     def step_loss(self) -> Tensor:
-        """Return the mean loss over all micro-batches."""
+        """Return the mean loss over all micro-batches of the step."""
         return torch.stack([loss for _, loss in self._batch]).mean()
 
     def broken_step(self) -> BrokenStep:
-        """Describe the rows of all micro-batches."""
+        """Return the report of the rows of all micro-batches, for a loss that is not finite."""
         step = self.state.global_step + 1
         rows = [
             {"prompt": each.prompt.text, "completion": labels_of(each.prompt)[each.target]}
@@ -217,13 +217,13 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         return text
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Do one micro-batch; the first of a step begins a new list of rows."""
+        """Train on one micro-batch; the first one of a step starts a new list of rows."""
         if len(self._batch) == self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps:
             self._batch = []
         return super().training_step(model, inputs, num_items_in_batch)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
-        """Count none."""
+        """Return 0: operations are not counted."""
         return 0
 
     def _send_telemetry(self) -> None:
@@ -231,7 +231,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
 
 
 class _AfterStep(TrainerCallback):
-    """Reports the losses, and stops when requested."""
+    """Callback that reports losses and stops the training on request."""
 
     def __init__(self, on_step: Callable[[int, int, float], None] | None, stop: Stop) -> None:
         self._on_step = on_step
@@ -248,7 +248,7 @@ class _AfterStep(TrainerCallback):
 
 @contextmanager
 def _choice_head(lm: LanguageModel) -> Iterator[None]:
-    """Give the model an action head meanwhile; afterwards ``forward`` is what it was, without TRL's patches either."""
+    """Give the model an action head inside the block; afterwards restore ``forward``, also removing TRL's patches."""
     found = [(module, vars(module).get("forward")) for module in (lm.model, lm.base)]
     add_choice_head(lm.base)
     try:
@@ -283,9 +283,9 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             max_grad_norm=section.max_grad_norm,
             seed=seed,
             use_cpu=not cuda,
-            bf16=False,  # as model.compute says, at play as in training
+            bf16=False,  # the precision follows from model.compute, in rollouts and in training
             gradient_checkpointing=False,
-            max_length=None,  # lengths are checked before: TRL would drop long rows without a word
+            max_length=None,  # lengths are checked before: TRL would drop long rows silently
             dataset_kwargs={"skip_prepare_dataset": True},
             remove_unused_columns=False,
             train_sampling_strategy="sequential",
@@ -293,16 +293,16 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             report_to="none",
             disable_tqdm=True,
             logging_first_step=True,
-            # checkpoints fall on reports, which are the same when resumed
+            # checkpoints coincide with reports, so that reports are the same after resuming
             logging_steps=math.gcd(save_every, 10),
             save_strategy="steps",
             save_steps=save_every,
-            save_total_limit=2,  # the older one stands in for one that was being written when the process was killed
+            save_total_limit=2,  # the older one is a fallback for a newer one that is damaged
         )
 
 
 def _order(rows: int, draws: int, seed: int) -> list[int]:
-    """Return numbers of rows, shuffled again in each pass, so that every step has a full batch."""
+    """Return ``draws`` row numbers, reshuffled in each pass over the rows, so that every step has a full batch."""
     rng = random.Random(seed)
     order: list[int] = []
     while len(order) < draws:

@@ -1,4 +1,4 @@
-"""Rows of supervised fine-tuning in tokens: checked, and cut exactly as the same prompts are cut at play."""
+"""Rows of supervised fine-tuning as token sequences, checked, and cut exactly like the same prompts in rollouts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SFTRow(Protocol):
 
     @property
     def prompt(self) -> Prompt:
-        """Prompt in parts; a policy's has a menu."""
+        """Prompt in its parts; a policy's prompt has a menu."""
 
     @property
     def completion(self) -> str:
@@ -37,31 +37,31 @@ class SFTRow(Protocol):
         """Text that a policy should write before it answers."""
 
     def written(self, mode: ActionMode) -> str:
-        """Return the text after the prompt of a player that acts as ``mode`` says."""
+        """Return the complete text that the player should write after the prompt, with the action mode ``mode``."""
 
 
 @dataclass(frozen=True)
 class TextExample:
-    """A text to write: a reflector's, or what a policy writes before it acts."""
+    """Training example of a text: a reflection, or the text of a policy before it acts."""
 
     prompt: Tokens
     """Token ids of the prompt, cut to leave room for the text."""
     completion: Tokens
-    """The text and the end-of-text token, without which it would never stop; the only part with a loss."""
+    """Token ids of the text and the end-of-text token, with which the model learns to stop."""
     scored: int
-    """Number of tokens of the completion with a loss, its first ones."""
+    """Number of tokens of the completion, from its first, that have a loss; the prompt has none."""
 
 
 @dataclass(frozen=True)
 class ActionExample:
-    """A label to choose: exactly one position has a loss, and no end-of-text token follows."""
+    """Training example of a label: exactly one position has a loss, and no end-of-text token follows."""
 
     prompt: Prompt
     """Prompt with the menu."""
     target: int
     """Position of the label among the legal actions."""
     row: Tokens
-    """Token ids of the prompt, cut to the model's length as at play, and of a thought and the cue after it, if any."""
+    """Token ids of the prompt, cut as in rollouts, and of a thought and the cue after it, if any."""
 
 
 Example = TextExample | ActionExample
@@ -78,7 +78,7 @@ def encode_rows(
     max_new_tokens: int,
     drop_long_rows: bool,
 ) -> list[list[Example]]:
-    """Encode rows; prompts that are too long lose the parts that they would lose at play.
+    """Encode rows; prompts that are too long are cut as in rollouts.
 
     Args:
         tokenizer: tokenizer of the player.
@@ -87,14 +87,14 @@ def encode_rows(
         player: player that is trained, or "both".
         labels: all menu labels of the recipe.
         action_mode: form of the policy's answers.
-        max_new_tokens: length in tokens of what the player writes at play, for which a prompt leaves room.
+        max_new_tokens: number of tokens that a prompt leaves free for the player's text, as in rollouts.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
 
     Returns:
-        The examples of each row that is left: one, or two for a thought and the label after it.
+        The examples of each remaining row: one, or two for a thought and the label after it.
 
     Raises:
-        InvalidInput: rows of another player, of other labels, or that do not fit; or no rows at all.
+        InvalidInput: rows of another player, rows with other labels, rows that do not fit, or no rows.
 
     """
     encoded: list[list[Example]] = []
@@ -121,7 +121,7 @@ def encode_rows(
 def _encode(
     row: SFTRow, tokenizer: PreTrainedTokenizerBase, encoder: PromptEncoder, mode: ActionMode, max_new_tokens: int
 ) -> list[Example]:
-    """Return the examples of a row; raises ``InvalidInput`` where its prompt does not fit."""
+    """Return the examples of a row; raise ``InvalidInput`` if its prompt does not fit."""
     if row.player == "reflector" or mode == "json":
         return [_text(row.prompt, row.written(mode), tokenizer, encoder, max_new_tokens)]
     target = labels_of(row.prompt).index(row.completion)
@@ -140,14 +140,14 @@ def _text(
     max_new_tokens: int,
     after: int = 0,
 ) -> TextExample:
-    """Return a text after its prompt, which leaves room for it and ``after`` more tokens."""
+    """Return the example of a text whose prompt leaves room for the text and ``after`` more tokens."""
     completion = (*encoder.continuation(text), tokenizer.eos_token_id)
     shown = encoder.tokens(prompt, max(max_new_tokens, len(completion)) + after)
     return TextExample(shown, completion, len(completion))
 
 
 def labels_of(prompt: Prompt) -> tuple[str, ...]:
-    """Return the labels of a prompt's legal actions; empty for a reflector's."""
+    """Return the labels of a prompt's legal actions; empty for a reflector's prompt."""
     return prompt.menu.labels if prompt.menu else ()
 
 

@@ -1,4 +1,4 @@
-"""Loss of rows of supervised fine-tuning: pure functions of a model and encoded rows."""
+"""Losses of supervised fine-tuning: pure functions of a model and encoded rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from reflectrl.models.encode import PromptBatch, action_distribution
 from reflectrl.training.sft_examples import TextExample
 
 IGNORED = -100
-"""The label of positions without a loss."""
+"""Label of positions without a loss."""
 
 
 def text_losses(model: Any, examples: Sequence[TextExample], device: torch.device) -> Tensor:
-    """(N,) negative log-likelihood of each completion, summed over its tokens as L_reflect of the paper, in nats.
+    """Return the (N,) negative log-likelihoods of the completions in nats, summed over tokens (L_reflect of the paper).
 
-    Only its first ``scored`` tokens count.
+    Only the first ``scored`` tokens of a completion count.
     """
     width = max(len(example.prompt) + len(example.completion) for example in examples)
     ids = torch.empty(len(examples), width, dtype=torch.long)
@@ -27,7 +27,7 @@ def text_losses(model: Any, examples: Sequence[TextExample], device: torch.devic
     for number, example in enumerate(examples):
         start, stop = len(example.prompt), len(example.prompt) + len(example.completion)
         ids[number, :stop] = torch.tensor(example.prompt + example.completion)
-        ids[number, stop:] = ids[number, stop - 1]  # any id does on the right, where causal attention cannot see it
+        ids[number, stop:] = ids[number, stop - 1]  # padding on the right, which causal attention does not see
         end = start + example.scored
         labels[number, start - 1 : end - 1] = ids[number, start:end]  # the token before predicts it
     # only these last positions need logits, whose size is otherwise (batch, length, vocabulary)
@@ -40,9 +40,10 @@ def text_losses(model: Any, examples: Sequence[TextExample], device: torch.devic
 
 
 def action_losses(model: Any, batch: PromptBatch, targets: Tensor, label_smoothing: float) -> Tensor:
-    """(N,) cross-entropy of the targets (N,), positions in each menu, under the distribution that RL samples from.
+    """Return the (N,) cross-entropies, in nats, of targets (N,) under the distribution that RL samples from.
 
-    ``label_smoothing`` of the probability is spread evenly over the row's own menu, never beyond it.
+    Targets are positions in the row's menu. ``label_smoothing`` of the target probability is spread evenly over that
+    menu.
     """
     distribution, _ = action_distribution(model, batch)
     logprobs: Tensor = distribution.logits  # normalised

@@ -1,4 +1,4 @@
-"""``Imitation``: corrected thoughts are imitated while RL runs (GTR, section 4: DAgger)."""
+"""``Imitation``: imitation of corrected thoughts during RL (GTR, section 4: DAgger)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reflectrl.training.sft_examples import TextExample
 from reflectrl.training.sft_loss import text_losses
 
 _HOLDERS = ("prompt",)
-"""Where a correction has its images."""
+"""Path of field names to the object of a correction that has images, see ``image_files``."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Correction:
     """A step whose thought was corrected."""
 
     prompt: Prompt
-    """Prompt of the policy at that step."""
+    """Prompt of the policy at the step."""
     thought: str
     """Corrected thought."""
     action: str
-    """Action that it chose, which is not imitated."""
+    """Action that the policy chose, which is not imitated."""
 
 
 class Imitation:
-    """The term ``sft_thought`` of the objective, and the corrections that it draws from; without a term it is empty.
+    """The objective's term ``sft_thought``, with the corrections that it samples; it does nothing without a term.
 
     Args:
-        term: the term; ``None`` without one.
+        term: settings of the term; ``None`` if the objective has none.
         policy: the policy that is trained.
-        layout: layout of its prompts.
+        layout: layout of the prompts.
 
     Raises:
         InvalidInput: the policy writes nothing that could be corrected.
@@ -66,7 +66,7 @@ class Imitation:
         self._layout = layout
         self.corrections: list[Correction] = []
         self.steps = 0
-        """Steps that were played for ``corrections``, corrected or not."""
+        """Number of steps, corrected or not, from which ``corrections`` come."""
 
     def add(self, played: Sequence[Trajectory]) -> None:
         """Add the corrections of an iteration's fresh episodes."""
@@ -78,13 +78,13 @@ class Imitation:
         self.steps += sum(len(each.turns) for each in played)
 
     def losses(self, model: Any, args: ReflectRLConfig, update: int, count: int) -> Iterator[Tensor]:
-        """Yield losses whose sum is the term's for a minibatch of ``count`` steps, in micro-batches.
+        """Yield the losses of micro-batches, whose sum is the term's loss for a minibatch of ``count`` steps.
 
         Args:
             model: the policy's model, wrapped for several processes or not.
             args: settings of the training.
-            update: number of the update, which with the seed decides what is drawn.
-            count: steps of the minibatch.
+            update: number of the update, which determines the draws together with the seed and the process.
+            count: number of steps in the minibatch.
 
         """
         if self._term is None or not isinstance(self._policy, WritingPolicy):
@@ -100,26 +100,26 @@ class Imitation:
             yield weight * (text_losses(model, chosen, args.device) / lengths).sum()
 
     def _drawn(self, count: int, rng: random.Random) -> list[Correction]:
-        """Draw corrections without repetition, at most ``count``."""
+        """Draw at most ``count`` corrections without replacement."""
         if self._term is None or self._term.sample == "corrected":
             return rng.sample(self.corrections, min(count, len(self.corrections)))
         steps = rng.sample(range(self.steps), min(count, self.steps))
         return [self.corrections[at] for at in steps if at < len(self.corrections)]
 
     def state(self, path: Path) -> dict[str, Any]:
-        """Return the corrections as plain JSON values for the file ``path``; pictures of prompts stand beside it."""
+        """Return the corrections as plain JSON values for the file ``path``; pictures are written beside it."""
         corrections = without_images(tuple(self.corrections), path, _HOLDERS)
         return {"steps": self.steps, "corrections": encode(corrections)}
 
     def restore(self, state: Mapping[str, Any], path: Path) -> None:
-        """Restore ``state``, which was read from the file ``path``."""
+        """Restore the corrections from ``state``, which was read from the file ``path``."""
         self.steps = state["steps"]
         rows = with_images(state["corrections"], path, str(path), _HOLDERS)
         self.corrections = [decode(Correction, row, str(path)) for row in rows]
 
 
 def corrections_of(played: Sequence[Trajectory], layout: PromptFormat) -> list[Correction]:
-    """Return the steps whose thought a corrector has rewritten, where the policy's text named a legal action."""
+    """Return the steps whose thought a corrector rewrote and whose text named a legal action."""
     found = []
     for trajectory in played:
         for view, turn in zip(policy_views(trajectory, layout), trajectory.turns, strict=True):

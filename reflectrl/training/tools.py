@@ -3,13 +3,13 @@
     GRPOTrainer(model=..., args=GRPOConfig(...), train_dataset=Dataset.from_list(task_rows("number_line")),
                 environment_factory=environment_factory("number_line"))
 
-TRL finds by inspection what an environment offers: ``reset`` gets a row and answers with what is appended to its last
-message, every other public method is a tool, ``get_reward`` scores the finished conversation. So a whole episode has
-one reward and one advantage here, while Reflect-RL's own trainer has one for each step and samples legal actions only:
-this is for models that already call tools.
+TRL inspects the environment's methods: ``reset`` receives a row and returns text that is appended to its last message,
+every other public method is a tool, and ``get_reward`` scores the finished conversation. An episode therefore has one
+reward and one advantage here, while ``ReflectRLTrainer`` has one for each step and samples legal actions only. This
+module is for models that already call tools.
 
-There is no ``rollout_func``: it must return one completion a prompt, with the log-probabilities of a whole vocabulary,
-and GRPO centres one reward a completion; neither steps of their own nor a choice among labels fit.
+There is no ``rollout_func``: it must return one completion per prompt, with log-probabilities over the vocabulary, and
+GRPO centres one reward per completion; separate steps and a choice among labels do not fit this interface.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ HOW_TO_PLAY = (
 
 
 def task_rows(name: str, split: str = "train", /, **options: Any) -> list[dict[str, Any]]:
-    """Return one row for each task of ``split``: a conversation to begin with, and the task's id.
+    """Return one row for each task of ``split``: the first message of a conversation, and the task's id.
 
     The state is not in the row: ``reset`` appends it.
 
     Args:
-        name: a registered environment.
+        name: name of a registered environment.
         split: "train", "validation", "test" or a further split of the environment.
         options: the environment's constructor parameters.
 
     Raises:
-        InvalidInput: no such environment, option, split, or no task in it.
+        InvalidInput: an unknown environment, option or split, or an empty split.
 
     """
     env = make_env(name, **options)
@@ -54,9 +54,10 @@ def task_rows(name: str, split: str = "train", /, **options: Any) -> list[dict[s
 
 
 class ToolEnv:
-    """One environment, played by calling ``act``; TRL uses it for one conversation after another.
+    """One environment, played by calls of ``act``; TRL uses it for one conversation after another.
 
-    Functions in ``reward_funcs`` are given these as ``environments`` and may read ``success`` and ``episode_return``.
+    Functions in ``reward_funcs`` receive these objects as ``environments`` and may read ``success`` and
+    ``episode_return``.
     """
 
     _env_name: ClassVar[str]
@@ -71,17 +72,17 @@ class ToolEnv:
         self.success = False
 
     def reset(self, task: str | None = None, **row: Any) -> str:
-        """Start the task of a row; what is random in it is the same each time, because GRPO compares the answers.
+        """Start the task of a row, each time with the same seed, because GRPO compares the conversations of a row.
 
         Args:
             task: the id of a task, of any split.
-            row: the row's other columns, which TRL passes as well; they change nothing.
+            row: the row's other columns, which TRL passes as well; they are ignored.
 
         Returns:
             The first state, to be appended to the row's last message.
 
         Raises:
-            InvalidInput: no task, or none that the environment has.
+            InvalidInput: no task, or an unknown one.
 
         """
         if task is None:
@@ -125,7 +126,7 @@ class ToolEnv:
         """Return the score of the conversation, of the kind that the factory was made for.
 
         Raises:
-            WorkFailed: the environment broke; TRL has shown that to the model as a tool's answer, and would continue.
+            WorkFailed: the environment failed; TRL would only show the error to the model, as a tool's answer.
 
         """
         if self._failure is not None:
@@ -150,19 +151,19 @@ class ToolEnv:
 
 
 def environment_factory(name: str, /, *, reward: Reward = "return", **options: Any) -> Callable[[], ToolEnv]:
-    """Return a factory for ``GRPOTrainer(environment_factory=...)``, which makes one ``ToolEnv`` a conversation.
+    """Return a factory for ``GRPOTrainer(environment_factory=...)``, which makes the ``ToolEnv`` of a conversation.
 
     Args:
-        name: a registered environment.
+        name: name of a registered environment.
         reward: "return" or "success".
         options: the environment's constructor parameters.
 
     Raises:
-        InvalidInput: no such environment, option or reward.
+        InvalidInput: an unknown environment, option or reward.
 
     """
     if reward not in get_args(Reward):
         raise InvalidInput(f"reward={reward!r} was given; {nearest(str(reward), get_args(Reward))}")
-    make_env(name, **options).close()  # here, where the mistake is, rather than inside the trainer
-    # a class of its own, because TRL logs rewards under its name
+    make_env(name, **options).close()  # reports mistakes here rather than inside the trainer
+    # a separate class for each environment, because TRL logs rewards under the name of the class
     return type(env_class(name).__name__, (ToolEnv,), {"_env_name": name, "_options": options, "_reward": reward})

@@ -1,8 +1,8 @@
-"""Experiment trackers: the metrics of each RLFT iteration, and now and then a few of its episodes.
+"""Experiment trackers: they receive the metrics of each RLFT iteration and, at intervals, a few of its episodes.
 
 The trackers are called directly, because the ``report_to`` callbacks of transformers prefix every name with ``train/``,
-count optimizer steps instead of iterations, send neither recipe nor episodes, and begin another run where a killed one
-continues.
+count optimizer steps instead of iterations, send neither recipe nor episodes, and start a new run when a killed run is
+resumed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 
 NAMES = {field: metric.tracked for record in (Iteration, Throughput) for field, metric in metrics_of(record).items()}
-"""Names in the trackers, by the names of the fields."""
+"""Names of metrics in the trackers, keyed by field name."""
 PROJECT = "reflectrl"
 """Project in the tracker, unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
 MAX_EPISODES = 3
-"""Episodes of an iteration that are sent."""
+"""Maximum number of episodes of an iteration that are sent."""
 _MAX_CHARACTERS = 20_000
-"""Characters of an episode that are sent."""
+"""Maximum number of characters of an episode that are sent."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,24 @@ class ShownEpisode:
 
 
 class Tracker(Protocol):
-    """One run in one tracker; the x-axis is the iteration."""
+    """One run in one tracker, whose x-axis is the iteration."""
 
     def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
-        """Send numbers."""
+        """Send the metrics of an iteration."""
 
     def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
-        """Send episodes."""
+        """Send episodes of an iteration."""
 
     def close(self) -> None:
-        """Send the rest of the buffers."""
+        """Send buffered data and close the run."""
 
 
 class Tracking:
-    """Sends each iteration to a tracker.
+    """Sender of each iteration to a tracker.
 
     Args:
-        tracker: the receiver.
-        every: iterations between episodes.
+        tracker: the tracker.
+        every: number of iterations between those whose episodes are sent.
 
     """
 
@@ -74,7 +74,7 @@ class Tracking:
         self._every = every
 
     def add(self, done: Iteration, throughput: Throughput, episodes: Sequence[Trajectory]) -> None:
-        """Send an iteration, its speed, and now and then those of its episodes that may be sent."""
+        """Send an iteration and its speed and, every ``every`` iterations, some of its episodes."""
         numbers = {**asdict(done), **asdict(throughput)}
         known = {NAMES[name]: number for name, number in numbers.items() if name in NAMES and number is not None}
         groups = {f"rollout/{name}": success for name, success in done.by_group.items()}
@@ -92,14 +92,14 @@ def check_tracker(recipe: Recipe) -> None:
     """Refuse a recipe whose tracker is not installed.
 
     Raises:
-        InvalidInput: it is not installed.
+        InvalidInput: the tracker is not installed.
 
     """
     name = recipe.rlft.report_to if recipe.rlft else "none"
     if name == "none":
         return
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # a folder of its name, such as ./wandb, has no origin
+    if spec is None or spec.origin is None:  # a plain folder of that name, such as ./wandb, has no origin
         raise InvalidInput(
             f"rlft.report_to is {name!r}, but {name} is not installed; run pip install {name}, or set "
             "rlft.report_to=none."
@@ -113,8 +113,8 @@ def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]
     Args:
         recipe: the recipe, which is sent to the tracker as well.
         run: the run folder, which gives the tracker's run its name.
-        first: the iteration with which training starts or continues; later ones that were sent before are replaced, or
-            sent again with the same numbers.
+        first: the iteration with which training starts or resumes; iterations from there on that were sent before are
+            replaced, or sent again with the same numbers.
 
     Raises:
         InvalidInput: the tracker refuses to start.
@@ -133,7 +133,7 @@ def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]
 
 
 class _TensorBoard:
-    """Event files; iterations of a killed run that are repeated are hidden in its old file."""
+    """Event files of TensorBoard; iterations that are repeated after a kill are hidden in the old file."""
 
     def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -157,7 +157,7 @@ class _TensorBoard:
 
 
 class _WandB:
-    """A run of Weights & Biases; a killed run continues under its id, which is kept in the run folder."""
+    """A run of Weights & Biases; a killed run resumes under its id, which is stored in the run folder."""
 
     def __init__(self, recipe: Recipe, folder: Path, name: str, first: int) -> None:  # noqa: ARG002
         import wandb
@@ -219,7 +219,7 @@ class _Trackio:
 
 
 def _beginning(recipe: Recipe, name: str) -> dict[str, Any]:
-    """Return the arguments with which runs of wandb and of trackio begin, or continue."""
+    """Return the arguments with which runs of wandb and trackio start or resume."""
     return {"name": name, "resume": "allow", "config": recipe.model_dump(mode="json")}
 
 
@@ -236,7 +236,7 @@ _TRACKERS: Mapping[str, Callable[[Recipe, Path, str, int], Tracker]] = {
 
 
 def transcript(episode: Trajectory) -> str:
-    """Return an episode as plain text, step by step; a very long one is cut."""
+    """Return an episode as plain text, step by step, cut to ``_MAX_CHARACTERS`` characters."""
     lines = []
     for number, turn in enumerate(episode.turns, start=1):
         lines += [f"step {number}", turn.observation.full_text]
@@ -252,5 +252,5 @@ def transcript(episode: Trajectory) -> str:
 
 
 def _as_code(text: str) -> str:
-    """Return a code block of Markdown, in which no character has a meaning."""
+    """Return the text as a Markdown code block, in which no character is markup."""
     return "\n".join(f"    {line}" for line in text.splitlines())

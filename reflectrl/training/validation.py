@@ -1,4 +1,4 @@
-"""``Validator``: plays the same validation tasks now and then, and keeps the weights that did best at them."""
+"""``Validator``: plays fixed validation episodes during training, and keeps the weights with the best success rate."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BEST_NAME = "best.safetensors"
 
 
 class Validator:
-    """Validations of one stage after the other, and the best of the present stage.
+    """Validations of the stages, with the best result of the current stage.
 
     Args:
-        settings: how often, and what is played.
-        model: whose trained weights are kept; ``None`` to keep none.
-        seed: decides every draw.
-        share: the number of this process, and that of all processes, which divide the episodes among themselves.
+        settings: interval and episodes of validations.
+        model: model whose best weights are kept; ``None`` to keep none.
+        seed: seed of every draw.
+        share: rank of this process and number of processes, which share the episodes.
 
     """
 
@@ -42,17 +42,17 @@ class Validator:
         self._since_best = 0
 
     def due(self, iterations: int, ended: bool) -> bool:
-        """Return whether to validate after so many iterations of a stage, which may have ended with them."""
+        """Return whether to validate after ``iterations`` iterations of a stage, which has ``ended`` or not."""
         return ended or iterations % self.settings.every == 0
 
     @property
     def exhausted(self) -> bool:
-        """True if there was no new best for as long as the settings have patience."""
+        """True if the last ``patience`` validations brought no new best."""
         patience = self.settings.patience
         return patience is not None and self._since_best >= patience
 
     def begin_stage(self, env: NatLangEnv) -> None:
-        """Choose the episodes to play in a stage.
+        """Choose the validation episodes of a stage.
 
         Raises:
             InvalidInput: the environment has no validation tasks.
@@ -65,15 +65,15 @@ class Validator:
         }
 
     def end_stage(self) -> None:
-        """Forget the best of a stage: in the next one, success may mean something else. Its weights stay until then."""
+        """Reset the best result of a stage, which may not be comparable with the next one's; the weights are kept."""
         self._best, self._since_best = -1.0, 0
 
     def play(self, collector: Collector, gather: Callable[..., Sequence[Sequence[float]]]) -> dict[str, Any]:
-        """Return the success rates by fields of ``Iteration``; an episode that its environment broke off has failed.
+        """Play the validation; return success rates as fields of ``Iteration``. Dropped episodes count as failures.
 
         Args:
-            collector: plays, with the present policy.
-            gather: function that gives the numbers of each process.
+            collector: plays the episodes with the current policy.
+            gather: exchanges numbers between processes; returns one list per process.
 
         """
         rank, processes = self._share
@@ -92,14 +92,14 @@ class Validator:
         self._since_best += 1
         if success > self._best:
             self._since_best = 0
-        if success >= self._best:  # among equals the latest, which has learned longest
+        if success >= self._best:  # of equal results the latest, which was trained longest
             self._best = success
             if self._model is not None:
                 self._weights = copy_weights(self._model)
         return {**rates, "validation_by_group": by_group}
 
     def load_best(self) -> None:
-        """Give the model its best weights, if it kept any."""
+        """Load the best weights into the model, if any were kept."""
         if self._model is not None and self._weights:
             load_weights(self._model, self._weights)
 
@@ -110,7 +110,7 @@ class Validator:
         return {"best": self._best, "since_best": self._since_best}
 
     def read_state(self, folder: Path, state: dict[str, Any]) -> None:
-        """Restore what ``write_state`` saved."""
+        """Restore the state that ``write_state`` saved."""
         self._best, self._since_best = state["best"], state["since_best"]
         if (folder / BEST_NAME).is_file():
             self._weights = load_file(folder / BEST_NAME)

@@ -1,4 +1,4 @@
-"""Copies of the weights that a policy trains: those of an adapter, or all, and the value head's."""
+"""Copies of a policy's trainable weights: those of an adapter, or all weights, and the value head."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Weights: TypeAlias = Mapping[str, Tensor]
 
 
 def copy_weights(model: nn.Module) -> Weights:
-    """Return a copy of the weights that are trained, by their names."""
+    """Return a copy of the trainable weights, keyed by name."""
     return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Weights) -> None:
-    """Give the trained weights of ``model`` the values of a copy, in place."""
+    """Set the trainable weights of ``model`` to the values of a copy, in place."""
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             weight.copy_(weights[name])
@@ -27,7 +27,7 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
 
 @contextmanager
 def using(model: nn.Module, weights: Weights | None) -> Iterator[None]:
-    """Give ``model`` a copy's weights meanwhile, or leave it its own; what it computed before is not valid within."""
+    """Let ``model`` use a copy's weights inside the block, or its own for ``None``; earlier caches are invalid."""
     own = None if weights is None else copy_weights(model)
     try:
         if weights is not None:
@@ -40,7 +40,7 @@ def using(model: nn.Module, weights: Weights | None) -> Iterator[None]:
 
 @torch.no_grad()
 def average(weights: Weights, model: nn.Module, decay: float) -> None:
-    """Move a copy towards the weights of ``model``, in place: ``decay`` of it stays."""
+    """Update an exponential average in place: ``weights = decay * weights + (1 - decay) * model's weights``."""
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             weights[name].lerp_(weight, 1 - decay)
