@@ -1,7 +1,7 @@
-"""``beginnings``: which of many held sequences share the longest beginnings with given ones.
+"""``beginnings``: the cached sequences that share the longest prefixes with new sequences.
 
-In lexicographic order all sequences with some beginning stand side by side, so one walk through it, a trie without its
-letters, finds every longest beginning; comparing each pair would take a hundred times as long.
+In lexicographic order, sequences with a common prefix are adjacent, so one pass over the sorted sequences, as over a
+trie, finds all longest prefixes; comparing each pair would take a hundred times as long.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Table:
     """Sequences as rows of an array."""
 
     tokens: NDArray[np.int64]
-    """(N, W) token ids; of no meaning behind a sequence's end."""
+    """(N, W) token ids; values after the end of a sequence are arbitrary."""
     lengths: NDArray[np.int64]
     """(N,) length of each sequence, in tokens."""
 
     @classmethod
     def of(cls, rows: Sequence[Tokens]) -> Table:
-        """Make a table of sequences, of which none is empty."""
+        """Return the table of sequences, none of which is empty."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         tokens = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.fromiter(
@@ -36,7 +36,7 @@ class Table:
         return cls(tokens, lengths)
 
     def common_beginning(self) -> int:
-        """Length of the beginning that all sequences share."""
+        """Return the length of the prefix that all sequences share."""
         shortest = int(self.lengths.min())
         differs = (self.tokens[:, :shortest] != self.tokens[0, :shortest]).any(0)
         return int(differs.argmax()) if differs.any() else shortest
@@ -44,35 +44,35 @@ class Table:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """For each of R sequences, the slots that share the longest beginnings with it; arrays of (R,)."""
+    """For each of R sequences, the slots that share the longest prefixes with it; all arrays are (R,)."""
 
     owners: NDArray[np.int64]
-    """A slot for each sequence, no slot twice: the pair that shares most is made first, then the next."""
+    """Slot assigned to each sequence, each slot at most once, greedily by the length of the shared prefix."""
     own: NDArray[np.int64]
-    """Length of the beginning that it shares with its slot."""
+    """Length of the prefix that each sequence shares with its owner slot."""
     donors: NDArray[np.int64]
-    """The first slot of all that shares most with it."""
+    """First of the slots that share the longest prefix with each sequence."""
     most: NDArray[np.int64]
-    """Length of the beginning that it shares with that."""
+    """Length of the prefix that each sequence shares with its donor slot."""
 
 
 @dataclass
 class _Branch:
-    """Sequences that share a beginning."""
+    """Sequences that share a prefix."""
 
     depth: int
-    """Length of the shared beginning, in tokens."""
+    """Length of the shared prefix, in tokens."""
     rows: list[int] = field(default_factory=list)
-    """Given sequences without a slot."""
+    """New sequences without an owner slot."""
     slots: list[int] = field(default_factory=list)
-    """Slots that are free for them."""
+    """Slots that can still become owners."""
     alone: list[int] = field(default_factory=list)
-    """Given sequences that have met no slot."""
+    """New sequences without a donor slot."""
     donor: int | None = None
-    """The first of all slots."""
+    """First slot of the branch."""
 
     def add(self, other: _Branch) -> None:
-        """Take in a longer branch."""
+        """Merge a branch with a longer prefix into this one."""
         self.rows += other.rows
         self.slots += other.slots
         self.alone += other.alone
@@ -81,7 +81,7 @@ class _Branch:
 
 
 def beginnings(held: Table, given: Table, first: int) -> Beginnings:
-    """Match ``given`` sequences with slots that ``held`` some; those before ``first`` may only be copied from."""
+    """Match the ``given`` sequences with slots that hold ``held``; slots before ``first`` can only be donors."""
     found = Beginnings(*np.zeros((4, len(given.lengths)), dtype=np.int64))
     count = len(held.lengths)
     order, common = _sorted(held, given)
@@ -103,7 +103,7 @@ def beginnings(held: Table, given: Table, first: int) -> Beginnings:
 
 
 def _settle(branch: _Branch, found: Beginnings) -> None:
-    """Match what no longer beginning could."""
+    """Match the sequences and slots that no branch with a longer prefix has matched."""
     if branch.donor is not None and branch.alone:
         found.donors[branch.alone], found.most[branch.alone] = branch.donor, branch.depth
         branch.alone = []
@@ -115,13 +115,13 @@ def _settle(branch: _Branch, found: Beginnings) -> None:
 
 
 def _sorted(held: Table, given: Table) -> tuple[list[int], list[int]]:
-    """Return the order of all sequences, the held ones first, and what each shares with the next in that order."""
+    """Return a sorted order of all sequences, numbered from the held ones, and the prefix lengths of neighbours."""
     count, width = len(held.lengths), given.tokens.shape[1]
     lengths = np.concatenate([np.minimum(held.lengths, width), given.lengths])
     tokens = np.zeros((len(lengths), width), dtype=np.int64)
     tokens[:count], tokens[count:] = held.tokens[:, :width], given.tokens
     tokens[np.arange(width) >= lengths[:, None]] = -1
-    # any order of the tokens will do, so that of their bytes
+    # any consistent order of tokens is sufficient, so they are sorted by their bytes
     order = tokens.view(np.dtype((np.void, tokens.itemsize * width)))[:, 0].argsort()
     tokens, lengths = tokens[order], lengths[order]
     differs = tokens[1:] != tokens[:-1]

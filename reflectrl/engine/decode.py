@@ -1,8 +1,8 @@
-"""Writing token by token for many sequences side by side, on a ``PrefixCache`` of everything read before.
+"""Autoregressive decoding of many sequences in parallel, on a ``PrefixCache`` of earlier sequences.
 
-Against ``transformers``' ``generate``: what a sequence shares with an earlier one is not read again, a sequence that
-ends leaves at once and a waiting one takes its place, no states are copied from token to token, and what earlier texts
-lead to expect (``Drafts``) is checked many tokens at once.
+Differences to ``transformers``' ``generate``: prefixes shared with earlier sequences are not read again, a finished
+sequence is replaced by a waiting one immediately, no states are copied between tokens, and a forward pass verifies
+several tokens that are predicted from earlier texts (``Drafts``, speculative decoding).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reflectrl.engine.sequences import Tokens
 
 
 class Sampler:
-    """The next tokens of each of some sequences, each from a generator of its own, so that batches do not matter."""
+    """Sampler of next tokens, with a separate generator for each sequence, so that batching does not change samples."""
 
     def __init__(self, draws: Sequence[float], temperature: float) -> None:
         self._rngs = [random.Random(draw) for draw in draws]
@@ -33,15 +33,15 @@ class Sampler:
         self._temperature = temperature
 
     def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
-        """One token for each row of ``logits`` (N, V): the most probable at temperature 0, else a sample.
+        """Return one token for each row of ``logits`` (N, V): the most probable at temperature 0, else a sample.
 
-        A sample is where the cumulative distribution passes a draw: the one of the row's place, which is a sequence and
-        the number of the token in its text.
+        Samples invert the cumulative distribution at the draw of the row's place, which is a sequence and the number of
+        the token in its text.
         """
         if self._temperature == 0:
             return [int(token) for token in logits.argmax(-1).tolist()]
         logprobs = (logits.float() / self._temperature).log_softmax(-1)
-        # in double precision a draw below 1 stays below the total, so the last token is never stepped past
+        # in double precision a draw below 1 stays below the total, so the index never exceeds the last token
         cumulative = logprobs.exp().double().cumsum(-1)
         draws = torch.tensor([self._draw(*place) for place in places], dtype=torch.double, device=logits.device)
         chosen = torch.searchsorted(cumulative, draws[:, None] * cumulative[:, -1:], right=True)
@@ -51,14 +51,14 @@ class Sampler:
         return [int(token) for token, _ in found]
 
     def logprobs(self, sequence: int, count: int) -> tuple[float, ...]:
-        """Return the natural logs of the probabilities with which a text's first ``count`` tokens were sampled.
+        """Return the log-probabilities, in nats, with which a text's first ``count`` tokens were sampled.
 
-        Empty at temperature 0, where none was.
+        Empty at temperature 0, where tokens are not sampled.
         """
         return tuple(self._logprobs[sequence][number] for number in range(count)) if self._temperature else ()
 
     def _draw(self, sequence: int, number: int) -> float:
-        """Return a sequence's draw for a token of its text, however often it is asked for."""
+        """Return a sequence's draw for a token of its text; repeated calls return the same draw."""
         drawn = self._drawn[sequence]
         while len(drawn) <= number:
             drawn.append(self._rngs[sequence].random())
@@ -76,20 +76,20 @@ def write(
     ends: Collection[int],
     limit: int,
 ) -> list[list[int]]:
-    """Return the text that follows each of different sequences, without the token that ends it.
+    """Return the continuation of each of distinct sequences, without the token that ends it.
 
-    A pass reads a sequence's last token and a draft of those to come. The token for each place is chosen as it would be
-    without a draft, by the sequence's own draw, and the draft holds as far as it is what was chosen: so drafts, like
-    the sequences written beside, decide how many tokens a pass finds, and the last bits of its logits, but not words.
+    A forward pass reads a sequence's last token and a draft of the next ones. The token at each position is chosen as
+    without a draft, with the sequence's own draw, and the draft is accepted up to the first token that differs. Drafts
+    and the other sequences of a pass thus change the number of tokens per pass and the rounding of logits only.
 
     Args:
-        model: the transformers model, without adapters' wrapper around it.
-        cache: key-value states of this model.
-        rows: the sequences.
-        sampler: chooses tokens, by the positions of the sequences in ``rows``.
-        drafts: texts written before, which these are added to.
-        ends: ids of tokens, each of which ends a text.
-        limit: tokens of a text, at most.
+        model: the transformers model, without a wrapper for adapters.
+        cache: cache of this model's key-value states.
+        rows: the sequences, as token ids.
+        sampler: chooses tokens; its sequences are numbered as in ``rows``.
+        drafts: drafts from earlier texts; the new texts are added to them.
+        ends: token ids that end a text.
+        limit: maximum number of tokens of a text.
 
     """
     said: list[list[int]] = [[] for _ in rows]
@@ -116,7 +116,7 @@ def write(
                 for indices, inputs in cache.read([rows[sequence] for sequence in fresh], first=len(active)):
                     logits = next_logits(model, inputs)
                     firsts = [(fresh[index], 0) for index in indices]
-                    if firsts:  # otherwise a beginning that all of them share
+                    if firsts:  # otherwise the pass read only the prefix that all of them share
                         tokens = sampler.choose(logits, firsts)
                         chosen += ((sequence, [token]) for (sequence, _), token in zip(firsts, tokens, strict=True))
         unfinished = []
@@ -134,7 +134,7 @@ def write(
 
 
 def _confirmed(tokens: Sequence[int], guesses: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the tokens chosen for each sequence, up to the first that its guess has otherwise, or one more."""
+    """Return the chosen tokens of each sequence up to and including the first that its guess does not have."""
     remaining = iter(tokens)
     found = []
     for guess in guesses:

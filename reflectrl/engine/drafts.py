@@ -1,4 +1,4 @@
-"""``Drafts``: guesses at how texts go on, from those written before, so that one forward pass can check many tokens."""
+"""``Drafts``: continuations predicted from earlier texts, so that one forward pass can verify several tokens."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 _CONTEXTS = (6, 3, 1)
-"""Numbers of last tokens that a guess may go by; the longest known one decides."""
+"""Context lengths, in tokens, from which the next token is predicted; the longest known context is used."""
 _MAX_CONTEXTS = 1 << 18
-"""Contexts in memory at most, about 40 MB; then all are forgotten, and known again after some dozens of texts."""
+"""Maximum number of contexts, about 40 MB; beyond it all are cleared, and learned again from some dozens of texts."""
 
 
 class Drafts:
-    """What followed the last tokens of a text when they were last written, and how often in a row.
+    """Table of the token that followed each context last, and how many times in a row it did.
 
     Args:
-        pass_tokens: tokens that cost as much as a forward pass does by itself; see ``pass_tokens``.
+        pass_tokens: fixed cost of a forward pass, in tokens; see the function ``pass_tokens``.
 
     """
 
     def __init__(self, pass_tokens: float) -> None:
         self._pass_tokens = pass_tokens
-        self._followers: dict[int, tuple[int, int]] = {}  # by the hash of a context: a wrong guess costs no more
+        self._followers: dict[int, tuple[int, int]] = {}  # by hash of the context; a collision only costs a guess
 
     def clear(self) -> None:
         """Forget all texts."""
         self._followers.clear()
 
     def learn(self, text: Sequence[int], start: int) -> None:
-        """Note the tokens of ``text`` from ``start`` on; the first one follows its beginning."""
+        """Add the tokens of ``text`` from ``start`` on to the table, each with the contexts before it."""
         if len(self._followers) > _MAX_CONTEXTS:
             self.clear()
         for place in range(start, len(text)):
@@ -39,10 +39,10 @@ class Drafts:
                 self._followers[context] = token, times + 1 if known == token else 1
 
     def guess(self, texts: Sequence[Sequence[int]], most: Sequence[int]) -> list[list[int]]:
-        """Return tokens that probably come next, at most ``most`` for each text, none where they are not worth it.
+        """Return the predicted next tokens, at most ``most`` for each text, as far as they are worth their cost.
 
-        They are worth it while a column of them, one a text, adds more expected tokens for its cost than there are so
-        far; a token that followed n times in a row is expected to do so with (n + 1) / (n + 2), Laplace's rule.
+        Guesses grow by one token per text as long as this increases the expected number of tokens per cost of the pass.
+        A token that followed n times in a row is expected with probability (n + 1) / (n + 2), Laplace's rule.
         """
         guesses: list[list[int]] = [[] for _ in texts]
         chances = {row: 1.0 for row, limit in enumerate(most) if limit > 0}
@@ -66,16 +66,16 @@ class Drafts:
 
 
 def _contexts(last: Sequence[int]) -> list[int]:
-    """Return hashes of a text's last tokens, the longest first; of a short text all, with a mark at the beginning."""
+    """Return hashes of a text's last tokens, the longest context first; a short text adds its start as a context."""
     found = [hash(tuple(last[-length:])) for length in _CONTEXTS if length <= len(last)]
     return found if len(last) >= _CONTEXTS[0] else [hash((-1, *last)), *found]
 
 
 def pass_tokens(model: PreTrainedModel) -> float:
-    """Return how many tokens cost as much as a forward pass of ``model`` does by itself, as a rule of thumb.
+    """Return the approximate fixed cost of a forward pass of ``model``, in tokens.
 
-    On a processor a pass is Python, about a millisecond a layer, and reading the weights; elsewhere it is waiting for
-    memory, which some hundred tokens share.
+    On a CPU it is the time of Python, about a millisecond per layer, and of reading the weights; on an accelerator it
+    is memory latency, which a few hundred tokens share.
     """
     if model.device.type != "cpu":
         return 256.0

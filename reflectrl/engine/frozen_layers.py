@@ -1,6 +1,6 @@
-"""Layers below the first one that is trained: their states stay valid while the rest learns, so they are kept.
+"""Cache of the states of layers below the first trained layer, which stay valid while the layers above are trained.
 
-Where only upper layers have adapters, later passes over the same prompts begin at the first of these.
+If only upper layers have adapters, later passes over the same prompts start at the first of these layers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from reflectrl.engine.path_attention import attending
 from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree
 
 MOST_BYTES = 2**30
-"""Size of the states that are kept, at most; those of further sequences are computed each time."""
+"""Maximum size of the kept states, in bytes; those of further sequences are computed each time."""
 _ROWS = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
 _EXACT = 1e-3
-"""Largest error of right logits, which are computed by the same operations."""
+"""Maximum relative error of correct logits, which are computed by the same operations."""
 
 
 class FrozenLayers:
-    """States of the sequences read so far at the first trained layer of a model: one for each token of their trees.
+    """Cache of the inputs of a model's first trained layer, one state for each token of the sequences read so far.
 
     Args:
         model: a causal language model.
-        layers: its decoder layers.
-        count: number of those below the first trained one.
-        most_bytes: size of the states that are kept.
+        layers: the decoder layers of the model.
+        count: number of layers below the first trained one.
+        most_bytes: maximum size of the kept states, in bytes.
 
     """
 
@@ -46,21 +46,21 @@ class FrozenLayers:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all states."""
-        self._kept: list[Tensor] = []  # (T, D) of each pass
-        self._places: dict[Tokens, tuple[int, NDArray[np.int64]]] = {}  # of a sequence: the pass, and places in it
+        """Clear the cache."""
+        self._kept: list[Tensor] = []  # (T, D) states of each pass
+        self._places: dict[Tokens, tuple[int, NDArray[np.int64]]] = {}  # pass and token positions of each sequence
         self.held_bytes = 0
-        """Size of what is kept."""
+        """Size of the kept states, in bytes."""
 
     @contextmanager
     def skipped(self, rows: Sequence[Tokens], inputs: Inputs) -> Iterator[None]:
-        """Have the model begin at its first trained layer when it reads ``inputs``, which end in ``rows``."""
+        """Let the model start at its first trained layer in the block, for ``inputs`` that consist of ``rows``."""
         states = self._states(rows, inputs).view(*inputs.input_ids.shape, -1)
         with _all_instead(self._below, lambda *_, **__: states):
             yield
 
     def _states(self, rows: Sequence[Tokens], inputs: Inputs) -> Tensor:
-        """(B T, D) states of all tokens of ``inputs``; those behind the end of a padded row are of any token."""
+        """Return the (B T, D) states of all tokens of ``inputs``; those of padding are arbitrary."""
         missing = [row for row in dict.fromkeys(rows) if row not in self._places]
         kept, known = self._kept, self._places
         if missing:
@@ -89,7 +89,7 @@ class FrozenLayers:
 
     @torch.no_grad()
     def _compute(self, inputs: Inputs) -> Tensor:
-        """(B T, D) states of ``inputs``; the layers above hand on what they get."""
+        """Compute the (B T, D) states of ``inputs``, skipping the layers above."""
         states: list[Tensor] = []
 
         def note(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -114,7 +114,7 @@ def _all_instead(layers: Iterable[nn.Module], forward: Any) -> Iterator[None]:
 
 
 def _places(rows: Sequence[Tokens], inputs: Inputs) -> dict[Tokens, NDArray[np.int64]]:
-    """Where the tokens of each of ``rows`` lie in ``inputs``, which end in them."""
+    """Return the positions of the tokens of each of ``rows`` in ``inputs``, which consist of ``rows``."""
     if inputs.tree is None:
         width = inputs.input_ids.size(1)
         return {row: number * width + np.arange(len(row)) for number, row in enumerate(dict.fromkeys(rows))}
@@ -123,11 +123,11 @@ def _places(rows: Sequence[Tokens], inputs: Inputs) -> dict[Tokens, NDArray[np.i
 
 
 def frozen_layers(model: PreTrainedModel) -> FrozenLayers | None:
-    """Return the layers of ``model`` below the first trained one; ``None`` if there are none that can be skipped.
+    """Return a cache for the layers of ``model`` below the first trained one; ``None`` if they cannot be skipped.
 
-    What is trained is seen from a few tokens that are read with gradient, and so is whether the architecture gives the
-    same logits when it begins at that layer: one whose layers see more than the states before them does not. A
-    compiled model would be compiled again, and one of images is read whole.
+    A pass over a few tokens with gradient shows which layers are trained. Further passes check that the logits are the
+    same when the model starts at that layer, which fails if layers read more than the states of the layer below. A
+    compiled model would be compiled again, and a model that reads images has no such cache.
     """
     if getattr(model, "compiled", False) or hasattr(model, "pictures"):
         return None
@@ -153,14 +153,14 @@ def frozen_layers(model: PreTrainedModel) -> FrozenLayers | None:
 
 
 def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The list of as many modules as the model has layers."""
+    """Return the list of decoder layers: the first module list whose length is the number of layers."""
     number = model.config.get_text_config().num_hidden_layers
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     return next(each for each in lists if len(each) == number)
 
 
 def _count_frozen(model: PreTrainedModel, layers: nn.ModuleList, inputs: Inputs) -> int:
-    """Number of layers that come before anything with a gradient."""
+    """Return the number of layers whose outputs have no gradient."""
     depend: list[bool] = []
     hooks = [layer.register_forward_hook(lambda _, __, out: depend.append(out.requires_grad)) for layer in layers]
     try:

@@ -1,11 +1,11 @@
-"""The head of a language model, asked for no more than what is needed: where sequences end, and the rows of labels.
+"""A language model's output head, restricted to the logits that are needed: at ends of sequences, for label rows.
 
-Everything else, before and after the output matrix (a transform, a scale, a cap), is computed by the model's own
-``forward``, so no architecture is known by name here. A few tokens show whether an architecture allows it; one that
-does not computes the logits of its whole vocabulary at every position.
+Everything before and after the output matrix (a transform, a scale, a cap) is computed by the model's own ``forward``,
+so nothing here depends on the architecture. A test with a few tokens shows whether an architecture allows this; one
+that does not computes the logits of its whole vocabulary at every position.
 
-The masked action head sits inside ``forward`` because only calls through the outermost wrapper (DDP, FSDP, PEFT) keep
-gradients synchronised; calling the unwrapped module would train each rank on its own, silently.
+The masked action head is inside ``forward``, because only calls through the outermost wrapper (DDP, FSDP, PEFT)
+synchronise gradients; calling the unwrapped module would silently train each rank separately.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from reflectrl.engine.sequences import Inputs, Tokens, padded
 
 _log = logging.getLogger(__name__)
 _LENGTHS = (6, 4, 2)
-"""Lengths in tokens of the rows that a head is tried on; shorter ones are padded."""
+"""Lengths, in tokens, of the rows with which a head is tested; shorter ones are padded."""
 _CLOSE = 0.01
-"""Logits that are off by less are right but for rounding, which in bfloat16 is 0.004 a number."""
+"""Maximum relative error of correct logits; rounding to bfloat16 changes a number by up to 0.004 of it."""
 _UNSEEN = 0.05
-"""Logits that are off by less do not depend on later tokens; quantised layers round them a little by these, too."""
+"""Maximum relative change of a causal model's logits by later tokens, which quantised layers cause by rounding."""
 _BARRED = 1e4
-"""Larger logits stand for tokens that an architecture never says."""
+"""Magnitude from which logits are ignored in comparisons; architectures mark impossible tokens with them."""
 
 
 def next_logits(model: PreTrainedModel, inputs: Inputs) -> Tensor:
-    """Return (N, V) logits of the token after each of N sequences, as the model's own ``forward`` gives them."""
+    """Return the (N, V) logits of the token after each of N sequences, as the model's own ``forward`` computes them."""
     if not hasattr(model, "_narrow_head"):
         try_head(model)
     return _read(model, model, inputs.last, None, input_ids=inputs.input_ids, **inputs.extra)[0]
@@ -54,9 +54,9 @@ def _read(
     paths: Paths | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits at the positions ``last`` of all rows (N, V), or of ``choice_ids`` (N, A) in float32, and (N, D) states.
+    """Return logits at the positions ``last``, (N, V) or in float32 (N, A) for ``choice_ids``, and (N, D) states.
 
-    The states are those that the output matrix takes, or, for a head that is computed whole, the trunk's last, if any.
+    The states are the inputs of the output matrix; for a head that cannot be restricted, the last hidden states.
     """
     kwargs["use_cache"] = "past_key_values" in kwargs
     if paths is not None:
@@ -76,7 +76,7 @@ def _read(
 
 @contextmanager
 def _narrowed(head: nn.Module, last: Tensor, choice_ids: Tensor | None, states: list[Tensor]) -> Iterator[None]:
-    """Have ``head`` compute nothing but the positions ``last`` and the rows ``choice_ids``; note its input."""
+    """Let ``head`` compute only the positions ``last`` and rows ``choice_ids``; append its input to ``states``."""
     whole = head.forward
 
     def forward(hidden: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def _narrowed(head: nn.Module, last: Tensor, choice_ids: Tensor | None, states: 
 
 @contextmanager
 def instead(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Have ``module`` compute ``forward`` instead of its own."""
+    """Replace the ``forward`` of ``module`` inside the block."""
     own = vars(module).get("forward")
     module.forward = forward
     try:
@@ -102,18 +102,18 @@ def instead(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
 
 
 def _choice_logits(head: nn.Module, whole: Callable[[Tensor], Tensor], hidden: Tensor, choice_ids: Tensor) -> Tensor:
-    """(N, D) hidden states to (N, A) float32 logits of the label rows."""
-    if type(head) is not nn.Linear:  # e.g. peft's trainable tokens: only the module itself knows its true rows
+    """Return the (N, A) float32 logits of the label rows for (N, D) hidden states."""
+    if type(head) is not nn.Linear:  # e.g. peft's trainable tokens, whose weight is not the effective matrix
         return whole(hidden)[:, choice_ids].float()
     weight = head.weight.full_tensor() if hasattr(head.weight, "full_tensor") else head.weight  # FSDP2 shards
     bias = None if head.bias is None else head.bias[choice_ids].float()
-    with torch.autocast(hidden.device.type, enabled=False):  # autocast would bring the product down to bfloat16
+    with torch.autocast(hidden.device.type, enabled=False):  # autocast would compute the product in bfloat16
         return F.linear(hidden.float(), weight[choice_ids].float(), bias)
 
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Compute without dropout; a model that does so already is not walked through, which takes as long as a layer."""
+    """Put ``model`` in eval mode inside the block; skipped if it already is, because it costs as much as a layer."""
     if not model.training:
         yield
         return
@@ -126,34 +126,34 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def trying(model: PreTrainedModel) -> Iterator[None]:
-    """Read with ``model`` without dropout or gradients, and leave it and all random numbers as they were."""
+    """Run ``model`` without dropout and gradients inside the block; restore its mode and the random state after it."""
     with in_eval_mode(model), torch.no_grad(), seeded(0):
         yield
 
 
 def known_tokens(model: PreTrainedModel, count: int) -> Tokens:
-    """Return the first ``count`` token ids of ``model`` without its padding, or fewer."""
+    """Return the first ``count`` token ids of ``model`` from 1 on, or fewer, without the padding token."""
     config = model.config.get_text_config()
     return tuple(token for token in range(1, min(count + 2, config.vocab_size)) if token != config.pad_token_id)[:count]
 
 
 def try_head(model: PreTrainedModel) -> int | None:
-    """Note whether the head of ``model`` can be asked for single positions and rows, and warn where it cannot.
+    """Record on ``model`` whether its head can be restricted to positions and rows; log a warning if it cannot.
 
     The choice logits of a few short rows are compared with the logits of the model's own ``forward``.
 
     Returns:
-        The width of the states that come with choice logits, if there are any.
+        The width of the states that come with choice logits; ``None`` without states.
 
     Raises:
-        InvalidInput: a model that does not read token ids alone, or not from left to right.
+        InvalidInput: the model needs other inputs than token ids, or is not causal.
 
     """
     tokens = known_tokens(model, max(_LENGTHS) + 1)
     inputs = padded([tokens[:length] for length in _LENGTHS], model.device)
     with trying(model):
         own = _own_logits(model, inputs, tokens[-1])
-        # not from the first on, and backwards, so that a head that goes by places in its vocabulary shows
+        # neither from 0 nor ascending, so that a head which depends on the order of its rows is detected
         choice_ids = torch.arange(1, own.size(1), -(-own.size(1) // 16), device=model.device).flip(0)
         own = own[:, choice_ids]
         model._narrow_head = True
@@ -174,7 +174,7 @@ def try_head(model: PreTrainedModel) -> int | None:
 
 
 def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
-    """(N, V) logits of the model's own ``forward``; raises as ``try_head`` if padding with ``other`` changes them."""
+    """Return (N, V) logits of the model's own ``forward``; raise if they change when padding is ``other``."""
     width = inputs.input_ids.size(1)
     behind = torch.arange(width, device=model.device) > (inputs.last % width)[:, None]
     try:
@@ -197,7 +197,7 @@ def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
 
 
 def off(logits: Tensor, own: Tensor) -> float:
-    """Return the error of (N, V) logits relative to the norm of ``own``, in the worst of N rows."""
+    """Return the error of (N, V) logits relative to the norm of ``own``, as the maximum over the N rows."""
     barred = own.abs() >= _BARRED
     error, size = ((values.masked_fill(barred, 0)).norm(dim=-1) for values in (logits - own, own))
     return float((error / size.clamp_min(torch.finfo(size.dtype).tiny)).max())
@@ -219,18 +219,18 @@ def _check_head(head: Any) -> None:
 
 
 def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None:
-    """Give ``model.forward`` two more arguments; call it before DDP wraps the model.
+    """Extend ``model.forward`` by the masked action head; call this before DDP wraps the model.
 
     ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
-    rows ``choice_ids`` of the lm_head at the positions ``last``, counted through all rows, and (N,) values in units of
-    return (zeros without a value head). With ``written=(M,)`` and ``firsts=(N,)`` the result has (M, V) logits at the
-    positions ``written`` besides, and the values are those of its elements ``firsts``. Without ``choice_ids`` the
-    forward is the original one.
+    rows ``choice_ids`` of the lm_head at the positions ``last`` in the flattened inputs, and (N,) values in units of
+    return (zeros without a value head). With ``written=(M,)`` and ``firsts=(N,)`` it also returns (M, V) logits at the
+    positions ``written``, and the values are those at the positions ``written[firsts]``. Without ``choice_ids`` it is
+    the original forward.
 
     Args:
         model: any causal language model of transformers.
-        value_head: add a linear value head on the states that the output matrix takes, whose error also trains the
-            trunk; it is left out of what ``save_pretrained`` writes.
+        value_head: add a linear value head on the inputs of the output matrix, whose loss also trains the trunk;
+            ``save_pretrained`` does not save it.
 
     Raises:
         InvalidInput: LoRA on the lm_head, a quantised lm_head, or a model that ``try_head`` refuses.
@@ -248,7 +248,7 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
         nn.init.zeros_(model.value_head.bias)
         model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
     bound = model.forward
-    # unbound, because there may be copies of this model; behind accelerate's hooks there is no method to unbind
+    # unbound, so that copies of the model call their own; accelerate's hooks leave no method to unbind
     original = getattr(bound, "__func__", lambda _, *args, **kwargs: bound(*args, **kwargs))
 
     @functools.wraps(type(model).forward)  # generate() reads the signature
@@ -267,7 +267,7 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
         if written is None:
             logits, states = _read(self, whole, last, choice_ids, *args, **kwargs)
             return logits, _values(self, logits, states)
-        # one pass, and all of the vocabulary at every place, since what follows the output matrix may depend on it
+        # one pass with the whole vocabulary, because operations after the output matrix may depend on all logits
         logits, states = _read(self, whole, torch.cat([last, written]), None, *args, **kwargs)
         labels, words = logits[: len(last), choice_ids].float(), logits[len(last) :]
         return labels, _values(self, labels, None if states is None else states[len(last) :][firsts]), words
@@ -276,7 +276,7 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
 
 def _values(model: Any, logits: Tensor, states: Tensor | None) -> Tensor:
-    """(N,) estimates of the return from (N, D) states; zeros without a value head."""
+    """Return (N,) estimates of the return from (N, D) states; zeros without a value head."""
     if states is None or not hasattr(model, "value_head"):
         return logits.new_zeros(logits.size(0))
     values: Tensor = model.value_head(states.float()).squeeze(-1)

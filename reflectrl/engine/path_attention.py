@@ -1,7 +1,7 @@
-"""Path attention: the tokens of a prefix tree attend to their own beginnings, without a mask over the whole tree.
+"""Path attention: each token of a prefix tree attends to its prefix, without a mask over the whole tree.
 
-In depth-first order a token's beginning lies before it: a chunk of neighbours needs the keys of the chunk itself and of
-what the first of them goes on from, which is about as long as one sequence however large the tree is.
+In depth-first order the prefix of a token comes before it. A chunk of adjacent tokens needs the keys of the chunk and
+of the prefix of its first token, which is at most as long as a sequence, however large the tree is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NAME = "reflectrl_path"
 
 @dataclass(frozen=True)
 class Paths:
-    """What T tokens attend to, in C chunks of n tokens, the last of which may be shorter."""
+    """Keys to which T tokens attend, in C chunks of n tokens, the last of which may be shorter."""
 
     keys: Tensor
-    """(C, L) places in the tree of the tokens that a chunk may attend to."""
+    """(C, L) positions in the tree of the tokens to which the tokens of a chunk may attend."""
     mask: Tensor
-    """(C, 1, n, L) numbers to add to the scores: 0 where a token attends to a key, else the least number."""
+    """(C, 1, n, L) additive mask: 0 where a token attends to a key, else the smallest finite number."""
 
 
 def _attend(
@@ -39,19 +39,19 @@ def _attend(
     paths: tuple[str, Paths],
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: ``query`` (1, H, T, D), the others with H or fewer heads, to (1, T, H, D)."""
+    """Return the (1, T, H, D) attention of ``query`` (1, H, T, D) to keys and values with H or fewer heads."""
     kernel, along = paths
     chunks, _, size, _ = along.mask.shape
     tokens, heads = query.size(2), key.size(1)
     chunked = F.pad(query[0], (0, 0, 0, chunks * size - tokens)).unflatten(1, (chunks, size)).transpose(0, 1)
-    # both at once, and as an embedding, whose gradient is the fastest of a gather's
+    # one gather for both, as an embedding, which has the fastest gradient
     rows = F.embedding(along.keys, torch.cat([states[0].transpose(0, 1).flatten(1) for states in (key, value)], -1))
     gathered = rows.split([heads * key.size(-1), heads * value.size(-1)], -1)
     keys, values = (states.unflatten(-1, (heads, -1)).transpose(1, 2) for states in gathered)
     if kernel == "eager":
         eager = sys.modules[type(module).__module__].eager_attention_forward
         out = eager(module, chunked, keys, values, along.mask, **options)[0]
-    else:  # queries that share keys are put side by side, instead of repeating the keys
+    else:  # queries that share a key head are concatenated, instead of repeating the keys
         groups = query.size(1) // heads
         together = chunked.unflatten(1, (heads, groups)).flatten(2, 3)
         mask = along.mask if groups == 1 else along.mask.repeat(1, 1, groups, 1)
@@ -65,7 +65,7 @@ AttentionInterface.register(_NAME, _attend)
 
 
 def attending(model: PreTrainedModel, forward: Callable[..., Any], paths: Paths) -> Callable[..., Any]:
-    """Return ``forward`` of ``model`` as one that attends along ``paths``, with its own kernel."""
+    """Return a variant of ``forward`` of ``model`` that attends along ``paths``, with the model's attention kernel."""
     config = model.config.get_text_config()
     own = config._attn_implementation  # transformers has no public name for it
 

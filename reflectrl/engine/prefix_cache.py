@@ -1,8 +1,8 @@
-"""``PrefixCache``: key-value states of the sequences read last, whose beginnings are not read again.
+"""``PrefixCache``: key-value states of the latest sequences, so that prefixes shared with them are not read again.
 
-One slot holds one sequence. A new sequence goes to the slot that shares the longest beginning with it, and copies from
-another slot where that one shares more. A beginning that all of them share and no slot holds, such as the instructions,
-is read once. The states are valid for as long as the model's weights are: ``clear`` the cache when these change.
+A slot holds one sequence. A new sequence takes the slot that shares the longest prefix with it, and copies a longer one
+from another slot, if any. A prefix that all new sequences share and no slot holds, such as the instructions, is read
+once. The states are valid only for the weights that computed them: ``clear`` the cache when the weights change.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from reflectrl.engine.beginnings import Beginnings, Table, beginnings
 from reflectrl.engine.sequences import Inputs, Tokens, additive
 
 _BLOCK_TOKENS = 64
-"""Room for sequences grows by this many."""
+"""Granularity, in tokens, of the room for sequences."""
 _STEP_TOKENS = 8
-"""On a processor, the width of a pass grows by this many."""
+"""Granularity, in tokens, of the width of a pass on a CPU."""
 _WORTH_TOKENS = 16
-"""Minimum length that is copied from another slot, or that is read by itself because all sequences share it."""
+"""Minimum number of tokens gained by copying from another slot, or by reading a shared prefix once."""
 
 
 class _Layer(CacheLayerMixin):
-    """The states of one attention layer: keys and values, each (slots, room, heads, head size)."""
+    """States of one attention layer: keys and values, each (slots, room, heads, head size)."""
 
     is_sliding = False
 
@@ -40,7 +40,7 @@ class _Layer(CacheLayerMixin):
         self._kept: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make room for as many slots and tokens as there are, keeping all states."""
+        """Grow the tensors to the cache's number of slots and room, keeping all states."""
         for number, states in enumerate((key_states, value_states)):
             self._grow(number, states)
         self.is_initialized = True
@@ -54,7 +54,7 @@ class _Layer(CacheLayerMixin):
             self._kept[number : number + 1] = [new]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new states into their places; return all states of the sequences at work."""
+        """Write the new states to their positions; return all states of the slots of the current pass."""
         self.lazy_initialization(key_states, value_states)
         owner = self._owner
         for kept, states in zip(self._kept, (key_states, value_states), strict=True):
@@ -64,59 +64,59 @@ class _Layer(CacheLayerMixin):
         return keys, values
 
     def move(self, targets: Tensor, sources: Tensor, length: int) -> None:
-        """Copy the first ``length`` tokens of slots ``sources`` to slots ``targets``."""
+        """Copy the states of the first ``length`` tokens of slots ``sources`` to slots ``targets``."""
         for number, kept in enumerate(self._kept):
             self._grow(number, kept.transpose(1, 2))
             self._kept[number][targets, :length] = self._kept[number][sources, :length]
 
     def get_seq_length(self) -> int:
-        """Return 0: the model must take positions from ``position_ids`` alone."""
+        """Return 0, because positions are given by ``position_ids``."""
         return 0
 
     def get_max_length(self) -> int:
-        """Return -1: there is no limit."""
+        """Return -1, which means no limit."""
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return sizes that no one reads, because the mask is given."""
+        """Return sizes that are not used, because the mask is given."""
         return query_length, 0
 
 
 class PrefixCache:
-    """Key-value states of sequences, one a slot; a slot is added whenever more sequences come than ever before.
+    """Key-value states of sequences, one per slot; slots are added when more sequences are read at once than before.
 
     Args:
-        device: of the model.
-        dtype: of the model's weights.
-        limit: sequences in a forward pass, at most.
+        device: device of the model.
+        dtype: type of the model's weights.
+        limit: maximum number of sequences in a forward pass.
 
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, limit: int = 256) -> None:
         self.limit = limit
         self.given = 0
-        """Tokens of the sequences given so far."""
+        """Number of tokens of the sequences given so far."""
         self.computed = 0
-        """Tokens that the model had to read for them; the states of the others were kept."""
+        """Number of these tokens that the model had to read; the states of the others were in the cache."""
         self._device = device
         self._dtype = dtype
-        # on a processor each column costs time; elsewhere kernels are prepared for each new shape
+        # on a CPU each column costs time; on an accelerator each new shape needs new kernels
         self._step = _STEP_TOKENS if device.type == "cpu" else _BLOCK_TOKENS
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: the weights have changed."""
-        self._held = np.zeros((0, 0), dtype=np.int64)  # (slots, room) tokens; of no meaning behind a sequence's end
+        """Clear the cache; needed when the weights have changed."""
+        self._held = np.zeros((0, 0), dtype=np.int64)  # (slots, room) tokens; arbitrary after the end of a sequence
         self._lengths = np.zeros(0, dtype=np.int64)
         self._cache = Cache(layer_class_to_replicate=lambda: _Layer(self))
         self.room = 0
-        """Tokens that fit into a slot."""
+        """Number of tokens that fit into a slot."""
         self.at_work = slice(0, 0)
-        """The B slots of the present pass."""
+        """The B slots of the current pass."""
         self.width = 0
-        """Number of tokens of each that the present pass can attend to."""
+        """Number of tokens of each slot to which the current pass can attend."""
         self.places = torch.empty(0, dtype=torch.long)
-        """(B T,) places of its tokens: ``slot * room + place``."""
+        """(B T,) flat positions of the current pass's tokens, ``slot * room + position in the slot``."""
 
     @property
     def count(self) -> int:
@@ -124,11 +124,12 @@ class PrefixCache:
         return len(self._lengths)
 
     def read(self, rows: Sequence[Tokens], first: int = 0) -> Iterator[tuple[list[int], Inputs]]:
-        """Read different sequences into slots ``first`` and following; those before are left alone.
+        """Read distinct sequences into slots ``first`` and following; the slots before them are unchanged.
 
         Yields:
-            The indices in ``rows`` of the sequences that end in a forward pass, in the order of their slots (none for a
-            beginning that all of them share), and its input, which the model must read before the next is asked for.
+            For each forward pass, the indices in ``rows`` of the sequences that it completes, in the order of their
+            slots (none for a prefix that all of them share), and its input, which the model must read before the next
+            pass is requested.
 
         """
         if not rows:
@@ -153,7 +154,10 @@ class PrefixCache:
             yield part, self._pass(slot, starts[part])
 
     def extend(self, tokens: Sequence[Sequence[int]]) -> Inputs:
-        """Some more tokens for each of the first slots, which the model must read next; ``last`` is all of them."""
+        """Append tokens to each of the first slots; return the input, which the model must read next.
+
+        ``last`` are the positions of all these tokens.
+        """
         counts = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
         starts = self._lengths[: len(tokens)].copy()
         lengths = starts + counts
@@ -166,18 +170,18 @@ class PrefixCache:
         return self._pass(0, starts, every=True)
 
     def drop(self, counts: Sequence[int]) -> None:
-        """Forget so many of the last tokens of each of the first slots, as if they had never been given."""
+        """Remove the last ``counts`` tokens from the first slots, also from the statistics."""
         self._lengths[: len(counts)] -= np.array(counts, dtype=np.int64)
         self.given -= sum(counts)
         self.computed -= sum(counts)
 
     def keep(self, slots: Sequence[int]) -> list[int]:
-        """Bring ``slots`` to the front; returns them in the order in which they lie there."""
+        """Move ``slots`` to the front; return them in their new order."""
         placed = self._arranged([slots], 0)
         return sorted(slots, key=placed.__getitem__)
 
     def _reserve(self, count: int, width: int) -> None:
-        """Have at least ``count`` slots, each with place for ``width`` tokens."""
+        """Grow to at least ``count`` slots with room for ``width`` tokens each."""
         old, most = self._held.shape
         if count > old or width > most:
             held = np.zeros((max(count, old), max(_multiple(width, _BLOCK_TOKENS), most)), dtype=np.int64)
@@ -189,18 +193,18 @@ class PrefixCache:
         return Table(self._held, self._lengths)
 
     def _hold(self, first: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Note that slots ``first`` and following hold other sequences from now on."""
+        """Record that slots ``first`` and following now hold the given sequences."""
         self._held[first : first + len(tokens), : tokens.shape[1]] = tokens
         self._lengths[first : first + len(tokens)] = lengths
 
     def _copied(self, shared: Beginnings) -> NDArray[np.int64]:
-        """Copy beginnings from slots that hold more of them; return how much of each sequence its own slot holds."""
+        """Copy longer prefixes from donor slots; return the length of each sequence's prefix in its owner slot."""
         copied = shared.most >= shared.own + _WORTH_TOKENS
         self._move(shared.owners[copied], shared.donors[copied])
         return np.where(copied, shared.most, shared.own)
 
     def _arranged(self, groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
-        """Bring groups of slots to ``first`` and following with the fewest moves; return the place of each slot."""
+        """Move groups of slots to ``first`` and following with the fewest moves; return each slot's new position."""
         target: dict[int, int] = {}
         wanted = set(itertools.chain.from_iterable(groups))
         for group in [*groups, [slot for slot in range(first, self.count) if slot not in wanted]]:
@@ -213,7 +217,7 @@ class PrefixCache:
         return target
 
     def _move(self, targets: NDArray[np.int64], sources: NDArray[np.int64]) -> None:
-        """Copy slots over others, all at once."""
+        """Copy slots ``sources`` to slots ``targets``, all at once."""
         if not len(targets):
             return
         to, source = torch.from_numpy(np.stack([targets, sources])).to(self._device)
@@ -223,7 +227,10 @@ class PrefixCache:
         self._lengths[targets] = self._lengths[sources]
 
     def _pass(self, first: int, starts: NDArray[np.int64], *, every: bool = False) -> Inputs:
-        """Input of the tokens from ``starts`` on of slots ``first`` and following; ``last`` is their ends, or all."""
+        """Return the input of the tokens from ``starts`` on in slots from ``first`` on.
+
+        ``last`` are the positions of the slots' last tokens, or with ``every`` of all these tokens.
+        """
         self.at_work = slice(first, first + len(starts))
         lengths = self._lengths[self.at_work]
         counts = lengths - starts
@@ -231,7 +238,7 @@ class PrefixCache:
         self.width = _multiple(longest, self._step)
         self.room = max(self.room, _multiple(longest, _BLOCK_TOKENS))
         self.computed += int(counts.sum())
-        # a row is padded with its last token, which goes behind it, or, without room, to its own place again
+        # a row is padded with its last token, whose states go after the row's end or, without room, to its own position
         columns = np.minimum(starts[:, None] + np.arange(widest), lengths[:, None] - 1)
         ids = np.take_along_axis(self._held[self.at_work], columns, 1)
         if every:
@@ -256,14 +263,14 @@ class PrefixCache:
 
 
 def _multiple(tokens: int, step: int) -> int:
-    """Round up."""
+    """Round ``tokens`` up to a multiple of ``step``."""
     return -(-tokens // step) * step
 
 
 def _passes(news: Sequence[int], limit: int) -> list[list[int]]:
-    """Sequences, by how many new tokens they have, in passes of at most ``limit`` that are little more than half full.
+    """Group sequences by their numbers of new tokens into passes of at most ``limit`` that are at least half full.
 
-    A new episode among many that only go on would make each of them as wide as itself.
+    Otherwise a new episode among many that only continue would pad each of them to its own width.
     """
     passes: list[list[int]] = []
     total = 0

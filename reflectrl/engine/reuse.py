@@ -1,4 +1,4 @@
-"""Checks that a model's states can be reused, by computing with the model itself: architectures do not say."""
+"""Checks that a model's states can be reused, by tests with the model itself, because its config does not tell."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from reflectrl.engine.sequences import Tokens, padded, read_tree
 
 _log = logging.getLogger(__name__)
 _SHORT = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
-"""Sequences with a beginning in common: wrong masks or positions change their last logits."""
+"""Sequences with common prefixes, whose last logits change if masks or positions are wrong."""
 _EXACT = 1e-3
-"""Largest error of right logits in float32; the others are for bfloat16 and quantised weights, whichever is larger."""
+"""Maximum relative error of correct logits in float32."""
 _COARSE, _ROUNDED = 0.01, 0.25
-"""Largest error after short sequences, and the same as a part of the error of an ignored mask or position."""
+"""For bfloat16 and quantised weights, the maximum error after short sequences: absolute, or as a fraction of the error
+with an ignored mask or position, whichever is larger."""
 _COARSE_LONG, _ROUNDED_LONG = 0.03, 3
-"""Largest error after long sequences, and the same as a multiple of the error after short ones."""
+"""For bfloat16 and quantised weights, the maximum error after long sequences: absolute, or as a multiple of the error
+after short ones, whichever is larger."""
 
 
 def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> PrefixCache | None:
-    """Return a cache for ``model``, or warn why ``role`` computes everything without reuse; see ``refusal``."""
+    """Return a cache for ``model``, or log a warning why ``role`` cannot reuse states and return ``None``."""
     reason = refusal(model, max_length, tree_tokens)
     if reason is not None:
         _log.warning(
@@ -41,17 +43,17 @@ def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_to
 
 
 def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> str | None:
-    """Return why ``model`` can be given neither prefix trees nor slots, as the end of a sentence; ``None`` if it can.
+    """Return why ``model`` supports neither prefix trees nor cache slots, as a clause; ``None`` if it supports both.
 
-    Both need masks and positions of our own, and attention to all tokens; trees are read by path attention, or with a
-    mask where only that is right (``model.path_attention``). The last logits of sequences that are read
-    alone, as a tree and through slots are compared: first of short ones, then of some of ``max_length`` tokens, because
-    a window or a fixed mask shows only in longer ones.
+    Both need custom masks and positions, and attention to all tokens. Trees are read by path attention, or with a mask
+    over the whole tree if only that is correct (``model.path_attention`` records which). The check compares the last
+    logits of sequences that are read alone, in a tree and through slots: first of short ones, then of some with
+    ``max_length`` tokens, because an attention window or a fixed mask affects only long ones.
 
     Args:
         model: a causal language model.
-        max_length: tokens of a sequence, at most.
-        tree_tokens: tokens of a tree, at most; trees that are not longer than a sequence are always tried.
+        max_length: maximum number of tokens of a sequence.
+        tree_tokens: maximum number of tokens of a tree; trees of ``max_length`` tokens are always tested.
 
     """
     if hasattr(model, "pictures"):
@@ -94,7 +96,7 @@ def _difference(model: PreTrainedModel, max_length: int, tree_tokens: int) -> st
 
 
 def _long(tokens: Tokens, length: int, total: int) -> list[Tokens]:
-    """Sequences of up to ``length`` tokens, in lexicographic order, that share a quarter; their tree has ``total``."""
+    """Return sorted sequences of up to ``length`` tokens that share a quarter of it and have a tree of ``total``."""
     rng = random.Random(0)
     shared = length // 4
     stem = tuple(rng.choices(tokens[: len(tokens) // 2], k=shared))
@@ -108,7 +110,7 @@ def _long(tokens: Tokens, length: int, total: int) -> list[Tokens]:
 
 
 def _worst(model: PreTrainedModel, tree: Sequence[Tokens], rows: Sequence[Tokens], alone: Tensor) -> float:
-    """Error of ``rows`` in the tree of more sequences, and through slots, against (N, 2, V) logits of each alone."""
+    """Return the largest error of ``rows`` in a tree and through slots, against the (N, 2, V) logits of each alone."""
     inputs = read_tree(tree, model)
     in_tree = next_logits(model, replace(inputs, last=inputs.last[[tree.index(row) for row in rows]]))
     before, after = _through_slots(model, rows)
@@ -116,14 +118,14 @@ def _worst(model: PreTrainedModel, tree: Sequence[Tokens], rows: Sequence[Tokens
 
 
 def _alone(model: PreTrainedModel, rows: Sequence[Tokens]) -> Tensor:
-    """(N, 2, V) logits before and after the last token of each row, read by itself."""
+    """Return the (N, 2, V) logits before and after the last token of each row, read alone."""
     inputs = [padded([row], model.device) for row in rows]
     ends = [replace(each, last=torch.cat([each.last - 1, each.last])) for each in inputs]
     return torch.stack([next_logits(model, each).float() for each in ends])
 
 
 def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-    """(N, V) logits before and after the last tokens of rows: read in three parts, each of different lengths."""
+    """Return the (N, V) logits before and after the last token of each row, read through slots in three parts."""
     cache = PrefixCache(model.device, model.dtype)
     begun = [row[: len(row) * (2 + number % 3) // 6] for number, row in enumerate(rows)]
     for _, inputs in cache.read(begun):
@@ -141,7 +143,7 @@ def _through_slots(model: PreTrainedModel, rows: Sequence[Tokens]) -> tuple[Tens
 
 
 def _careless(model: PreTrainedModel, rows: Sequence[Tokens], alone: Tensor) -> float:
-    """Error of rows in a tree without its mask or without its positions, whichever is less."""
+    """Return the error of rows in a tree without its mask or without its positions, whichever is smaller."""
     inputs = read_tree(rows, model, path_attention=False)
     without = (replace(inputs, extra={name: inputs.extra[name]}) for name in ("position_ids", "attention_mask"))
     return min(off(next_logits(model, each), alone) for each in without)

@@ -1,4 +1,4 @@
-"""``seeded``: torch's random numbers from a seed, for one block only."""
+"""``seeded``: a context manager that seeds torch's random generators for one block only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch inside the block and put its generators back afterwards, so that no other random numbers change."""
+    """Seed torch inside the block and restore its generators afterwards, so that no other random numbers change."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

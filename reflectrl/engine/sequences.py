@@ -1,7 +1,7 @@
-"""Token sequences as model input: padded rows, or prefix trees that hold shared beginnings once.
+"""Token sequences as model input: padded rows, or prefix trees that hold shared prefixes once.
 
-A prefix tree is one row of tokens in which each token attends to its own beginning, so the steps of many episodes cost
-as many tokens as they differ in. Both give the same hidden states and gradients.
+A prefix tree is one row of tokens in which each token attends to its own prefix only, so tokens that the steps of many
+episodes share are computed once. Both forms give the same hidden states and gradients.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from reflectrl.engine.path_attention import Paths
 
 Tokens = tuple[int, ...]
 _CHUNK_TOKENS = 64
-"""Tokens that attend together in path attention, at least."""
+"""Minimum number of tokens of a chunk in path attention."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Sequences that share beginnings, in depth-first order: what a token goes on from lies before it."""
+    """Prefix tree of sequences, in depth-first order, so that a token comes after its prefix."""
 
     tokens: NDArray[np.int64]
     """(T,) token ids."""
     positions: NDArray[np.int64]
     """(T,) position of each token in its sequences, from 0."""
     exits: NDArray[np.int64]
-    """(T,) where what goes on from a token ends: token i attends to token j if ``j <= i < exits[j]``."""
+    """(T,) end of the subtree below each token: token i attends to token j if ``j <= i < exits[j]``."""
     ends: NDArray[np.int64]
-    """(N,) place of the last token of each sequence."""
+    """(N,) index in ``tokens`` of the last token of each sequence."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ class Inputs:
     input_ids: Tensor
     """(B, T) token ids."""
     last: Tensor
-    """(N,) where each of N sequences ends: ``row * T + column`` of its last token."""
+    """(N,) flat position of the last token of each of N sequences, ``row * T + column``."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Empty for ordinary rows; else ``position_ids`` (B, T), an additive float ``attention_mask`` (B, 1, T, L), and
-    perhaps ``past_key_values`` or ``paths``."""
+    """Further arguments of ``forward``, empty for padded rows; else ``position_ids`` (B, T), an additive float
+    ``attention_mask`` (B, 1, T, L), and optionally ``past_key_values`` or ``paths``."""
     tree: Tree | None = None
-    """The prefix tree that is read; absent for ordinary rows."""
+    """Prefix tree of the sequences; ``None`` for padded rows."""
 
 
 def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
-    """N sequences as U distinct rows, padded on the right, where causal attention cannot see the padding."""
+    """Return N sequences as U distinct rows, padded on the right, where causal attention does not see the padding."""
     number: dict[Tokens, int] = {}
     index = [number.setdefault(row, len(number)) for row in rows]
     width = max(map(len, number))
-    # padded with their own last token: any id does, since nothing attends to it
+    # padded with the last token of each row; any id would do, because nothing attends to it
     ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in number], device=device)
     ends = [len(row) - 1 for row in number]
     return Inputs(ids, torch.tensor([row * width + ends[row] for row in index], device=device))
 
 
 def make_tree(rows: Sequence[Tokens]) -> Tree:
-    """The prefix tree of ``rows``."""
+    """Return the prefix tree of ``rows``."""
     order = sorted(range(len(rows)), key=rows.__getitem__)
     tokens: list[int] = []
     positions: list[int] = []
@@ -87,7 +87,7 @@ def make_tree(rows: Sequence[Tokens]) -> Tree:
 
 
 def _common(one: Tokens, other: Tokens) -> int:
-    """Length of the beginning that both share."""
+    """Return the length of the prefix that both sequences share."""
     stop = min(len(one), len(other))
     if one[:stop] == other[:stop]:
         return stop
@@ -95,12 +95,12 @@ def _common(one: Tokens, other: Tokens) -> int:
 
 
 def read_tree(rows: Sequence[Tokens], model: PreTrainedModel, *, path_attention: bool | None = None) -> Inputs:
-    """One forward pass of ``model`` over the prefix tree of ``rows``; ``last`` is in their order.
+    """Return the input of one forward pass of ``model`` over the prefix tree of ``rows``; ``last`` is in their order.
 
-    Without ``path_attention`` there is a mask over the whole tree; by default ``model.path_attention`` says, which
-    ``refusal`` sets, and a model that it has not seen is taken to be right.
+    Without ``path_attention``, the input has a mask over the whole tree. The default is ``model.path_attention``, which
+    ``refusal`` sets, or true if the model has not been checked.
     """
-    if len(set(rows)) == 1:  # no branches: causal attention does, which is faster
+    if len(set(rows)) == 1:  # without branches, causal attention is sufficient and faster
         return padded(rows, model.device)
     tree = make_tree(rows)
     ids, positions, exits = torch.from_numpy(np.stack([tree.tokens, tree.positions, tree.exits])).to(model.device)
@@ -115,36 +115,37 @@ def read_tree(rows: Sequence[Tokens], model: PreTrainedModel, *, path_attention:
 
 
 def _paths(tree: Tree, exits: Tensor, dtype: torch.dtype) -> Paths:
-    """Chunks of half the length of a sequence, where path attention costs least."""
+    """Return chunks of half the length of a sequence, with which path attention is cheapest."""
     tokens = len(tree.tokens)
     size = max(_CHUNK_TOKENS, int(tree.positions.max()) // 2)
     size = -(-tokens // -(-tokens // size))
     starts = range(0, tokens, size)
     keys = [[*np.flatnonzero(tree.exits[:start] > start), *range(start, min(start + size, tokens))] for start in starts]
-    width = -(-max(map(len, keys)) // 8) * 8  # as kernels of a GPU ask of a mask
+    width = -(-max(map(len, keys)) // 8) * 8  # a multiple of 8, which GPU kernels require of a mask
     padded_keys = torch.tensor([[*places, *[tokens] * (width - len(places))] for places in keys], device=exits.device)
-    # those beyond the last token attend as it does: a softmax over nothing is no number
+    # padding after the last token attends like the last token: a softmax over no keys is NaN
     queries = torch.arange(len(starts) * size, device=exits.device).clamp_max(tokens - 1).view(-1, size)
     return Paths(padded_keys.clamp_max(tokens - 1), _mask(queries, padded_keys, exits, dtype))
 
 
 def _mask(queries: Tensor, keys: Tensor, exits: Tensor, dtype: torch.dtype) -> Tensor:
-    """(C, 1, n, L) mask of places ``queries`` (C, n) that attend to places ``keys`` (C, L) of a tree."""
+    """Return the (C, 1, n, L) mask for positions ``queries`` (C, n) and ``keys`` (C, L) of a tree."""
     until = exits[keys.clamp_max(len(exits) - 1)]
     sees = (keys[:, None] <= queries[:, :, None]) & (queries[:, :, None] < until[:, None])
     return additive(sees[:, None], dtype)
 
 
 def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 for ``sees`` and the least number for the rest: eager attention would add booleans without an error."""
+    """Return 0 for ``sees``, else the smallest finite number: eager attention would add booleans without an error."""
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
 def shares_enough(rows: Sequence[Tokens], width: int) -> bool:
-    """Return whether a prefix tree of ``rows`` costs a model of ``width`` less than padded rows, with their gradient.
+    """Return whether a prefix tree of ``rows`` is cheaper than padded rows for a model of ``width``, with gradients.
 
-    A token costs ``24 width²`` operations a layer, and ``4 width`` for each key: a token of a tree has as many as the
-    longest sequence and half a chunk, one of a row as many as half of it, because causal attention skips the rest.
+    A token costs ``24 width²`` operations per layer, and ``4 width`` for each key. A token of a tree has as many keys
+    as the longest sequence and half a chunk; a token of a row has half as many as the longest sequence, because causal
+    attention skips the rest.
     """
     distinct = sorted(set(rows))
     padded_tokens = sum(map(len, distinct))
@@ -157,10 +158,10 @@ def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[
     """Divide an update into forward passes of at most ``tokens`` tokens, padding included.
 
     Args:
-        rows: the sequences; equal ones always fall into one pass.
-        tokens: of a forward pass, at most; a longer sequence has a pass of its own.
-        trees: a pass is a tree of neighbours in lexicographic order, which share most; else one of padded rows of
-            similar length.
+        rows: the sequences; equal ones are always in the same pass.
+        tokens: maximum number of tokens of a forward pass; a longer sequence has a separate pass.
+        trees: read each pass as a tree of sequences that are neighbours in lexicographic order and share the longest
+            prefixes; otherwise as padded rows of similar length.
 
     Yields:
         Indices in ``rows`` of the sequences of a pass.

@@ -188,7 +188,7 @@ def _send(slots: Sequence[_Slot], requests: Sequence[EpisodeRequest]) -> None:
 
 
 def _each(read: Callable[..., None], slots: Sequence[_Slot], *arguments: Sequence[Any]) -> list[_Slot]:
-    """Call ``read``, which reads the slot's pending result, for each slot; return those whose episode goes on."""
+    """Call ``read``, which reads the pending result, for each slot; return those whose episode was not dropped."""
     left = []
     with part(f"environments: {read.__name__}"):
         gather([slot.pending for slot in slots if slot.pending is not None])

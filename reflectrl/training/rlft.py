@@ -302,8 +302,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
         """Compute loss and gradient of one minibatch; return the mean loss.
 
-        Overridden because the batch comes from the rollout, not from ``inputs``, and micro-batches are limited by
-        tokens.
+        Overridden because the batch comes from the rollout, not from ``inputs``, and is divided by tokens.
         """
         if self._minibatch is None:
             upcoming = next(self._schedule, None)
