@@ -21,7 +21,7 @@ class Price:
     completion: NonNegative
     """US dollars per million completion tokens."""
     cached: NonNegative | None = None
-    """US dollars per million prompt tokens that the endpoint has in its cache; absent: as ``prompt``."""
+    """US dollars per million cached prompt tokens; absent: the same as ``prompt``."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Usage:
     calls: int = 0
     """Requests sent, repeated ones included."""
     retries: int = 0
-    """Requests that repeated an earlier one, or said what was wrong with its reply."""
+    """Requests that repeated an earlier one or asked for a correction of its reply."""
     kept: int = 0
-    """Replies taken from an earlier process, or from an equal call of this one."""
+    """Replies taken from an earlier process, or from an equal call of this process."""
     rejected: int = 0
     """Calls given up without a usable reply."""
     prompt_tokens: int = 0
@@ -45,7 +45,7 @@ class Usage:
     cut: int = 0
     """Replies that ``max_tokens`` truncated, and that were requested again."""
     lenient: int = 0
-    """Replies of which a label in other words, or the whole sentences before ``max_tokens``, were read."""
+    """Replies that were read leniently: a label in other words, or the whole sentences before ``max_tokens``."""
 
     def sentence(self, spent: float) -> str:
         """Return a summary for the terminal; ``spent`` is the total cost of the run folder so far, in USD."""
@@ -62,7 +62,7 @@ class Usage:
         return f"{counts}; {tokens}{cost}"
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sums of both."""
+        """Return the sum of two usages, field by field."""
         return Usage(*(mine + its for mine, its in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 

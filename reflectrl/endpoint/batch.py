@@ -43,7 +43,7 @@ class RecordingClient(ChatClient):
         """Chats that lack a reply, by their digests."""
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:  # noqa: ARG002
-        """Record the call if it lacks a reply, and return an empty one."""
+        """Record the call if it lacks a reply, and return an empty reply."""
         asked = self.endpoint.digest(chat, draw)
         if self.journal.known(asked) is None:
             self.calls[asked] = chat
@@ -103,7 +103,7 @@ class Batches:
         file = await self._client.call(lambda api: api.files.create(file=given, purpose="batch"))
 
         async def create(api: Any) -> str:
-            for known in (await api.batches.list(limit=100)).data:  # from an attempt whose reply was lost
+            for known in (await api.batches.list(limit=100)).data:  # created by an attempt whose reply was lost
                 if known.input_file_id == file.id:
                     return str(known.id)
             batch = await api.batches.create(
@@ -135,7 +135,7 @@ class Batches:
         return "\n".join(report)
 
     async def _fetch(self, name: str) -> tuple[bool, str]:
-        """Keep the replies of a batch that has ended; return whether it has, and its state in words."""
+        """Save the replies of a batch if it has ended; return whether it has, and its state in words."""
         batch = await self._client.call(lambda api: api.batches.retrieve(name))
         if batch.status in PENDING_STATES:
             done = f", {batch.request_counts.completed:,} calls done" if batch.request_counts else ""

@@ -55,9 +55,9 @@ class ChatClient:
         endpoint: model, address and limits.
         journal: keeps the paid replies.
         account: budget that the calls are paid from.
-        tell: receives a line when no reply came for long.
-        skip_failures: set a call aside that the server did not answer in all attempts, as one that it answered without
-            a usable reply; otherwise it ends the work.
+        tell: receives a line when no reply has come for a while.
+        skip_failures: reject a call that the server answered in none of its attempts, like one without a usable reply;
+            otherwise such a call ends the work.
 
     Raises:
         InvalidInput: the key is missing, the address is invalid, the budget is limited but no price is known, or
@@ -337,7 +337,7 @@ class ChatClient:
         return Reply(text, tokens.completion)
 
     async def _send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
-        """Send one request with a deadline for the whole reply; the library's timeout is one between bytes."""
+        """Send one request with a deadline for the whole reply; the library's timeout applies between bytes only."""
         seconds, task = self.endpoint.attempt_s, asyncio.current_task()
         if self._api is None or task is None:
             raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
@@ -350,11 +350,11 @@ class ChatClient:
         except TimeoutError as error:
             raise UnusableReply(f"no complete reply within timeout_s={seconds:g}.") from error
         except openai.APIStatusError as error:
-            if error.status_code != 503:  # of a server that loads its model
+            if error.status_code != 503:  # 503 comes from a server that still loads its model
                 self._silence.end(waiting=len(self._posting) > 1)
             code = error.type if error.type in PROMPT_CODES else error.code
             text = self._safe(error.response.text)
-            # its own text may contain the key
+            # the original error's text may contain the key
             raise classify_error(self.endpoint, error.status_code, code, error.response.headers, text) from None
         except openai.APIConnectionError as error:
             reason = self._safe(str(error.__cause__ or error))

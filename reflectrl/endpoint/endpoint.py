@@ -16,11 +16,11 @@ from reflectrl.endpoint.pictures import PICTURE_TOKENS, sent, shown
 
 OPENAI_URL = "https://api.openai.com/v1"
 NO_KEY = "EMPTY"
-"""Key sent to a server that needs none; the client library insists on one."""
+"""Key sent to a server that needs none; the client library requires one."""
 TIMEOUT_S = 60.0
 """Default time limit of one attempt, in seconds."""
 PRIVATE_TIMEOUT_S = 3600.0
-"""Default time limit for a server on a private address, which may be slow; that of llama.cpp's server itself."""
+"""Default time limit for a server on a private address, which may be slow; the same as in llama.cpp's server."""
 
 
 @settings()
@@ -30,23 +30,23 @@ class Endpoint:
     model: str = "gpt-4o"
     """Model (or Azure deployment) name."""
     base_url: Address | None = None
-    """Any compatible server, without login or query; OpenAI when absent."""
+    """Address of a compatible server, without login or query; OpenAI when absent."""
     azure_api_version: str | None = None
-    """Set for Azure OpenAI, whose endpoint is then ``base_url``."""
+    """API version of Azure OpenAI, whose endpoint is then ``base_url``; absent for other servers."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key."""
     concurrency: Count = 8
-    """Calls in flight."""
+    """Maximum number of calls in flight."""
     timeout_s: Positive | None = None
     """Seconds one attempt may take; absent: 60, or 3600 where ``base_url`` is on this machine or its own network."""
     max_attempts: Count = 5
-    """Attempts a call, the first included."""
+    """Maximum number of attempts a call, the first included."""
     max_rejected: CountOrZero = 20
-    """Calls without a usable reply that are set aside, in ``rejected.jsonl``, before work stops."""
+    """Maximum number of calls without a usable reply, set aside in ``rejected.jsonl``, before work stops."""
     max_tokens: Count = 200
-    """Longest reply; one that is cut off there is asked for again, shorter."""
+    """Maximum number of tokens of a reply; a reply that is truncated there is requested again, in fewer words."""
     temperature: NonNegative = 0.0
-    """Sampling temperature asked for."""
+    """Sampling temperature."""
     backoff_s: Positive = 0.5
     """Longest pause in seconds before the second attempt of a call; it doubles with each further one."""
     notice_s: Positive = 30.0
@@ -94,7 +94,7 @@ class Endpoint:
     def max_cost(self, chat: Messages) -> float:
         """Return an upper bound of a call's cost in USD.
 
-        It is a token per byte, 16 per message, ``PICTURE_TOKENS`` per picture and all of ``max_tokens``.
+        It counts one token per byte, 16 per message, ``PICTURE_TOKENS`` per picture and all of ``max_tokens``.
         """
         if self.price is None:
             return 0.0

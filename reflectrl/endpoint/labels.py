@@ -1,7 +1,7 @@
-"""Questions for a label of a menu: how a server is held to the labels, and how a reply is read where it was not.
+"""Requests for a label of a menu: how a server is constrained to the labels, and how other replies are read.
 
-OpenAI's own models answer with a label when they are told to, and are asked as before. A weak model behind another
-server often does not; so the server is asked in the first of ``WAYS`` that it obeys, which its replies show.
+OpenAI's own models answer with a label when the prompt asks for one, so their requests have no constraint. A weak model
+behind another server often does not; requests to such a server use the first of ``WAYS`` that its replies obey.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.replies import Refused, Text, UnusableReply, read_text
 
 WAYS = ("schema", "grammar", "logprobs", "text")
-"""From the one that most servers know to the one that every server does."""
+"""Ways to constrain a reply, from the one that most servers support to the one that every server does."""
 TOP_LOGPROBS = 20
-"""Most likely tokens that are asked for; the most that OpenAI's chat API allows."""
+"""Number of most likely tokens to request; OpenAI's chat API allows no more."""
 SIGNS = "`'\"*()[]. \t\r\n"
-"""Signs around an answer that do not change it."""
+"""Characters around an answer that do not change its meaning."""
 
 
 class LabelWays:
-    """The way in which one server is asked for labels: the first of those left that it has not broken.
+    """Chooses the way in which one server is asked for labels: the first of ``ways`` that it supports.
 
     Args:
         endpoint: the server.
-        ways: those that it may know; "text" alone for OpenAI and Azure.
+        ways: ways to try, in this order; OpenAI and Azure are asked by "text" only.
 
     """
 
@@ -40,15 +40,15 @@ class LabelWays:
         self._obeyed = False
 
     def of(self, chat: Messages) -> str:
-        """Return the way for ``chat``; "text" for one that asks for no label."""
+        """Return the way for ``chat``; "text" for a chat that does not ask for a label."""
         if not isinstance(chat, LabelChat) or (self._left[0] == "logprobs" and _ambiguous(chat.labels)):
             return "text"
         return self._left[0]
 
     def refused(self, way: str, failure: Exception, attempt: int) -> bool:
-        """Return whether another way is to be tried after a request that failed, for a way that never worked yet.
+        """Return whether to try another way after a failed request; only a way that never worked is given up.
 
-        A server says that it does not know a way with a status of 4xx, or with one of 5xx each time.
+        A server reports a way that it does not support by a status of 4xx, or by 5xx on each attempt.
         """
         if self._obeyed or way == "text":
             return False
@@ -56,10 +56,10 @@ class LabelWays:
         return (isinstance(failure, Refused) or (broken and attempt > 1)) and self._give_up(way)
 
     def read(self, way: str, chat: LabelChat, completion: Any, safe: Callable[[str], str]) -> Text:
-        """Return the label of a completion that was asked for in a ``way``; as text what may be none, to be refused.
+        """Return the label in a completion that was requested in ``way``; for "text", the reply may be no label.
 
         Raises:
-            UnusableReply: it cannot be used; the repetition is free if the next way is tried then.
+            UnusableReply: the completion has no label; the repetition is free if it uses the next way.
 
         """
         if way == "text":
@@ -68,7 +68,7 @@ class LabelWays:
         self._obeyed = self._obeyed or label is not None
         if label is None:
             free = self._give_up(way)
-            label = _plain(_text(completion), chat)  # by the model's own will
+            label = _plain(_text(completion), chat)  # a label in spite of an ignored constraint
             if label is None:
                 raise UnusableReply("its reply is no label, although it was held to them.", answered=True, free=free)
         return Text(label, cut=False)
@@ -80,7 +80,7 @@ class LabelWays:
         return reply if label is None else Text(label, cut=False, words=reply.text)
 
     def _give_up(self, way: str) -> bool:
-        """Go on to the next way, unless another call did already; return False if there is none."""
+        """Switch to the next way, unless another call already did; return False if there is none."""
         if way == self._left[0] and len(self._left) > 1:
             del self._left[0]
             self._obeyed = False
@@ -88,10 +88,10 @@ class LabelWays:
 
 
 def fields(way: str, chat: Messages) -> dict[str, Any]:
-    """Return what a request has besides the chat to be answered with a label of ``chat`` alone."""
+    """Return the fields of a request that constrain its reply to the labels of ``chat``."""
     if way == "text" or not isinstance(chat, LabelChat):
         return {}
-    if way == "grammar":  # of llama.cpp
+    if way == "grammar":  # llama.cpp's format
         return {"grammar": f"root ::= {' | '.join(json.dumps(label) for label in chat.labels)}"}
     if way == "logprobs":
         return {"logprobs": True, "top_logprobs": TOP_LOGPROBS, "max_tokens": 1}
@@ -123,7 +123,7 @@ def _of_text(completion: Any, labels: tuple[str, ...]) -> str | None:
 
 
 def _plain(reply: str, chat: LabelChat) -> str | None:
-    """Return the label of a reply that is, apart from signs around it, a label or a whole line of the menu."""
+    """Return the label of a reply that is a label or a whole line of the menu, apart from ``SIGNS`` around it."""
     bare = reply.strip(SIGNS)
     for label, action in zip(chat.labels, chat.actions, strict=True):
         if bare in (label.strip(SIGNS), f"{label}. {action}".strip(SIGNS)):
@@ -147,7 +147,7 @@ _FROM = {"schema": _of_schema, "grammar": _of_text, "logprobs": _of_logprobs}
 
 
 def read_leniently(reply: str, chat: LabelChat) -> str | None:
-    """Return the label that a reply means though it says more, or says it otherwise; ``None`` where that is open.
+    """Return the label that a reply with other words means; ``None`` if it is ambiguous.
 
     It is the label that the reply begins with, or that of the only action it names, or the only number among labels.
     """

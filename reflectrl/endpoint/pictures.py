@@ -1,4 +1,4 @@
-"""Messages of a chat with pictures as the chat API takes them: data URIs before the text of the first question."""
+"""Messages of a chat with pictures, in the form of the chat API: data URIs before the text of the first question."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from reflectrl.core import Image
 from reflectrl.core.chat import Messages, PicturedChat
 
 PICTURE_TOKENS = 50_000
-"""Tokens that are reserved for a picture, since models count them in different ways; what was used is paid."""
+"""Tokens reserved for a picture, since models count them in different ways; the cost is that of the tokens used."""
 
 
 def sent(chat: Messages) -> list[dict[str, Any]]:
-    """Return the ``messages`` of a request."""
+    """Return a chat as the ``messages`` of a request."""
     messages: list[dict[str, Any]] = [*chat]
     if isinstance(chat, PicturedChat):
         asked = next(place for place, message in enumerate(chat) if message["role"] == "user")

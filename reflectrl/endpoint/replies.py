@@ -33,8 +33,8 @@ class UnusableReply(Exception):
         wait_s: seconds that the server asks to wait.
         answered: True if the endpoint works, and only this call cannot be answered.
         final: True if every repetition would fail in the same way.
-        free: True if a repetition asks in another way, so that it does not count as one.
-        status: HTTP status of the answer; 0 where the failure is another one.
+        free: True if the next request asks in another way, so that it does not count as a repetition.
+        status: HTTP status of the answer; 0 for a failure without one.
 
     """
 
@@ -57,7 +57,7 @@ class UnusableReply(Exception):
 
 
 class Refused(WorkFailed):
-    """The server does not take a request as it is, so that no repetition of it can succeed."""
+    """The server refuses a request as it is, so no repetition of it can succeed."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Text:
 
     text: str
     cut: bool
-    """True if ``max_tokens`` ended it."""
+    """True if ``max_tokens`` truncated it."""
     words: str = ""
     """Whole reply of the model where ``text`` is only the part that could be used; else empty."""
 
     @property
     def sentences(self) -> Text:
-        """The whole sentences of a reply that was truncated; itself where there are none."""
+        """The whole sentences of a truncated reply; the reply itself if it has none."""
         whole = re.match(r".*\w[.!?](?=\s|$)", self.text, re.DOTALL) if self.cut else None
         return Text(whole[0], cut=False, words=self.text) if whole else self
 

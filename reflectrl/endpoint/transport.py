@@ -111,7 +111,7 @@ class Silence:
             self._wait(self._notice_s, self._notice_s)
 
     def end(self, *, waiting: bool = False) -> None:
-        """End the silence, since a reply came or all work ended; ``waiting`` for more begins the next one."""
+        """End the silence: a reply came, or all work ended. ``waiting`` for further replies begins the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
