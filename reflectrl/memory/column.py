@@ -1,4 +1,4 @@
-"""``Column``: one kind of texts of all past episodes, each different text embedded once, compared with a query's."""
+"""``Column``: texts of one kind from all past episodes, each different text embedded once, to compare with a query."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ KeyMatch = Literal["embed", "lexical", "hybrid"]
 Numbers = npt.NDArray[np.float32]
 Indexes = npt.NDArray[np.int64]
 DECIMALS = 6
-"""Similarities that agree in so many are equal: float32 sums differ beyond by the order in which they are made."""
+"""Decimals that decide whether similarities are equal; the order of float32 sums changes the digits beyond."""
 FEW = 4
-"""Numbers are picked out of an array where it holds so many times as many; else reading all of it costs less."""
+"""Rows or columns are picked out of an array that is more than so many times as large; else all of it is read."""
 
 
 class Embeds(Protocol):
-    """Gives vectors to texts, as an ``Embedder`` does, or to names of pictures, as a ``VisionTower`` does."""
+    """Protocol that embeds texts (``Embedder``) or names of pictures (``VisionTower``)."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return ``(len(texts), width)`` unit vectors, in order."""
@@ -29,13 +29,13 @@ class Embeds(Protocol):
 
 
 class Column:
-    """Texts of ``N`` episodes, any number of each; empty texts are absent.
+    """Texts of ``N`` episodes, any number in each; empty texts are left out.
 
     Args:
         rows: the texts of each episode.
-        embedder: embeds the different ones among them.
+        embedder: embeds each different text.
         by: compare by embeddings, by words, or by the larger of both.
-        first_word: compare only the first words where words are compared, which are the verbs of actions.
+        first_word: in a comparison by words, compare only the first words, which are the verbs of actions.
 
     """
 
@@ -50,7 +50,7 @@ class Column:
         numbers = {text: number for number, text in enumerate(dict.fromkeys(t for row in rows for t in row if t))}
         found = [[(place, numbers[text]) for place, text in enumerate(row) if text] for row in rows]
         self.counts: Indexes = np.array([len(row) for row in found], np.int64)
-        """(N,) texts of each episode."""
+        """(N,) number of texts of each episode."""
         self._starts: Indexes = np.cumsum(self.counts) - self.counts
         self._places: Indexes = np.array([place for row in found for place, _ in row], np.int64)
         self._texts: Indexes = np.array([text for row in found for _, text in row], np.int64)
@@ -60,12 +60,12 @@ class Column:
         self._holders: dict[str, Indexes] | None = None if by == "embed" else _holders(list(numbers), first_word)
 
     def best(self, text: str, vector: Numbers, among: Indexes | None = None) -> Numbers:
-        """Return the similarity of the text that is nearest in each episode: ``(n,)``, 0 where there is none.
+        """Return the similarity of the nearest text in each episode: ``(n,)``, 0 for an episode without texts.
 
         Args:
             text: the query.
-            vector: (width,) its embedding.
-            among: (n,) the episodes to look at; absent: all.
+            vector: (width,) embedding of the query.
+            among: (n,) indices of the episodes to compare; absent: all.
 
         """
         counts = self.counts if among is None else self.counts[among]
@@ -77,7 +77,7 @@ class Column:
         return best
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
-        """Return the place of the nearest text in an episode, the earliest of equal ones; ``None`` without any text."""
+        """Return the index of the nearest text in an episode, the first of equal ones; ``None`` if it has no text."""
         here = slice(self._starts[episode], self._starts[episode] + self.counts[episode])
         texts = self._texts[here]
         if not len(texts):
@@ -85,12 +85,12 @@ class Column:
         return int(self._places[here][np.argmax(np.round(self._similarities(text, vector, texts), DECIMALS))])
 
     def _positions(self, among: Indexes, counts: Indexes) -> Indexes:
-        """Return where in ``_texts`` the texts of these episodes stand."""
+        """Return the positions in ``_texts`` of the texts of these episodes."""
         offsets = self._starts[among] - (np.cumsum(counts) - counts)
         return np.repeat(offsets, counts) + np.arange(counts.sum())
 
     def _similarities(self, text: str, vector: Numbers, texts: Indexes) -> Numbers:
-        """Return the similarities of the texts with these numbers, equal in ``DECIMALS`` for equal texts."""
+        """Return the query's similarities to the texts at these indices, equal in ``DECIMALS`` for equal texts."""
         values = np.full(len(texts), -np.inf, np.float32)
         if len(self._vectors):
             values = self._products(vector, texts)
@@ -99,8 +99,8 @@ class Column:
         return values
 
     def _products(self, vector: Numbers, texts: Indexes) -> Numbers:
-        """Return the products of the embeddings of the texts with these numbers and ``vector``."""
-        used = np.flatnonzero(vector)  # by hashing, a few of all
+        """Return the products of ``vector`` and the embeddings of the texts at these indices."""
+        used = np.flatnonzero(vector)  # few dimensions are not 0 in an embedding by hashing
         sparse = FEW * len(used) < len(vector)
         if FEW * len(texts) * len(vector) < len(self._vectors) * len(used if sparse else vector):
             return self._vectors[texts] @ vector
@@ -108,11 +108,11 @@ class Column:
 
     @cached_property
     def _by_number(self) -> Numbers:
-        """(width, different texts) embeddings, so that those of a few numbers are read without the others."""
+        """Embeddings as ``(width, different texts)``, so that a few dimensions are read without the others."""
         return np.ascontiguousarray(self._vectors.T)
 
     def _shared_words(self, text: str) -> Numbers:
-        """Return the fraction of the query's words (or 1 for its first word) that each different text holds."""
+        """Return the fraction of the query's words that each text holds; for first words, 1 if both agree."""
         shared = np.zeros(self._different, np.float32)
         asked = dict.fromkeys(words(text)[:1] if self._first_word else words(text))
         for word in asked:
@@ -121,7 +121,7 @@ class Column:
 
 
 def _holders(texts: Sequence[str], first_word: bool) -> dict[str, Indexes]:
-    """Return the numbers of the texts that hold each word, or begin with it."""
+    """Return the indices of the texts that hold each word, or that begin with it."""
     holders: dict[str, list[int]] = {}
     for number, text in enumerate(texts):
         for word in set(words(text)[:1] if first_word else words(text)):

@@ -1,4 +1,4 @@
-"""``Embedder``: texts as unit vectors, whose products are cosines; one by hashing, and a cache for any."""
+"""``Embedder``: texts as unit vectors whose products are cosines; one by hashing, and a cache for any."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Embedder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Name that differs between embedders whose vectors differ; vectors are kept under it and never mixed."""
+        """Name of the vectors: embedders with different vectors have different names, so caches are never mixed."""
         ...
 
     @property
     def width(self) -> int:
-        """Numbers of a vector."""
+        """Number of dimensions of a vector."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return ``(len(texts), width)`` unit vectors, in order; that of a text without any word may be 0."""
+        """Return ``(len(texts), width)`` unit vectors, in order; the vector of a text without words may be 0."""
         ...
 
 
 class HashingEmbedder:
-    """Embeds by the hashes of words and of neighbouring pairs of words: no model, the same in every process."""
+    """Embeds by the hashes of words and of pairs of neighbouring words; needs no model, equal in every process."""
 
     def __init__(self, width: int = 256) -> None:
         self.width = width
         self.fingerprint = f"hashing-{width}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector a text: its words count 1, its pairs a half."""
+        """Return one vector a text, in which a word counts 1 and a pair of neighbouring words one half."""
         vectors = np.zeros((len(texts), self.width), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
             found = words(text)
@@ -64,13 +64,13 @@ class HashingEmbedder:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case; a number is a word."""
+    """Return the words of a text in lower case; numbers count as words."""
     return _WORD.findall(text.lower())
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Line of a cache's file."""
+    """One line of a cache's file."""
 
     text: str
     vector: str
@@ -78,9 +78,9 @@ class _Row:
 
 
 class EmbeddingCache:
-    """An embedder that embeds each text once, and over processes too where it is given a folder.
+    """Embeds each text once; with a folder, the vectors are also kept for later processes.
 
-    The file in the folder is named by the embedder's fingerprint, so vectors of different models never meet.
+    The file in the folder is named by the embedder's fingerprint, so vectors of different models are never mixed.
     """
 
     def __init__(self, embedder: Embedder, folder: Path | None = None) -> None:
@@ -102,7 +102,7 @@ class EmbeddingCache:
                 self._vectors[row.text] = np.frombuffer(base64.b64decode(row.vector), "<f4").astype(np.float32)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of ``texts``, those that are new from the embedder."""
+        """Return the vectors of ``texts``; only new texts are given to the embedder."""
         if missing := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
             fresh = self._embedder.embed(missing)
             self._vectors.update(zip(missing, fresh, strict=True))

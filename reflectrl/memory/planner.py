@@ -14,17 +14,17 @@ from reflectrl.prompts.views import View
 
 
 class TextModel(Protocol):
-    """Language model that answers chats in words."""
+    """Protocol of a language model that answers chats with text."""
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one answer a chat, on one line; empty where the model gave none."""
+        """Return one answer a chat, in one line; empty where the model gave none."""
         ...
 
 
 class Planner:
-    """Plans with a language model, which is shown the plans of past episodes whose tasks are most similar.
+    """Plans with a language model, which is shown the plans of the past episodes with the most similar tasks.
 
-    It also turns reflections and thoughts into keys for a ``Memory``, as its argument ``planner``.
+    Passed to a ``Memory`` as its ``planner``, it also turns reflections and thoughts into keys.
 
     Args:
         model: the language model.
@@ -37,7 +37,7 @@ class Planner:
         self.past = past
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one plan a view, a sentence; empty where the model gave none."""
+        """Return one plan a view, in one sentence; empty where the model gave none."""
         chats = [plan_chat(view.prompt, self._examples(view)) for view in views]
         return [Utterance(read_plan(words)) for words in self._model.write(chats, draws)]
 

@@ -17,46 +17,46 @@ _KEY = re.compile(r"\b(search|action):\s*(\w[^\n.;]*)", re.IGNORECASE)
 
 
 class KeyWriter(Protocol):
-    """Says what to look for, ``search: WORDS`` or ``action: WORDS``; a ``Planner`` is one."""
+    """Protocol that writes keys, ``search: WORDS`` or ``action: WORDS``; a ``Planner`` is one."""
 
     def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:
-        """Return words with a key, one a thought or reflection; words without one are a miss."""
+        """Return words with a key for each thought or reflection; words without a key count as a miss."""
         ...
 
 
 @dataclass
 class Counts:
-    """Questions to a memory."""
+    """Counts of the queries to a memory."""
 
     asked: int = 0
     hits: int = 0
-    """Questions for which something was retrieved."""
+    """Queries for which something was retrieved."""
     key_misses: int = 0
-    """Questions without a key, although the planner was to give one."""
+    """Queries without a key, although the planner should give one."""
 
 
 class Memory:
-    """Says which past episodes resemble this one, and what was done in them.
+    """Shows past episodes that resemble the present one, and what was done in them.
 
     Its words depend on the view and the retriever alone, however many episodes are played side by side. To let later
-    episodes read of earlier ones, set ``retriever`` to one with a new snapshot between two batches, never within one; a
-    ``GrowingMemory`` does, in training.
+    episodes use earlier ones, set ``retriever`` to one with a new snapshot between two batches, never within one; a
+    ``GrowingMemory`` does so in training.
 
-    The past episode of the task that is played is left out where the view names the task, as those of a rollout do; a
-    state from elsewhere is of no known task. An environment that states no goal is searched by the key alone.
+    If the view names its task, as in a rollout, the past episode of that task is left out; a state from elsewhere has
+    no known task. Where the environment states no goal, the search uses the key alone.
 
     Args:
         retriever: past episodes.
         key: what is looked for in their steps. ``observation``: what followed the last action, among the observations;
             ``action``: the reflection, among the actions (without one, the policy's thought at the step before; without
-            either, the last action); ``either``: that of these two whose best window scores higher; ``planner``: what
-            the planner says (``search: mug``, ``action: put``); ``picture``: the pictures of the state, among those of
-            the states after each action, by the retriever's ``pictures``; or nothing.
-        planner: reads the keys of ``planner`` out of reflections and thoughts. Without one, they are read in the words
-            of the seat ``planner``, which are the plan where they hold none.
-        max_chars: most characters said. Whole windows are left out, those ranked last first; then the only one left
-            gets smaller. No step is cut.
-        fallback: words where nothing is retrieved, such as examples written by hand.
+            either, the last action); ``either``: the one of these two whose best window scores higher; ``planner``:
+            what the planner says (``search: mug``, ``action: put``); ``picture``: the pictures of the state, among
+            those of the states after each action, by the retriever's ``pictures``; or nothing.
+        planner: derives keys from reflections and thoughts, for the key ``planner``. Absent: keys are parsed from the
+            words of the seat ``planner``, which are its plan if they hold no key.
+        max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
+            left is shortened. No step is cut.
+        fallback: text where nothing is retrieved, such as hand-written examples.
 
     """
 
@@ -78,7 +78,7 @@ class Memory:
 
     @property
     def reads_thoughts(self) -> bool:
-        """Whether its keys come from reflections or thoughts, so that it speaks after the reflector."""
+        """True if the keys come from reflections or thoughts, so that the memory speaks after the reflector."""
         return self._key in ("action", "either") or self._planner is not None
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
@@ -92,7 +92,7 @@ class Memory:
         return [Utterance(self._words(view, said)) for view, said in zip(views, written, strict=True)]
 
     def _words(self, view: View, written: str) -> str:
-        """Return the memory's words; ``written`` may hold the planner's key."""
+        """Return the memory's text; ``written`` may hold the planner's key."""
         self.counts.asked += 1
         keys = self._keys_of(view, written)
         if not keys and self._key == "planner":
@@ -128,7 +128,7 @@ class Memory:
 
 
 def _thought(view: View) -> str:
-    """Return the reflection, or without one the policy's thought at the step before; empty without either."""
+    """Return the reflection, or else the policy's thought at the step before; empty without either."""
     return view.said.get("reflector") or view.before.get("policy", "")
 
 
@@ -142,9 +142,9 @@ def parsed_key(words: str) -> Key | None:
 
 
 def described(windows: Sequence[Window], max_chars: int) -> str:
-    """Return windows as text, best first, within ``max_chars`` characters; empty where not one step fits.
+    """Return windows as text, best first, within ``max_chars`` characters; empty if not even one step fits.
 
-    The last windows are left out first, then the only one left gets smaller; no step is cut.
+    The lowest-ranked windows are left out first, then the only window left is shortened; no step is cut.
     """
     shown = list(windows)
     while shown and len(text := "\n".join(map(_text, shown))) > max_chars:

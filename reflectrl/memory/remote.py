@@ -1,4 +1,4 @@
-"""``RemoteText``: a model behind a chat endpoint that plans."""
+"""``RemoteText``: a planner's language model behind a chat endpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from reflectrl.prompts.chat import read_reflection
 
 
 class RemoteText:
-    """A chat model; a chat that gets no usable reply has an empty answer, and ``endpoint.max_rejected`` bounds them."""
+    """A chat model; the answer to a chat without a usable reply is empty, at most ``endpoint.max_rejected`` times."""
 
     def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
-        """Speak through ``endpoint``."""
+        """Send chats to ``endpoint``."""
         self.client = ChatClient(endpoint, journal, account)
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:

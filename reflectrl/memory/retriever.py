@@ -14,12 +14,12 @@ from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.experience import Experience, PicturedStep, Step
 
 FIRST_LOOK = 64
-"""Episodes whose steps are compared with a key at first, those most like the present one in task, type and plan."""
+"""Number of episodes compared with a key first: those most similar in task, type and plan."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What to look for in the steps of past episodes: what to do next, or what to see."""
+    """What to look for in the steps of past episodes: an action, or an observation."""
 
     kind: Literal["action", "observation", "picture"]
     """Compare with the actions (equation 8), or with the observations (equation 7) or their pictures, of each
@@ -30,7 +30,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Query:
-    """Present episode, as far as it is known; what is empty is not compared."""
+    """The present episode as far as it is known; empty fields are not compared."""
 
     task: str = ""
     task_type: str = ""
@@ -52,12 +52,12 @@ class Weights:
 
 @dataclass(frozen=True)
 class Windows:
-    """Number and size of what is retrieved."""
+    """Number and size of the windows to retrieve."""
 
     k: int
-    """Episodes, at most."""
+    """Maximum number of episodes."""
     m: int
-    """Steps before the best one, and as many from it on."""
+    """Number of steps before the best one, and of steps from the best one on."""
 
 
 @dataclass(frozen=True)
@@ -68,26 +68,26 @@ class Window:
     score: float
     """Weighted mean of the similarities compared, in [-1, 1]."""
     best: int | None
-    """Step that the key matched; ``None`` without a key, and in an episode that has nothing to compare it with."""
+    """Step that the key matched; ``None`` without a key, or if the episode has nothing to compare with it."""
     m: int
 
     @property
     def first(self) -> int:
-        """Number of the window's first step."""
+        """Index of the window's first step."""
         return 0 if self.best is None else max(0, self.best - self.m)
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Steps ``best - m`` to ``best + m - 1``, as far as there are; without a best one, the first ``m``."""
+        """Steps ``best - m`` to ``best + m - 1``, as far as they exist; without a best step, the first ``m``."""
         return self.experience.steps[self.first : (self.best or 0) + self.m]
 
     def smaller(self) -> Window:
-        """Return the window with one step less on each side."""
+        """Return the window with one step fewer on each side."""
         return replace(self, m=self.m - 1)
 
 
 class PictureNames(Embeds, Protocol):
-    """Embeds pictures by their names; a ``VisionTower`` does."""
+    """Protocol that embeds pictures by their names; a ``VisionTower`` is one."""
 
     def name(self, images: Sequence[Image]) -> str:
         """Return a name for the pictures of a state; empty without pictures."""
@@ -103,14 +103,14 @@ class Retriever:
 
     Args:
         experiences: past episodes, oldest first, such as ``EpisodeStore.snapshot()``.
-        embedder: of texts and queries; an ``EmbeddingCache`` keeps the vectors for the next retriever.
+        embedder: embeds texts and queries; an ``EmbeddingCache`` keeps the vectors for the next retriever.
         weights: weights of the components.
         key_match: compare a key by embeddings, by words (1 for an action that begins with its first word; the fraction
             of its words that an observation holds), or by the larger of both.
-        action: what a key for actions, or no key, retrieves; the paper's values.
-        observation: what a key for observations, or for their pictures, retrieves; the paper's values.
-        pictures: of past states; without it there are no keys for pictures.
-        min_score: episodes of a lower score are left out.
+        action: windows retrieved by a key for actions, or without a key; default: the paper's values.
+        observation: windows retrieved by a key for observations or their pictures; default: the paper's values.
+        pictures: embeds the pictures of states; absent: no keys for pictures.
+        min_score: episodes with a lower score are left out.
 
     """
 
@@ -150,7 +150,7 @@ class Retriever:
             self._keys["picture"] = Column(names, pictures)
 
     def retrieve(self, query: Query) -> list[Window]:
-        """Return the windows for ``query``, best first: none of an empty memory, all of one with fewer than ``k``."""
+        """Return the windows for ``query``, best first; at most ``k``, fewer for a memory of fewer episodes."""
         windows = self._windows["action" if query.key is None else query.key.kind]
         count = len(self.experiences)
         if not count:
@@ -177,15 +177,15 @@ class Retriever:
     def _with_key(
         self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
     ) -> list[tuple[int, float]]:
-        """Rank with the key, looking at no episode that even a similarity of 1 would not bring among the first ``k``.
+        """Rank with the key; skip episodes that even a similarity of 1 would not bring among the first ``k``.
 
         Args:
             key: the key.
-            vector: its embedding.
+            vector: embedding of the key.
             sums: (N,) weighted similarities of the other components.
-            weights: (N,) their weights.
+            weights: (N,) weights of these components.
             among: episodes to rank.
-            k: episodes wanted.
+            k: number of episodes wanted.
 
         """
         column = self._keys[key.kind]
@@ -218,5 +218,5 @@ class Retriever:
 
 
 def _mean(sums: Numbers, weights: Numbers) -> Numbers:
-    """Divide, where there is a weight; 0 elsewhere."""
+    """Divide the sums by the weights; 0 where a weight is 0."""
     return np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0).astype(np.float32)

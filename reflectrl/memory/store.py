@@ -20,8 +20,9 @@ FORMAT = "reflectrl-experiences"
 class EpisodeStore:
     """Past episodes, the best one of each task.
 
-    Better is what succeeded, then the higher return, then fewer steps. The file only grows, a line an episode: one that
-    is worse than that of its task is not written, and a better one replaces it when the file is read.
+    A success is better than a failure, then a higher return, then fewer steps. The file is append-only, with one line
+    an episode: an episode that is no better than that of its task is not written, and a better one replaces it on
+    reading.
     """
 
     def __init__(self, path: Path, header: Header, *, keep: Literal["success", "rewarded"] = "success") -> None:
@@ -33,12 +34,12 @@ class EpisodeStore:
             keep: which episodes to take: those that succeeded, or all whose return is above 0.
 
         Raises:
-            InvalidInput: the file is no store, is damaged before its last line, or is one of another environment.
+            InvalidInput: the file is no store, is damaged before its last line, or belongs to another environment.
 
         """
         self.path = path
         self.dropped = _drop_damaged_end(path)
-        """Last lines that were removed, since a process killed, or a machine, left them half written: 0 or 1."""
+        """Number of last lines removed because a killed process or machine left them half written: 0 or 1."""
         self._header = header
         self._keep = keep
         self._read()
@@ -63,8 +64,8 @@ class EpisodeStore:
         """Add an episode; it is on the disk when this returns.
 
         Returns:
-            False for an episode that is not kept: a failed one, one without a step that did something, or one that is
-            no better than that of its task.
+            False for an episode that is not kept: it failed, has no step with an effect, or is no better than that of
+            its task.
 
         """
         wanted = trajectory.success if self._keep == "success" else trajectory.episode_return > 0
@@ -78,11 +79,11 @@ class EpisodeStore:
 
     @property
     def text(self) -> str:
-        """The file as it is now."""
+        """Present text of the file."""
         return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
 
     def restore(self, text: str) -> None:
-        """Write the file as it was when it had this ``text``; raises as opening the store does."""
+        """Restore the file to an earlier ``text``; raises as opening the store does."""
         write_text(self.path, text)
         self._read()
 
@@ -92,7 +93,7 @@ class EpisodeStore:
 
 
 def successes(trajectories: Iterable[Trajectory]) -> tuple[Experience, ...]:
-    """Return the best successful episode of each task, as a store of them would, with the pictures of its states."""
+    """Return the best successful episode of each task, as a store would keep them, with the pictures of its states."""
     best = _Best()
     for trajectory in trajectories:
         if trajectory.success:
@@ -101,17 +102,17 @@ def successes(trajectories: Iterable[Trajectory]) -> tuple[Experience, ...]:
 
 
 class _Best:
-    """The best episode of each task, in the order in which they came."""
+    """The best episode of each task, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.of_task: dict[str, Experience] = {}
 
     def offer(self, experience: Experience) -> bool:
-        """Keep an episode that did something and is better than that of its task."""
+        """Keep an episode if it has a step with an effect and is better than that of its task."""
         old = self.of_task.get(experience.task_id)
         if not experience.steps or (old is not None and _rank(experience) <= _rank(old)):
             return False
-        self.of_task.pop(experience.task_id, None)  # the place of the new one is at the end
+        self.of_task.pop(experience.task_id, None)  # so that the new one goes to the end
         self.of_task[experience.task_id] = experience
         return True
 
@@ -121,7 +122,7 @@ def _rank(experience: Experience) -> tuple[bool, float, int]:
 
 
 def _drop_damaged_end(path: Path) -> int:
-    """Remove a last line without its newline, or one that is no JSON after one that is; return how many."""
+    """Remove a last line without its newline, or one that is no JSON after one that is; return their number."""
     if not path.exists():
         return 0
     before = path.stat().st_size

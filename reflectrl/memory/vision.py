@@ -13,16 +13,16 @@ from reflectrl.models.load import LanguageModel
 
 
 class VisionTower:
-    """Embeds pictures by what the language model of an image-text model is given of them.
+    """Embeds pictures by the input that the language model of an image-text model gets for them.
 
-    That is the mean over a picture's tokens, after the vision tower and its projection, scaled to length 1. A picture
-    is embedded once, by itself, so its vector depends on the model and the picture alone.
+    A vector is the mean over a picture's tokens, after the vision tower and its projection, scaled to length 1. A
+    picture is embedded once, by itself, so its vector depends on the model and the picture alone.
 
     Args:
         lm: model that reads images; its weights must not change.
 
     Raises:
-        InvalidInput: a model that reads text.
+        InvalidInput: the model reads text only.
 
     """
 
@@ -34,14 +34,14 @@ class VisionTower:
         self._width: int = lm.base.config.get_text_config().hidden_size
 
     def name(self, images: Sequence[Image]) -> str:
-        """Return the name by which ``embed`` knows the pictures of a state, their hashes; empty without pictures."""
+        """Return a name for the pictures of a state, for use in ``embed``: their hashes; empty without pictures."""
         name = " ".join(image.sha256 for image in images)
         if name and name not in self._vectors:
             self._vectors[name] = self._vector(images)
         return name
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return ``(len(texts), width)`` unit vectors of what these names, which ``name`` has returned, stand for."""
+        """Return ``(len(texts), width)`` unit vectors of the pictures with these names, as returned by ``name``."""
         return np.array([self._vectors[text] for text in texts], np.float32).reshape(len(texts), self._width)
 
     @torch.no_grad()
