@@ -19,7 +19,7 @@ from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.text import first_line
 
-if TYPE_CHECKING:  # imported where there is an adapter: with all that it can quantise it takes seconds
+if TYPE_CHECKING:  # imported only where there is an adapter, because the import takes seconds
     from peft import PeftModel
 
 
@@ -28,9 +28,9 @@ def quantization_config(section: ModelSection) -> BitsAndBytesConfig | None:
     if section.quantization == "none":
         return None
     if section.quantization == "8bit":
-        # which has one line a layer and call about its kernel computing in float16
+        # it logs one line a layer and call about computing in float16
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-        # the default threshold picks outlier columns by what else is in the batch: a prompt's probabilities would
+        # the default threshold picks outlier columns depending on the rest of the batch: a prompt's probabilities would
         # differ between sampling and the update
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
     return BitsAndBytesConfig(
@@ -54,7 +54,7 @@ def prepare_quantized(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_4bit(base: str, layers: Mapping[str, nn.Linear]) -> None:
-    """Compute one row with a layer of each shape, because only the layer itself knows whether it can.
+    """Check that this machine can compute the layers in 4 bits, by one row through a layer of each shape.
 
     Raises:
         InvalidInput: a layer that cannot be computed in 4 bits on this machine.
@@ -107,17 +107,17 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
     try:
         with _without_noise():
             return _sorted(get_peft_model(_prepare(model), config))
-    except ValueError as error:  # peft names the modules it missed
+    except ValueError as error:  # the message of peft names the missing modules
         raise InvalidInput(
             f"model.lora.target_modules={targets} cannot be adapted: {error} {nearest(str(targets[0]), linear)}"
         ) from error
 
 
 def check_layers(lora: LoraSection, layers: int, name: str) -> None:
-    """Check that the model ``name``, of so many ``layers``, has those that are to get adapters.
+    """Check that the model ``name``, which has this number of ``layers``, has the layers that ``lora`` adapts.
 
     Raises:
-        InvalidInput: it has fewer.
+        InvalidInput: the model has fewer layers.
 
     """
     if lora.layer_numbers and lora.layer_numbers[-1] >= layers:
@@ -130,7 +130,7 @@ def check_layers(lora: LoraSection, layers: int, name: str) -> None:
 def _token_indices(
     model: PreTrainedModel, names: dict[nn.Module, str], token_ids: Sequence[int]
 ) -> dict[str, list[int]] | None:
-    """Rows to train of the embedding, and of the lm_head where it is a matrix of its own."""
+    """Return the rows to train of the embedding, and of the lm_head if it has a matrix of its own."""
     if not token_ids:
         return None
     layers = [model.get_input_embeddings()]
@@ -140,9 +140,9 @@ def _token_indices(
 
 
 def _sorted(adapted: PeftModel) -> PeftModel:
-    """Sort the names of the adapted modules, a set in peft, which each process would write in another order."""
+    """Sort the names of the adapted modules: peft keeps them as a set, whose order differs between processes."""
     for config in adapted.peft_config.values():
-        if not isinstance(config.target_modules, str):  # a pattern of a downloaded adapter
+        if not isinstance(config.target_modules, str):  # a downloaded adapter may have a pattern here
             config.target_modules = sorted(config.target_modules)
     return adapted
 
@@ -168,7 +168,7 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
 
 
 def _prepare(model: PreTrainedModel) -> PreTrainedModel:
-    """Freeze a quantised base and raise its small layers to float32; other bases are left as they are."""
+    """Freeze a quantised base and convert its small layers to float32; leave other bases as they are."""
     if getattr(model, "is_quantized", False):
         from peft import prepare_model_for_kbit_training
 
@@ -178,7 +178,7 @@ def _prepare(model: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Silence a warning of Peft, which asks transformers for a deprecated property at each wrapping."""
+    """Silence a warning of peft, which reads a deprecated property of transformers at each wrapping."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".is_gradient_checkpointing.", category=FutureWarning)
         yield

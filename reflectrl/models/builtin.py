@@ -1,6 +1,6 @@
 """``builtin/nano``: a small GPT-2, or a small LLaVA for images, written once as an ordinary model folder.
 
-So everything runs offline, by the code that loads models of any name.
+So everything runs offline, through the same code that loads any other model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.tokenizer import train_tokenizer
 
 IMAGE = "<image>"
-"""Token of an image in the vocabulary of the LLaVA."""
+"""Token of an image in the LLaVA's vocabulary."""
 
 
 def make_base(
@@ -76,7 +76,7 @@ def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length:
 
 
 def _llava(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:
-    """Return a LLaVA whose images are as many tokens as they have patches."""
+    """Return a LLaVA that reads an image as one token a patch."""
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
@@ -108,13 +108,13 @@ def _llava(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length
         image_processor=CLIPImageProcessorPil(
             size={"shortest_edge": side},
             crop_size={"height": side, "width": side},
-            image_mean=[1.0] * 3,  # white paper is 0, so that ink stands out before anything is learned
+            image_mean=[1.0] * 3,  # white becomes 0, so that drawings stand out even before training
             image_std=[0.5] * 3,
         ),
         tokenizer=tokenizer,
         patch_size=shape.patch_size,
         vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,  # of the whole image, which this strategy leaves out
+        num_additional_image_tokens=1,  # the token of the whole image, which this strategy leaves out
         image_token=IMAGE,
     )
     read_pictures(model, Pictures(processor, config, BUILTIN))

@@ -27,18 +27,18 @@ class PromptBatch:
     """N prompts with menus, for one forward pass."""
 
     inputs: Inputs
-    """Input that ends in N prompts; beginnings that they share may be computed once."""
+    """Input that ends in N prompts; prefixes that they share may be computed once."""
     menu_size: Tensor
-    """(N,) numbers of legal actions of the prompts."""
+    """(N,) number of legal actions of each prompt."""
     choice_ids: Tensor
-    """(A,) token ids of the labels, as many as any prompt of the batch shows."""
+    """(A,) token ids of the labels, up to the longest menu in the batch."""
     positions: Tensor
     """(N, M) positions in ``choice_ids`` of the legal actions' labels, M the most legal actions; 0 beyond those of a
     prompt."""
 
 
 class PromptEncoder:
-    """Tokenizes prompts within a length limit; the tokens of the ``cache_size`` prompts used last are kept."""
+    """Tokenizes prompts within a length limit; caches the tokens of the ``cache_size`` most recent prompts."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PromptEncoder:
         self._cache: OrderedDict[tuple[Prompt, int], Tokens] = OrderedDict()
 
     def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
-        """Return the token ids of ``prompt``, shortened by its oldest history to leave ``reserve`` tokens free.
+        """Return the token ids of ``prompt``, whose oldest history is dropped to leave ``reserve`` tokens free.
 
         Raises:
             InvalidInput: the prompt does not fit even without history, or has pictures that the model does not read.
@@ -76,16 +76,16 @@ class PromptEncoder:
         return [ids for prompt in prompts if (ids := known[prompt]) is not None]
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
-        """Return prompts with menus as padded rows, equal ones once.
+        """Return prompts with menus as padded rows; equal prompts share a row.
 
         Raises:
-            InvalidInput: a prompt without a menu, or a menu larger than the labels there are.
+            InvalidInput: a prompt without a menu, or a menu with more actions than there are labels.
 
         """
         return self.with_menus(prompts, padded(self.rows(prompts), device))
 
     def rows(self, prompts: Sequence[Prompt], reserve: int = 0) -> list[Tokens]:
-        """Return the token ids of prompts, once all their menus are known to be valid; raises as ``batch`` does."""
+        """Check the menus of prompts and return their token ids; raises as ``batch`` does."""
         for prompt in prompts:
             self._menu(prompt)
         return self.all_tokens(prompts, reserve)
@@ -95,7 +95,7 @@ class PromptEncoder:
         return tuple(self._plain.completion(text))
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
-        """Return ``inputs``, which end in ``prompts``, with the menus of these; raises as ``batch`` does."""
+        """Return ``inputs``, which end in ``prompts``, with the menus of these prompts; raises as ``batch`` does."""
         menus, device = [self._menu(prompt) for prompt in prompts], inputs.last.device
         choice_ids = torch.tensor(self._label_ids[: max(len(menu.all_labels) for menu in menus)], device=device)
         sizes = [len(menu.positions) for menu in menus]
@@ -116,7 +116,7 @@ class PromptEncoder:
         return prompt.menu
 
     def _fitted(self, prompt: Prompt, ids: Sequence[int], reserve: int) -> Tokens:
-        """Return ``ids``, those of the whole prompt, or those of a shorter one."""
+        """Return ``ids`` if the whole prompt fits, else the ids of a shortened prompt."""
         limit = self.max_length - reserve
         if len(ids) > limit:
             ids = self._plain.prompt(prompt.fit(lambda cut: len(self._plain.prompt(cut)), limit))
@@ -134,7 +134,7 @@ def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Te
 
 
 def over_menus(logits: Tensor, batch: PromptBatch) -> Categorical:
-    """Return the distributions over (N, M) legal actions that (N, A) logits of the labels give."""
+    """Return the distributions over (N, M) legal actions that follow from (N, A) logits of the labels."""
     logits = logits.gather(1, batch.positions)
     beyond = torch.arange(logits.size(1), device=logits.device) >= batch.menu_size[:, None]
     logits = logits.masked_fill(beyond, torch.finfo(logits.dtype).min)

@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # see adapters.py
 
 
 def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
-    """Have the trunk of ``model``, which everything goes through, compute as ``section`` says.
+    """Make the trunk of ``model`` compute as ``section`` says.
 
     GPT-2's activation is computed by one kernel instead of eight, each of which keeps a tensor for the gradient.
-    Compiled code reads prompts and updates; passes over kept key-value states, whose shapes change with each step, stay
-    as they are. Under autocast the trunk still ends in the type of the weights. ``compute: auto`` is
-    for the caller to decide.
+    Compiled code is used for prompts and updates, not for passes over cached key-value states, whose shapes change with
+    each step. Under autocast the output of the trunk keeps the type of the weights. The caller has to replace ``auto``
+    before.
 
     Raises:
-        InvalidInput: an architecture without a trunk of its own name.
+        InvalidInput: an architecture whose trunk has no name.
 
     """
     for module in model.modules():
@@ -60,9 +60,10 @@ def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
 
 
 def round_frozen(model: PreTrainedModel | PeftModel, section: ModelSection) -> None:
-    """Store the frozen matrices of the trunk as autocast would round them at each pass: the same products, sooner.
+    """Round the frozen matrices of the trunk once as autocast would at each pass: equal products in less time.
 
-    Torch keeps what it has rounded of trained weights only; a reflector's token is bound by reading its weights.
+    Torch caches the rounded copies of trained weights only, and the time of a reflector's token is that of reading
+    weights.
     """
     if section.compute != "bfloat16" or section.quantization != "none":
         return

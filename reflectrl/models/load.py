@@ -66,7 +66,7 @@ class LanguageModel:
 
     @property
     def pictures(self) -> Pictures | None:
-        """The way in which the model reads images; ``None`` for one that reads text."""
+        """Converter of images to the model's input; ``None`` for a model that reads text only."""
         return getattr(self.base, "pictures", None)
 
 
@@ -79,7 +79,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
         seed: seed of new adapters and new embeddings.
 
     Raises:
-        InvalidInput: the model cannot be loaded or does not fit the section, as a sentence.
+        InvalidInput: the model cannot be loaded or does not fit the section.
 
     """
     _check_folder(local_name(section.name))
@@ -104,16 +104,16 @@ def check_labels(section: ModelSection, labels: Sequence[str]) -> None:
 
 
 def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> LanguageModel:
-    """Return a player that ``save_model`` wrote.
+    """Load a player that ``save_model`` wrote.
 
     Args:
         folder: folder it was saved to.
-        section: the recipe's model, with the base of an adapter and the ways to load it.
+        section: the recipe's model: the base of an adapter, and how to load it.
         trainable: False freezes every weight and merges an adapter into a base that is not quantised; True lets the
             adapter be trained further.
 
     Raises:
-        InvalidInput: no such folder, or one that does not hold such a player.
+        InvalidInput: the folder is missing, or holds no such player.
 
     """
     if not folder.is_dir():
@@ -148,7 +148,7 @@ def save_model(lm: LanguageModel, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(folder) as fresh, no_progress_bars():
         if lm.adapted:
-            # added labels are saved as rows of their own; the whole embedding need not be
+            # added labels are saved as separate rows, so the whole embedding need not be saved
             lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
         else:
             lm.model.save_pretrained(fresh)
@@ -174,7 +174,7 @@ def _warn_of_code(name: str, section: ModelSection) -> None:
 
 
 def _load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Return the processor of an image-text model, or else the tokenizer, and the tokenizer."""
+    """Return a model's processor and its tokenizer; the tokenizer of a text model is both."""
     kind, what = (AutoProcessor, "processor") if section.images else (AutoTokenizer, "tokenizer")
     with _loading(name, what):
         processor = kind.from_pretrained(local_name(name), trust_remote_code=section.trust_remote_code)
@@ -207,7 +207,7 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
 
 
 def _check_reads(name: str, config: PreTrainedConfig, section: ModelSection) -> None:
-    """Refuse a model of text as one of images, and the other way round."""
+    """Refuse a text model where the section wants images, and an image-text model where it does not."""
     of_images, of_text = (type(config) in each for each in (AutoModelForImageTextToText._model_mapping, _TEXT_MODELS))
     if section.images and not of_images:
         raise InvalidInput(
@@ -275,7 +275,7 @@ def _check_folder(name: str) -> None:
 
 
 def _check_layers(folder: Path) -> None:
-    """Refuse more layers than weights: all layers are made, however many, before the first weight is missed."""
+    """Refuse a configuration with more layers than weights: all layers would be created before one is found missing."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = 0
     for path in folder.glob("*.safetensors"):
@@ -292,13 +292,13 @@ def _check_layers(folder: Path) -> None:
 
 @contextmanager
 def _loading(name: str, what: str) -> Iterator[None]:
-    """Turn all failures of loading into one sentence."""
+    """Turn any failure of loading into an error with one sentence."""
     try:
         with no_progress_bars():
             yield
     except ReflectRLError:
         raise
-    except Exception as error:  # noqa: BLE001 - damaged files are answered with errors of any kind, even plain ones
+    except Exception as error:  # noqa: BLE001 - damaged files raise errors of any kind, even plain ones
         if "trust_remote_code" in str(error):
             raise InvalidInput(
                 f"the {what} {name!r} comes with Python code of its own, which was not run; read that code, then set "

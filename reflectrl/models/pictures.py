@@ -1,8 +1,8 @@
-"""``Pictures``: the images of prompts as tokens, and as what a model's ``forward`` takes besides token ids.
+"""``Pictures``: the images of prompts as tokens, and as arguments of a model's ``forward``.
 
-In a prompt, each token of an image is a number below zero that follows from the hash of the image, so sequences of
-tokens are equal where text and images are, and whoever compares, sorts or keeps them need not know of images. Just
-before the model reads them, they become its own image token, with the tensors that its processor makes of the image.
+In a prompt, each token of an image is a negative number derived from the hash of the image. Sequences of tokens are
+therefore equal if text and images are, and code that compares, sorts or caches them need not know of images. Just
+before the forward pass, these tokens become the model's own image token, with the tensors that its processor makes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reflectrl.core import Image, InvalidInput
 from reflectrl.engine.sequences import Tokens
 
 MOST_BYTES = 2**28
-"""Size of the tensors of images that are kept, at most; others are made again when they are read again."""
+"""Maximum size in bytes of the image tensors in the cache; others are made again when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -31,30 +31,30 @@ class Picture:
     """An image as a processor reads it."""
 
     tokens: Tokens
-    """Its place in a prompt: the tokens of the image as a number below zero, with those that the model wants around."""
+    """Tokens of the image in a prompt: negative numbers, with the tokens that the model expects around them."""
     count: int
-    """Number of tokens below zero."""
+    """Number of negative tokens."""
     tensors: Mapping[str, Tensor]
-    """Arguments of ``forward``, such as ``pixel_values``, with a first dimension along which images are joined."""
+    """Arguments of ``forward``, such as ``pixel_values``; several images are joined along the first dimension."""
     marks: tuple[str, ...]
-    """Names of arguments of ``forward`` that are 1 at tokens of images and 0 at others."""
+    """Names of arguments of ``forward`` that are 1 at tokens of images and 0 elsewhere."""
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensors."""
+        """Size of the tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 class Pictures:
-    """Reads images by the processor of a model; the tensors of those read last are kept.
+    """Converts images with the processor of a model; caches the tensors of the most recent ones.
 
     Args:
-        processor: of transformers, with a tokenizer and an image processor.
+        processor: processor of transformers, with a tokenizer and an image processor.
         config: the configuration of the model.
-        name: of the model, for messages.
+        name: name of the model, for messages.
 
     Raises:
-        InvalidInput: an architecture whose images are no tokens of the prompt.
+        InvalidInput: an architecture in which images are not tokens of the prompt.
 
     """
 
@@ -75,7 +75,7 @@ class Pictures:
         self._bytes = 0
 
     def tokens(self, image: Image) -> Tokens:
-        """Return the tokens of an image, as they stand in a prompt."""
+        """Return the tokens of an image in a prompt."""
         number = -1 - int(image.sha256[:15], 16)
         self._images[number] = image
         return self._picture(number).tokens
@@ -83,7 +83,7 @@ class Pictures:
     def inputs(self, input_ids: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the arguments of ``forward`` for rows of tokens, (B, T), in which there may be images.
 
-        An image token that a policy has written itself, behind which there is no image, is read as padding.
+        An image token that a policy wrote itself stands for no image, and is read as padding.
         """
         pictured = input_ids < 0
         ids = input_ids.masked_fill(input_ids == self._token, self._blank).masked_fill(pictured, self._token)
@@ -123,7 +123,7 @@ class Pictures:
 
 
 def _joined(name: str, shown: list[Picture]) -> Tensor:
-    """Return the tensors of images one after the other; raises ``InvalidInput`` for those of different sizes."""
+    """Return the tensors of images joined into one; raises ``InvalidInput`` if their sizes differ."""
     tensors = [picture.tensors[name] for picture in shown]
     if len({tensor.shape[1:] for tensor in tensors}) > 1:
         raise InvalidInput(
@@ -134,7 +134,7 @@ def _joined(name: str, shown: list[Picture]) -> Tensor:
 
 
 def read_pictures(model: PreTrainedModel, pictures: Pictures) -> None:
-    """Have ``model.forward`` read rows of tokens in which there are images; call it before any other change to it."""
+    """Make ``model.forward`` read rows of tokens with images; must be called before any other change to it."""
     bound = model.forward
     # unbound, because there may be copies of this model; behind accelerate's hooks there is no method to unbind
     original = getattr(bound, "__func__", lambda _, **kwargs: bound(**kwargs))

@@ -1,4 +1,4 @@
-"""``PlainText``: prompts and completions as tokens, in training as at play."""
+"""``PlainText``: tokenizes prompts and completions, in the same way in training and at play."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reflectrl.prompts.prompt import unreadable
 
 
 class PlainText:
-    """Tokenizes prompts and completions so that no text can pass for a special token.
+    """Tokenizes prompts and completions so that no text is read as a special token.
 
-    Observations, actions and reflections may hold ``</s>`` or ``<|3|>``: files that an agent reads do. Only the labels
-    that a menu shows, which are our own, are single tokens; any other text has the tokens that it has without special
-    ones. Pictures come first, as ``pictures`` reads them.
+    Observations, actions and reflections may contain ``</s>`` or ``<|3|>``, for example from files that an agent reads.
+    Only the labels that a menu shows, which are our own, become single tokens; all other text is tokenized without
+    special tokens. Pictures come first, as ``pictures`` reads them.
     """
 
     def __init__(self, tokenizer: Any, pictures: Pictures | None = None) -> None:
@@ -30,7 +30,7 @@ class PlainText:
         self._around = list(tokenizer("")["input_ids"])
 
     def prompt(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt, with those that open every text."""
+        """Return the token ids of a prompt, with the special tokens that begin every text."""
         return self.prompts([prompt])[0]
 
     def prompts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
@@ -47,7 +47,7 @@ class PlainText:
         return [self._with_images(prompt, ids) for prompt, ids in zip(prompts, words, strict=True)]
 
     def _with_images(self, prompt: Prompt, ids: list[int]) -> list[int]:
-        """Add the pictures of a prompt, if any, to its text, after the tokens that open every text."""
+        """Insert the tokens of a prompt's pictures, if any, after the special tokens that begin every text."""
         if not prompt.images:
             return ids
         if self._pictures is None:
@@ -57,7 +57,7 @@ class PlainText:
         return [*ids[:opening], *shown, *ids[opening:]]
 
     def text(self, text: str) -> list[int]:
-        """Return the token ids of a text without labels, with those that open every text."""
+        """Return the token ids of a text without labels, with the special tokens that begin every text."""
         return self._plain([text])[0]
 
     def completion(self, text: str) -> list[int]:
@@ -102,7 +102,7 @@ class PlainText:
 
 
 def _parted(prompt: Prompt) -> tuple[str, Lines]:
-    """Return a prompt's text up to its first label that is a token of its own, and the lines from there on."""
+    """Split a prompt into its text up to the first label that is a single token, and the lines from there on."""
     lines = prompt.lines if prompt.menu and are_added(prompt.menu.all_labels) else ()
     first = next((number for number, (label, _) in enumerate(lines) if label), None)
     return (prompt.text, ()) if first is None else (text_of(lines[:first]), lines[first:])

@@ -1,4 +1,4 @@
-"""The trained player: one forward pass, one label token, no decoding; it acts and scores with the same function."""
+"""The trained player: one forward pass and one label token, no decoding; it acts and scores with the same function."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from reflectrl.prompts.views import MenuView
 
 @dataclass(frozen=True)
 class Scores:
-    """N decisions as the policy sees them now, with gradient."""
+    """Scores of N decisions under the present policy, with gradient."""
 
     logprobs: Tensor
     """(N,) natural log of the probability of each decision."""
     entropies: Tensor
-    """(N,) nats, of the distribution that each was drawn from."""
+    """(N,) entropy, in nats, of the distribution that each decision was drawn from."""
     values: Tensor
     """(N,) estimates of the return; zeros without a value head."""
     menu_logprobs: Tensor
-    """(N, A) natural log of the probability of each action as it was shown; very low beyond the end of a menu. A = 0
-    for actions in JSON."""
+    """(N, A) natural log of the probability of each action, in the order shown; very low beyond the end of a menu. A =
+    0 for actions in JSON."""
     thought_logprobs: Tensor
-    """(N,) natural log of the probability of what was written before each action; zeros where nothing was."""
+    """(N,) natural log of the probability of the text before each action; 0 without a text."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Part:
     """Decisions of a minibatch that one forward pass scores."""
 
     indices: tuple[int, ...]
-    """Their positions in the minibatch, in the order of the scores."""
+    """Positions of the decisions in the minibatch, in the order of the scores."""
     views: tuple[MenuView, ...]
     """Views of the policy, one a step."""
     decisions: tuple[Decision, ...]
     rows: tuple[Tokens, ...]
     """Token ids of the prompts."""
     tree: bool
-    """True where the prompts are computed as a prefix tree."""
+    """True if the prompts are computed as a prefix tree."""
 
 
 def parts(
@@ -61,7 +61,7 @@ def parts(
     max_tokens: int,
     trees: bool,
 ) -> list[Part]:
-    """Divide decisions, whose token ids are ``rows``, into forward passes of at most ``max_tokens`` tokens each."""
+    """Divide decisions with token ids ``rows`` into forward passes of at most ``max_tokens`` tokens each."""
     return [
         Part(
             tuple(indices),
@@ -75,11 +75,11 @@ def parts(
 
 
 class TrainablePolicy(Policy, Protocol):
-    """Policy that a trainer can improve: it scores decisions with the function that it acts with."""
+    """Protocol of a policy that a trainer can improve: it scores decisions with the function that it acts with."""
 
     @property
     def reused(self) -> float:
-        """Fraction of the prompts' tokens so far that were not computed again."""
+        """Fraction of all prompt tokens so far that were not computed again."""
         ...
 
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
@@ -87,11 +87,11 @@ class TrainablePolicy(Policy, Protocol):
         ...
 
     def score(self, part: Part, model: Any = None) -> Scores:
-        """Score decisions with gradient, through ``model`` if given: the own one, wrapped for several processes."""
+        """Score decisions with gradient; ``model``, if given, is the policy's own, wrapped for several processes."""
         ...
 
     def greedy(self) -> Policy:
-        """Return the same policy, with the same weights, that takes the most probable action."""
+        """Return a policy with the same weights that takes the most probable action."""
         ...
 
     def forget(self) -> None:
@@ -114,9 +114,9 @@ class LMPolicy:
     ) -> None:
         """Act with ``model``, at most ``batch_size`` prompts a forward pass.
 
-        With ``prefix_cache`` of this model, beginnings that prompts share with those of the last call are not read
-        again (``forget`` them whenever the weights have changed), and prompts to score are computed as prefix trees.
-        With ``frozen_layers`` of it, prompts that are scored again before ``forget`` are read from the first trained
+        With ``prefix_cache`` of this model, prefixes that prompts share with those of the last call are not computed
+        again (call ``forget`` whenever the weights have changed), and prompts to score are computed as prefix trees.
+        With its ``frozen_layers``, prompts that are scored again before ``forget`` are computed from the first trained
         layer on.
         """
         self._model = model
@@ -129,14 +129,14 @@ class LMPolicy:
 
     @property
     def reused(self) -> float:
-        """Fraction of the prompts' tokens so far whose key-value states were cached."""
+        """Fraction of all prompt tokens so far whose key-value states were cached."""
         cache = self._prefix_cache
         return 0.0 if cache is None or not cache.given else 1 - cache.computed / cache.given
 
     def greedy(self) -> LMPolicy:
-        """Return the same policy, with the same weights and cache, that takes the most probable action."""
+        """Return a policy with the same weights and cache that takes the most probable action."""
         other = copy(self)
-        other._greedy = True  # noqa: SLF001 - of its own class
+        other._greedy = True  # noqa: SLF001 - same class
         return other
 
     def forget(self) -> None:
@@ -153,10 +153,10 @@ class LMPolicy:
             return self._choose(views, self._encoder.rows([view.prompt for view in views]), draws)
 
     def _choose(self, views: Sequence[MenuView], rows: Sequence[Tokens], draws: Sequence[float]) -> list[Decision]:
-        """Choose a label after each of ``rows``, which end in the cue of the action."""
+        """Choose a label after each of ``rows``, which end with the cue of the action."""
         decisions: dict[int, Decision] = {}
         for indices, inputs in self._passes(rows):
-            if not indices:  # a beginning that the next ones share
+            if not indices:  # a pass over a prefix that the next passes share
                 token = inputs.input_ids[0, :1]
                 self._model(input_ids=inputs.input_ids, choice_ids=token, last=inputs.last, **inputs.extra)
                 continue
@@ -166,14 +166,14 @@ class LMPolicy:
         return [decisions[index] for index in range(len(views))]
 
     def rows(self, views: Sequence[MenuView], decisions: Sequence[Decision]) -> list[Tokens]:  # noqa: ARG002
-        """Return the token ids that are read to score each decision."""
+        """Return the token ids to read for scoring each decision."""
         return self._encoder.rows([view.prompt for view in views])
 
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
         """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included.
 
-        A pass is a prefix tree of prompts that share most, if there is a prefix cache and they share enough; else the
-        prompts in it are of similar lengths.
+        With a prefix cache, prompts that share enough of their tokens form a prefix tree; other passes hold prompts of
+        similar lengths.
         """
         rows = self.rows(views, decisions)
         width = self._base.config.get_text_config().hidden_size
@@ -181,10 +181,10 @@ class LMPolicy:
         return parts(rows, views, decisions, max_tokens=max_tokens, trees=tree)
 
     def score(self, part: Part, model: Any = None) -> Scores:
-        """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
+        """Score decisions with gradient; ``model``, if given, is the policy's own model wrapped for several processes.
 
         Raises:
-            InvalidInput: a decision that is no choice from the menu.
+            InvalidInput: a decision that is not a choice from the menu.
 
         """
         inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)

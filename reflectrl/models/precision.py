@@ -1,4 +1,4 @@
-"""The choice between float32 and bfloat16, by the time that a block of the model's size takes on this machine."""
+"""Choice between float32 and bfloat16, by the time that a block of the model's size takes on this machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from reflectrl.models.load import BUILTIN, read_config
 Precision = Literal["float32", "bfloat16"]
 
 SMALL_WIDTH = 256
-"""Hidden size below which bfloat16 gains nothing, and a second thread only costs."""
+"""Hidden size below which bfloat16 gains nothing, and a second thread only adds cost."""
 MARGIN = 1.2
-"""Least speed of bfloat16 relative to float32 at which it is chosen."""
+"""Minimum speed of bfloat16 relative to float32 for it to be chosen."""
 _TOKENS = 128
 
 
@@ -27,7 +27,7 @@ class Shape:
     """Sizes of a transformer."""
 
     layers: int
-    """Blocks."""
+    """Number of blocks."""
     width: int
     """Hidden size."""
     inner: int
@@ -35,7 +35,7 @@ class Shape:
 
 
 def shape_of(section: ModelSection) -> Shape:
-    """Return the shape of a model that need not be there yet; raises as ``read_config`` does."""
+    """Return the shape of a model whose weights need not be there yet; raises as ``read_config`` does."""
     if section.name == BUILTIN:
         return Shape(section.builtin.layers, section.builtin.width, 4 * section.builtin.width)
     config = read_config(section.name, section).get_text_config()
@@ -62,7 +62,7 @@ def has_bfloat16() -> bool:
 def bfloat16_speedup(shape: Shape, seconds: float = 1.0) -> float:
     """Return how many times as fast as float32 a block is in bfloat16, forward and backward, on the device models use.
 
-    A processor is timed in one thread, by its own time, which other processes do not change. Takes a second or two.
+    A CPU is timed in one thread, by processor time, which other processes do not change. Takes a second or two.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     heads = next(heads for heads in range(max(1, shape.width // 64), 0, -1) if shape.width % heads == 0)

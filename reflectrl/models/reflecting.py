@@ -1,9 +1,9 @@
 """A policy and its reflector, trained together: two LoRA adapters on one base, one that reflects and one that acts.
 
-The reflection is to the policy gradient what a thought is (``models.thinking``): a text that was sampled token by token
-and is scored with the same advantage as the label after it. Unlike a thought it is written by weights of its own, after
-the reflector's prompt, and read in the policy's prompt, where a frozen reflector's words stand too; so both players can
-be taken apart when training has ended. Where the policy thinks as well, the decision holds both texts as one, the
+The policy gradient treats the reflection like a thought (``models.thinking``): a text that is sampled token by token
+and scored with the same advantage as the label after it. Unlike a thought, the reflection is written with weights of
+its own, after the reflector's prompt, and is read in the policy's prompt in the place of a frozen reflector's words; so
+the two players can be separated after training. If the policy thinks as well, the decision holds both texts as one, the
 reflection first.
 """
 
@@ -30,7 +30,7 @@ from reflectrl.prompts.format import before_reflection, with_reflection
 from reflectrl.prompts.views import MenuView
 
 ACTING = "default"
-"""Name of the adapter that acts: peft's own for a single one."""
+"""Name of the adapter that acts: peft's default name."""
 REFLECTING = "reflector"
 """Name of the adapter that reflects."""
 
@@ -47,7 +47,7 @@ def reflects(model: Any) -> bool:
 
 
 def take_reflector(lm: LanguageModel, folder: Path) -> None:
-    """Write the reflector to ``folder``, all or nothing, as an adapter like any other, and leave the policy alone."""
+    """Write the reflector to ``folder``, all or nothing, as an ordinary adapter; the policy stays unchanged."""
     with in_one_move(folder) as fresh, no_progress_bars():
         lm.model.save_pretrained(str(fresh), selected_adapters=[REFLECTING], save_embedding_layers=False)
         for path in (fresh / REFLECTING).iterdir():
@@ -58,7 +58,7 @@ def take_reflector(lm: LanguageModel, folder: Path) -> None:
 
 
 def _activate(model: Any, adapter: str) -> None:
-    """Compute with one of the adapters; both stay trainable."""
+    """Make the model compute with one of the adapters; both stay trainable."""
     model.set_adapter(adapter)
     model.base_model.set_requires_grad([ACTING, REFLECTING])
 
@@ -76,8 +76,8 @@ def _computing(model: Any, adapter: str) -> Iterator[None]:
 class ReflectingPolicy(ThinkingPolicy):
     """Writes a reflection with one adapter, then acts with the other, by a label alone or by a thought and a label.
 
-    Its views show no reflection: there is no reflector besides. Values are those that the reflecting adapter gives the
-    state before it writes, so that the baseline depends on no text and no action.
+    Its views show no reflection, since there is no other reflector. Values are estimated with the reflecting adapter
+    before anything is written, so the baseline depends on no text and no action.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class ReflectingPolicy(ThinkingPolicy):
         temperature: float,
         caches: tuple[PrefixCache | None, PrefixCache | None] = (None, None),
     ) -> None:
-        """Reflect with ``lm``, see ``WritingPolicy``, and act as ``actor`` does, with the same model.
+        """Reflect with ``lm`` (see ``WritingPolicy``) and act like ``actor``, with the same model.
 
-        ``caches`` are those of the reflecting and of the acting adapter.
+        ``caches`` are the prefix caches of the reflecting and of the acting adapter.
         """
         super().__init__(
             lm.model,
@@ -107,14 +107,14 @@ class ReflectingPolicy(ThinkingPolicy):
 
     @property
     def reused(self) -> float:
-        """Fraction of the tokens of both players' prompts so far whose key-value states were cached."""
+        """Fraction of all prompt tokens of both players so far whose key-value states were cached."""
         given = sum(cache.given for cache in self._caches)
         return 1 - sum(cache.computed for cache in self._caches) / given if given else 0.0
 
     def greedy(self) -> ReflectingPolicy:
-        """Return the same policy, with the same weights and caches, that says and does what is most probable."""
+        """Return a policy with the same weights and caches that writes and does what is most probable."""
         other = copy(self)
-        other._greedy, other._actor = True, self._actor.greedy()  # noqa: SLF001 - of its own class
+        other._greedy, other._actor = True, self._actor.greedy()  # noqa: SLF001 - same class
         return other
 
     def forget(self) -> None:
@@ -126,7 +126,7 @@ class ReflectingPolicy(ThinkingPolicy):
         """Reflect, with tokens sampled by ``draws`` (or the most probable ones), and act accordingly.
 
         Raises:
-            InvalidInput: there are words of another reflector.
+            InvalidInput: a view shows the words of another reflector.
 
         """
         if any("reflector" in view.said for view in views):
@@ -138,14 +138,14 @@ class ReflectingPolicy(ThinkingPolicy):
             return super().act(views, draws)
 
     def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
-        """Divide a minibatch into passes of at most ``max_tokens`` tokens, padding included; each is done twice."""
+        """Divide a minibatch into passes of at most ``max_tokens`` tokens, padding included, for each player."""
         said, shown, done = self._apart(views, decisions)
         pairs = zip(self.rows(views, said), self._actor.rows(shown, done), strict=True)
         longer = [max(rows, key=len) for rows in pairs]
         return parts(longer, views, decisions, max_tokens=max_tokens, trees=False)
 
     def score(self, part: Part, model: Any = None) -> Scores:
-        """Score what both players wrote and did with gradient, each with its adapter, through ``model`` if given."""
+        """Score the texts and actions of both players with gradient, each with its adapter; see ``LMPolicy``."""
         said, shown, done = self._apart(part.views, part.decisions)
         reflecting, acting = tuple(self.rows(part.views, said)), tuple(self._actor.rows(shown, done))
         with _computing(self._model, REFLECTING):
@@ -157,7 +157,7 @@ class ReflectingPolicy(ThinkingPolicy):
     def _apart(
         self, views: Sequence[MenuView], decisions: Sequence[Decision]
     ) -> tuple[tuple[Decision, ...], tuple[MenuView, ...], tuple[Decision, ...]]:
-        """Return decisions with the reflection alone, and the actor's views with its decisions without it."""
+        """Split decisions: those of the reflector, and the actor's views and decisions after the reflection."""
         texts = [self._divided(text_of(decision)) for decision in decisions]
         said = (having_written(first, each) for (first, _), each in zip(texts, decisions, strict=True))
         shown = (_reading(view, first) for (first, _), view in zip(texts, views, strict=True))
@@ -165,7 +165,7 @@ class ReflectingPolicy(ThinkingPolicy):
         return tuple(said), tuple(shown), tuple(done)
 
     def _divided(self, text: Written) -> tuple[Written, Written]:
-        """Return the reflection, which has its end or as many tokens as it may, and the actor's thought after it."""
+        """Split a text into the reflection, up to its end token or maximum length, and the actor's thought."""
         ids, limit = text.ids, self._writer.max_new_tokens
         length = ids.index(self._writer.end) + 1 if self._writer.end in ids[:limit] else min(limit, len(ids))
         first, second = (
@@ -206,5 +206,5 @@ def _joined(reflection: Written, thought: Written | None) -> Written:
 
 
 def _reading(view: MenuView, text: Written) -> MenuView:
-    """Return a view whose prompt shows a reflection."""
+    """Return a view with a reflection in its prompt."""
     return replace(view, prompt=with_reflection(view.prompt, text.text))

@@ -17,8 +17,8 @@ from reflectrl.prompts import Prompt
 class LMReflector(CachedPlayer):
     """Reflects with a causal language model.
 
-    With temperature 0 the words depend on the prompt only and the model never changes, so reflections are kept in an
-    exact cache of ``cache_size`` prompts; sampled reflections are never cached.
+    At temperature 0 the words depend on the prompt only and the model never changes, so the reflections of
+    ``cache_size`` prompts are cached; sampled reflections never are.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LMReflector(CachedPlayer):
         return self._model is model
 
     def clear(self) -> None:
-        """Drop all cached reflections, and do as ``forget``: the weights have changed (single player)."""
+        """Drop all cached reflections and states, since the weights have changed (single player)."""
         super().clear()
         self.forget()
 
     def forget(self) -> None:
-        """Drop what ``Writer.forget`` drops."""
+        """Drop cached states and drafts, see ``Writer.forget``."""
         self._writer.forget()
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:

@@ -18,13 +18,13 @@ from reflectrl.models.packages import local_name
 def shallow_model(
     section: ModelSection, layers: int, folder: Path, *, corpus: Sequence[str], labels: Sequence[str]
 ) -> LanguageModel:
-    """Return a model with so many layers and random weights, adapters, precision and kernels as ``section`` has them.
+    """Return a model of ``layers`` layers with random weights, and the adapters, precision and kernels of ``section``.
 
-    Where only some layers are to get adapters, all of these do: what an update takes is estimated too high then.
+    The layers that ``section`` gives adapters must be among these.
 
     Args:
         section: the recipe's model, of which only configuration and tokenizer are read.
-        layers: instead of its own.
+        layers: number of layers, instead of the section's.
         folder: folder for the weights.
         corpus: texts that the tokenizer of the built-in model is trained on.
         labels: all menu labels.

@@ -1,7 +1,7 @@
 """Policies that write before they act (RL4VLM, section 4): a thought and then a label, or thought and action in JSON.
 
-What is written is sampled token by token, and scored by one forward pass over prompt and text, at the same temperature.
-Values are those of the state before anything is written, so a baseline does not depend on what it is compared with.
+The text is sampled token by token, and scored by one forward pass over prompt and text, at the same temperature. Values
+are estimated before anything is written, so a baseline does not depend on the text or the action.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from reflectrl.prompts.views import MenuView
 
 
 class WritingPolicy(LMPolicy):
-    """Base of the policies that write text before they act, or to act."""
+    """Base class of the policies that write a text before the action, or the action itself as text."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class WritingPolicy(LMPolicy):
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Write, with tokens sampled by ``draws`` (or the most probable ones), and act accordingly."""
+        """Write a text, with tokens sampled by ``draws`` (or the most probable ones), and act accordingly."""
         prompts = self._prompts(views)
         with in_eval_mode(self._model):
             values = self._values(prompts)
@@ -80,7 +80,7 @@ class WritingPolicy(LMPolicy):
         return parts(self.rows(views, decisions), views, decisions, max_tokens=max_tokens, trees=False)
 
     def score(self, part: Part, model: Any = None) -> Scores:
-        """Score decisions with gradient, through ``model`` if given: the policy's own, wrapped for several processes.
+        """Score decisions with gradient; ``model``, if given, is the policy's own model wrapped for several processes.
 
         Raises:
             ValueError: a decision of a policy that writes nothing.
@@ -104,9 +104,9 @@ class WritingPolicy(LMPolicy):
         return self._scores(part, batch, logits, values, _Tokens(texts, logprobs, vocabulary))
 
     def to_imitate(self, prompt: Prompt, thought: str, action: str) -> tuple[Tokens, Tokens, int] | None:
-        """Return a prompt, the text with a given thought after it, and how many tokens of that are the thought.
+        """Return the tokens of a prompt, those of a text with a given thought, and how many of these are the thought.
 
-        ``None`` for a text that is longer than any at play, which is never cut.
+        ``None`` for a text that is longer than any at play: texts to imitate are never truncated.
         """
         text, tokens = self._text_with(thought, action)
         if len(text) > self._writer.max_new_tokens:
@@ -124,10 +124,10 @@ class WritingPolicy(LMPolicy):
         return text.ids[:-1] if text.ids[-1] == self._writer.end else text.ids
 
     def _places(self, texts: Sequence[Written], last: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the (M,) places whose logits predict the tokens of texts, and the (N,) first of each text in them."""
+        """Return (M,) positions whose logits predict the tokens of texts, and (N,) indices of each text's first."""
         counts = [len(text.ids) for text in texts]
         before = [
-            len(self._read(text)) + len(self._after) - at  # tokens from a place to the last one
+            len(self._read(text)) + len(self._after) - at  # tokens from a position to the last one
             for text in texts
             for at in range(len(text.ids))
         ]
@@ -136,17 +136,17 @@ class WritingPolicy(LMPolicy):
         return repeated - torch.tensor(before, device=last.device), firsts
 
     def _written(self, ids: Sequence[int], sampler: Sampler, number: int) -> Written:
-        """Return a text as it was sampled, with the token that ended it, if it was not too long."""
+        """Return a sampled text, with the token that ended it unless it was truncated."""
         whole = (*ids, self._writer.end) if len(ids) < self._writer.max_new_tokens else (*ids,)
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
         return Written(text, whole, sampler.logprobs(number, len(whole)), len(whole))
 
     def _values(self, prompts: Sequence[Tokens]) -> list[float]:
-        """Return the (N,) values of the states that ``prompts`` show; their beginnings are then in the cache."""
+        """Return the (N,) values of the states that ``prompts`` show; the prefixes of these are then cached."""
         values = [0.0] * len(prompts)
         if hasattr(self._base, "value_head"):
             for indices, inputs in self._passes(prompts):
-                label = inputs.input_ids.new_zeros(1)  # any will do, but a prompt may begin with a picture's
+                label = inputs.input_ids.new_zeros(1)  # any id but the prompt's own, maybe a picture's
                 _, found = self._model(input_ids=inputs.input_ids, choice_ids=label, last=inputs.last, **inputs.extra)
                 for index, value in zip(indices, found.tolist(), strict=False):
                     values[index] = value
@@ -154,7 +154,7 @@ class WritingPolicy(LMPolicy):
 
     @abstractmethod
     def _cue(self) -> Tokens:
-        """Return the tokens between a text and the label of the action; none where the text names it."""
+        """Return the tokens between a text and the label of the action; none if the text names the action."""
 
     @abstractmethod
     def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
@@ -164,7 +164,7 @@ class WritingPolicy(LMPolicy):
     def _decide_after(
         self, views: Sequence[MenuView], rows: Sequence[Tokens], texts: Sequence[Written], draws: Sequence[float]
     ) -> list[Decision]:
-        """Return the decisions after ``texts``, with which ``rows`` end but for the cue."""
+        """Return the decisions after ``texts``; ``rows`` end with the texts and the cue."""
 
     @abstractmethod
     def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:
@@ -172,7 +172,7 @@ class WritingPolicy(LMPolicy):
 
 
 class _Tokens:
-    """Tokens of N texts one after the other, as the policy sees them now."""
+    """Tokens of N texts one after the other, with their probabilities under the present policy."""
 
     def __init__(self, texts: Sequence[Written], logprobs: Tensor, vocabulary: Tensor) -> None:
         device = logprobs.device
@@ -180,7 +180,7 @@ class _Tokens:
         self.logprobs = logprobs
         """(M,) natural log of the probability of each token."""
         self.vocabulary = vocabulary
-        """(M, V) natural log of the probability of each token that could stand there."""
+        """(M, V) natural log of the probability of each token of the vocabulary at each position."""
         self.number = torch.tensor([n for n, text in enumerate(texts) for _ in text.ids], device=device)
         self.in_thought = torch.tensor(
             [at < text.action_start for text in texts for at in range(len(text.ids))], device=device
@@ -221,7 +221,7 @@ class ThinkingPolicy(WritingPolicy):
 
 
 class JSONPolicy(WritingPolicy):
-    """Writes thought and action as one object in JSON; where that names no legal action, a random one is played."""
+    """Writes thought and action as one JSON object; if it names no legal action, a random one is played."""
 
     def _cue(self) -> Tokens:
         return ()
@@ -241,7 +241,7 @@ class JSONPolicy(WritingPolicy):
         return [self._decided(view, text, draw) for view, text, draw in zip(views, texts, draws, strict=True)]
 
     def _decided(self, view: MenuView, text: Written, draw: float) -> Decision:
-        """Return the action that a text names, or a random one, which is given the probability of the text."""
+        """Return the action that a text names, or a random one; its logprob is that of the text from the action on."""
         answer = read_answer(text.text, view.menu)
         start = token_at(self._tokenizer, text.ids, answer.action_start)
         index = int(draw * len(view.menu.actions)) if answer.index is None else answer.index
@@ -270,7 +270,7 @@ def writing_policy(
     greedy: bool = False,
     prefix_cache: PrefixCache | None = None,
 ) -> WritingPolicy:
-    """Return the policy of an action mode in which something is written; see ``WritingPolicy``."""
+    """Return the policy of an action mode that writes text; see ``WritingPolicy``."""
     kind = ThinkingPolicy if mode == "thought_choice" else JSONPolicy
     return kind(
         lm.model,
@@ -284,9 +284,9 @@ def writing_policy(
 
 
 def token_at(tokenizer: Any, ids: Tokens, character: int) -> int:
-    """Return the position in ``ids`` of the token that holds a character of their text; their number if none does."""
+    """Return the index in ``ids`` of the token that holds a character of their text; ``len(ids)`` if none does."""
     decoded = (tokenizer.decode(ids[: at + 1], skip_special_tokens=True) for at in range(len(ids)))
-    lengths = accumulate(map(len, decoded), max)  # half a letter may be read as more than the whole one
+    lengths = accumulate(map(len, decoded), max)  # a part of a character may be decoded to more than the whole one
     return next((at for at, length in enumerate(lengths) if length > character), len(ids))
 
 
@@ -298,7 +298,7 @@ def text_of(decision: Decision) -> Written:
 
 
 def having_written(text: Written, decision: Decision) -> Decision:
-    """Return a decision that was made after a text."""
+    """Return a decision with the text that was written before it."""
     return replace(decision, choice=replace(decision.choice, written=text))
 
 

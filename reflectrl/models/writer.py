@@ -1,4 +1,4 @@
-"""``Writer``: text after prompts, token by token, by the engine or by ``transformers`` alone."""
+"""``Writer``: generates text after prompts, token by token, by the engine or by ``transformers`` alone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from reflectrl.engine.sequences import Tokens
 
 
 class SamplerProcessor(LogitsProcessor):
-    """Leaves ``generate`` no choice but the sampler's."""
+    """Logits processor that leaves ``generate`` no choice but the sampler's token."""
 
     def __init__(self, sampler: Sampler, first: int = 0) -> None:
         self._sampler = sampler
-        self._first = first  # the sequence of the first row
-        self._written = 0  # tokens of each text
+        self._first = first  # index of the first row's sequence
+        self._written = 0  # number of tokens of each text
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
-        """(N, V) scores: 0 for the token that was chosen, minus infinity for all others."""
+        """Return (N, V) scores: 0 for the token that was chosen, minus infinity for all others."""
         places = [(self._first + row, self._written) for row in range(len(scores))]
         chosen = self._sampler.choose(scores, places)
         self._written += 1
@@ -35,9 +35,9 @@ class SamplerProcessor(LogitsProcessor):
 class Writer:
     """Writes with a language model until a token ends the text.
 
-    With ``prefix_cache`` of this model, beginnings that prompts share with those of the last call are not read again;
-    without, ``transformers``' ``generate`` does everything, at most ``batch_size`` prompts side by side. A text ends
-    with the tokenizer's end-of-text token, or with one of ``ends``.
+    With ``prefix_cache`` of this model, prefixes that prompts share with those of the last call are not computed again;
+    without it, ``generate`` of ``transformers`` does everything, with at most ``batch_size`` prompts at a time. A text
+    ends with the tokenizer's end-of-text token, or with one of ``ends``.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Writer:
         self._ends = frozenset({self.end, *ends})
 
     def forget(self) -> None:
-        """Drop key-value states and drafts, which decide the last bits of logits: as a new process would begin."""
+        """Drop key-value states and drafts, which decide the last bits of logits: the state of a new process."""
         self._drafts.clear()
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
@@ -85,7 +85,7 @@ class Writer:
 
     @torch.no_grad()
     def _generate(self, rows: Sequence[Tokens], first: int, sampler: Sampler) -> list[list[int]]:
-        """Do as ``write`` with the rows of a batch, by transformers alone."""
+        """Generate like ``write`` for the rows of a batch, with transformers alone."""
         batch = rows[first : first + self._batch_size]
         width = max(len(row) for row in batch)
         device, pictures = self._model.device, getattr(self._base, "pictures", None)
@@ -97,7 +97,7 @@ class Writer:
             max_new_tokens=self.max_new_tokens,
             do_sample=False,
             num_beams=1,
-            # not the model's own default, which would count the padding and so see the rest of the batch
+            # the model's own default would count padding, so that the result depended on the rest of the batch
             repetition_penalty=1.0,
             eos_token_id=sorted(self._ends),
             pad_token_id=self._pad,
