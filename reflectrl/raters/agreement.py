@@ -1,4 +1,4 @@
-"""``Agreement``: ratings compared with how the episodes ended, and the records of ratings that it is made from."""
+"""``Agreement``: ratings compared with the episodes' outcomes, and the records of ratings that it is made from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLE = "rater"
 
 @dataclass(frozen=True)
 class Ratings:
-    """Ratings of the ``B`` episodes of one iteration of RLFT, and their ends: a line of ``ratings.jsonl``."""
+    """Ratings and outcomes of the ``B`` episodes of one iteration of RLFT: one line of ``ratings.jsonl``."""
 
     iteration: int
     """Number of the iteration, from 0."""
@@ -26,7 +26,7 @@ class Ratings:
     levels: tuple[int | None, ...]
     """(B,) level of each episode; ``None`` without a rating."""
     success: tuple[bool, ...]
-    """(B,) the environment's truth."""
+    """(B,) success of each episode, according to the environment."""
     returns: tuple[float, ...]
     """(B,) undiscounted sums of the environment's rewards."""
 
@@ -37,7 +37,7 @@ class Ratings:
 
 
 def ratings_of(iteration: int, highest: int, played: Sequence[Trajectory]) -> Ratings:
-    """Return the ratings of an iteration's episodes, which the words of their last turn hold."""
+    """Return the ratings of an iteration's episodes, read from the rater's words at their last turn."""
     said = [trajectory.turns[-1].said.get(ROLE) for trajectory in played]
     return Ratings(
         iteration,
@@ -49,10 +49,10 @@ def ratings_of(iteration: int, highest: int, played: Sequence[Trajectory]) -> Ra
 
 
 def check_failures(ratings: Ratings, most: float) -> None:
-    """Stop where too many episodes of an iteration have no rating.
+    """Stop if too many episodes of an iteration have no rating.
 
     Raises:
-        WorkFailed: more than the fraction ``most``.
+        WorkFailed: the fraction of episodes without a rating exceeds ``most``.
 
     """
     if ratings.failure_rate > most:
@@ -66,24 +66,24 @@ def check_failures(ratings: Ratings, most: float) -> None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of ratings with the truth; the highest level is the prediction of success (V-TIFA, section 5.3)."""
+    """Agreement of ratings with success; the highest level is the prediction of success (V-TIFA, section 5.3)."""
 
     episodes: int
-    """Episodes with a rating; all that follows is of these."""
+    """Number of episodes with a rating; all other fields but ``unrated`` describe these."""
     unrated: int
-    """Episodes without one."""
+    """Number of episodes without a rating."""
     succeeded: int
-    """Episodes that succeeded."""
+    """Number of episodes that succeeded."""
     by_level: tuple[tuple[int, int], ...]
     """(n,) failed and succeeded episodes of each level, lowest first."""
     accuracy: float | None
-    """Fraction of the episodes whose prediction is true; ``None`` without any."""
+    """Fraction of the episodes with a correct prediction; ``None`` without episodes."""
     precision: float | None
-    """Fraction that succeeded of those rated highest; ``None`` where none was."""
+    """Fraction of the episodes rated highest that succeeded; ``None`` if none was rated highest."""
     recall: float | None
-    """Fraction rated highest of those that succeeded; ``None`` where none did."""
+    """Fraction of the successful episodes that were rated highest; ``None`` if none succeeded."""
     success_correlation: float | None
-    """Spearman's rank correlation of level and success; ``None`` where either is the same throughout."""
+    """Spearman's rank correlation of level and success; ``None`` if one of them is constant."""
     return_correlation: float | None
     """Spearman's rank correlation of level and the environment's return."""
 
@@ -111,7 +111,7 @@ def agreement(lines: Sequence[Ratings]) -> Agreement:
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return Spearman's rho, equal values sharing their mean rank; ``None`` where one of them does not vary."""
+    """Return Spearman's rho, with mean ranks for equal values; ``None`` if one of the two is constant."""
     try:
         return correlation(_ranks(one), _ranks(other))
     except StatisticsError:

@@ -1,4 +1,4 @@
-"""``LocalCorrector``: a local model in the seat ``corrector``: it judges a thought, then rewrites a wrong one."""
+"""``LocalCorrector``: a local model in the seat ``corrector``, which judges a thought, then rewrites a wrong one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CUE = "Thought:"
 
 
 class LocalCorrector:
-    """A frozen language model of this process. It is held to an answer, so that none is missing or malformed.
+    """A frozen language model in this process, constrained to valid answers, so that none is missing or malformed.
 
-    Its words depend on what it is shown alone, so equal thoughts about equal states are judged once.
+    An answer depends on the input alone, so equal thoughts about equal states are judged once.
     """
 
     def __init__(self, lm: LanguageModel, *, max_length: int) -> None:

@@ -20,11 +20,11 @@ _BATCH = 32
 
 
 class LearnedRater:
-    """Says the most probable level of each episode, which is the reward of its last step; there are no summaries.
+    """Answers with the most probable level of each episode, the reward of its last step; it reads no summaries.
 
     Args:
         lm: model of ``reflectrl train-rater``.
-        questions: what it was trained on, with the levels.
+        questions: prompts that it was trained on, with the levels.
         max_length: tokens of a prompt; the middle of an episode that is longer is cut out.
 
     Raises:

@@ -1,4 +1,4 @@
-"""``LocalModel``: a language model of this process that summarises and rates."""
+"""``LocalModel``: a language model in this process that summarises and rates."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from reflectrl.prompts.views import MenuView
 from reflectrl.raters.scale import Scale
 
 SUMMARY_TOKENS = 80
-"""Longest summary."""
+"""Maximum number of tokens of a summary."""
 SUMMARY_CUE = "Summary:"
 RATING_CUE = "Rating:\n"
-"""The newline makes the level a token of its own."""
+"""Cue before a rating; its newline makes the level a token of its own."""
 _BATCH = 32
 
 
 class LocalModel:
     """A frozen causal language model: it writes summaries greedily, and its rating is the most probable level.
 
-    It reads plain text, as the local players do, and no chat template. A rating is never missing, but what a small
-    model answers may mean nothing: audit it. The middle of a question that is too long is cut out.
+    Like the local players, it reads plain text without a chat template. A rating is never missing, but that of a small
+    model may be meaningless: audit it. The middle of a question that is too long is cut out.
     """
 
     def __init__(self, lm: LanguageModel, scale: Scale, *, max_length: int, cue: str = SUMMARY_CUE) -> None:

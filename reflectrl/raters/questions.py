@@ -1,4 +1,4 @@
-"""``Questions``: what a model is asked about an episode, segment by segment and then as a whole (V-TIFA, section 4)."""
+"""``Questions``: the prompts about an episode, first for each segment and then for the whole (V-TIFA, section 4)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Questions:
     instructions: str = ""
     """Rules of the environment."""
     segment: int = 10
-    """Steps of a segment, ``W``; an episode's last may have fewer."""
+    """Number of steps in a segment, ``W``; an episode's last segment may have fewer."""
     include_actions: bool = True
     """Show the actions beside the states."""
     scale: Scale = Scale()
     images: bool = False
-    """Show the states as one picture a segment, a frame a step with a caption, in place of their text."""
+    """Show the states of a segment as one picture, with one captioned frame a step, instead of text."""
 
     def __post_init__(self) -> None:
-        """Look for Pillow if pictures are to be drawn."""
+        """Check that Pillow is installed if pictures are to be drawn."""
         if self.images:
             need_pillow("pictures for a rater", "set players.rater.images=false")
 
@@ -54,7 +54,7 @@ class Questions:
         return [lines[first : first + self.segment] for first in range(0, len(lines), self.segment)]
 
     def summary(self, view: View, lines: Sequence[str], before: Sequence[str]) -> Messages:
-        """Ask what happened in the segment that follows those of which there are summaries already.
+        """Return the prompt for a summary of the segment that follows those already summarised.
 
         Raises:
             InvalidInput: pictures are to be shown, and a state of the segment has none.
@@ -96,12 +96,12 @@ class Questions:
         return strip([view.visited[step].images for step in steps], captions)
 
     def rating(self, view: View, summaries: Sequence[str]) -> LabelChat:
-        """Ask for the level of an episode of which all segments are summarised."""
+        """Return the prompt for the level of an episode whose segments are all summarised."""
         parts = [self._task(view), self._so_far(summaries, len(view.past)), self._rate()]
         return LabelChat(_chat(parts), self.scale.levels, self.scale.labels, strict=True)
 
     def whole(self, view: View) -> LabelChat:
-        """Ask for the level of an episode whose steps are all shown, for a rater that reads no summaries."""
+        """Return the prompt for the level of an episode with all its steps, for a rater that reads no summaries."""
         lines = [line for segment in self.segments(view) for line in segment]
         parts = [self._task(view), "\n".join(("<steps>", *lines, "</steps>")), self._rate()]
         return LabelChat(_chat(parts), self.scale.levels, self.scale.labels, strict=True)
@@ -136,5 +136,5 @@ def _line(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Return a text that closes no delimiter."""
+    """Return a text changed so that it cannot close a delimiter."""
     return text.replace("</", "< /")

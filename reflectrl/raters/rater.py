@@ -1,4 +1,4 @@
-"""``Rater``: the player of the seat ``rater``: a model summarises an episode's segments, then rates it (V-TIFA)."""
+"""``Rater``: the player of the seat ``rater``, whose model summarises an episode's segments, then rates it (V-TIFA)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ NO_SUMMARY = "(no summary)"
 
 
 class RaterModel(Protocol):
-    """Language model that summarises and rates."""
+    """Protocol of a language model that summarises and rates."""
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one summary a chat, on one line; empty where the model gave none."""
         ...
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
-        """Return one level a chat; ``None`` where the model gave none, however often it was asked."""
+        """Return one level a chat; ``None`` where the model gave none in any attempt."""
         ...
 
 
 class Rater:
     """Rates episodes as a whole; the rating is the reward of the last step.
 
-    An episode of which every summary is empty, or the rating unusable, is left without a score: it is absent and never
-    counts as the lowest level.
+    An episode whose summaries are all empty, or whose rating is unusable, gets no score; it never counts as the lowest
+    level.
 
     Args:
         model: asked once a segment and once an episode, about all episodes that end together.
-        questions: what it is asked.
-        votes: ratings to ask for of each episode, above temperature 0; the median counts, of an even number the lower
-            of the middle ones, which keeps the highest level precise. Where half of them or more are unusable, there is
-            no rating.
+        questions: prompts for the model.
+        votes: number of ratings of each episode, above temperature 0. The median counts; for an even number, the lower
+            middle one, which keeps the highest level precise. If half of the votes or more are unusable, there is no
+            rating.
 
     """
 
@@ -66,6 +66,6 @@ class Rater:
 
 
 def median_level(votes: Sequence[int | None]) -> int | None:
-    """Return the median of the usable votes, the lower of two; ``None`` where half of all or more are unusable."""
+    """Return the median of the usable votes, of two the lower; ``None`` if at least half of all votes are unusable."""
     usable = sorted(vote for vote in votes if vote is not None)
     return usable[(len(usable) - 1) // 2] if 2 * len(usable) > len(votes) else None

@@ -16,16 +16,16 @@ _UNRATED = -1
 
 
 class RemoteModel:
-    """A chat model; servers of one's own are held to the levels of the scale where they can be.
+    """A chat model; servers other than OpenAI's are constrained to the levels of the scale where they support it.
 
-    A call that the server does not answer in all attempts is set aside like one that it answers with words that are no
-    rating; ``endpoint.max_rejected`` bounds both.
+    A call that the server answers in none of its attempts is rejected like one that it answers without a rating;
+    ``endpoint.max_rejected`` bounds both.
     """
 
     def __init__(
         self, endpoint: Endpoint, scale: Scale, *, journal: Journal | None = None, account: Account | None = None
     ) -> None:
-        """Speak through ``endpoint``, about levels of ``scale``."""
+        """Send chats to ``endpoint``, for levels of ``scale``."""
         self.client = ChatClient(endpoint, journal, account, skip_failures=True)
         self._scale = scale
 

@@ -1,4 +1,4 @@
-"""``RuleRater``: a stand-in for a model that rates: it knows how episodes ended, and is wrong at a stated rate."""
+"""``RuleRater``: a stand-in for a rating model that knows the episodes' outcomes, and errs at a given rate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from reflectrl.raters.scale import Scale
 
 
 class RuleRater:
-    """Says the highest level for an episode that succeeded and the lowest for any other, each the wrong way at times.
+    """Rates a successful episode with the highest level and any other with the lowest, some the wrong way round.
 
-    Its view has neither reward nor success. It plays the actions again, in environments of its own, in each training
-    task that begins in the state in which the episode began, until one shows the same states and ends where the episode
-    did, and reads that one's success. An episode that no task repeats, as in an environment with chance in its states,
-    gets no rating. No model could do so: it measures what RLFT makes of ratings of a known accuracy.
+    Its view has neither reward nor success. It replays the actions, in environments of its own, on each training task
+    with the episode's initial state, until one shows the same states and ends where the episode did, and reads the
+    success there. An episode that no task reproduces, as in an environment with random states, gets no rating. No model
+    could do this: the rule measures what RLFT makes of ratings with a known accuracy.
 
-    Mistakes are independent of the episode, where those of a model at temperature 0 are the same for the same episode.
+    Errors do not depend on what happened in an episode, whereas a model at temperature 0 repeats its errors.
 
     Args:
-        envs: environments of the options that are played, one each.
+        envs: one environment for each set of options that is played.
         scale: the levels.
         accuracy: probability that a rating is right; which episodes are rated wrongly is drawn from their seeds.
 
@@ -51,7 +51,7 @@ class RuleRater:
 
     @cached_property
     def _beginnings(self) -> dict[Observation, list[tuple[NatLangEnv, Task]]]:
-        """Training tasks by the state in which they begin."""
+        """Training tasks by their initial state."""
         found: dict[Observation, list[tuple[NatLangEnv, Task]]] = {}
         for env in self._envs:
             for task in env.split_tasks("train"):
@@ -61,7 +61,7 @@ class RuleRater:
 
 
 def _played_again(env: NatLangEnv, task: Task, view: View) -> bool | None:
-    """Return whether the actions of a view succeed in a task; ``None`` where other states follow, or another end."""
+    """Return whether the actions of a view succeed in a task; ``None`` if they lead to other states or another end."""
     _, info = env.reset(seed=0, options={"task": task})
     ended = False
     for seen, action in zip(view.visited, view.past, strict=True):

@@ -23,7 +23,7 @@ class Scale:
     """Levels ``0 ... n - 1`` of a rating ``c``, by their labels."""
 
     labels: tuple[str, ...] = LABELS
-    """(n,) lowest first."""
+    """(n,) labels, lowest first."""
     reward: Reward = "unit"
     """Reward of the last step: ``c``, ``c / (n - 1)``, or 1 for the highest level alone."""
 
@@ -41,12 +41,12 @@ class Scale:
 
     @property
     def highest(self) -> int:
-        """The level of a task that was completed."""
+        """Level of a completed task."""
         return len(self.labels) - 1
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """(n,) the levels as a model answers them."""
+        """(n,) levels, in the form in which a model answers."""
         return tuple(str(level) for level in range(len(self.labels)))
 
     def score(self, level: int) -> float:
@@ -71,7 +71,7 @@ class Scale:
         raise BadReply(f"That is no rating. Answer with exactly one of these numbers: {expected}.")
 
     def rated(self, level: int | None, steps: int, words: str) -> Utterance:
-        """Return a rater's utterance on an episode of so many steps; without a ``level`` it has no scores."""
+        """Return a rater's utterance on an episode of ``steps`` steps; without a ``level`` it has no scores."""
         if level is None:
             return Utterance(f"No rating. {words}".strip())
         scores = (*(None,) * (steps - 1), self.score(level))

@@ -10,15 +10,15 @@ from reflectrl.core import Image
 from reflectrl.core.drawing import pillow
 
 COLUMNS = 5
-"""Frames a row, so that servers, which scale wide pictures down, leave them legible."""
+"""Number of frames a row: servers scale wide pictures down, and more frames would be illegible then."""
 GAP = 8
 """Pixels between frames."""
 MIN_WIDTH = 160
-"""Pixels of a frame at least, so that there is room for its caption."""
+"""Minimum width of a frame in pixels, for its caption."""
 
 
 def strip(states: Sequence[Sequence[Image]], captions: Sequence[str]) -> Image:
-    """Return one picture of several states, in the order of reading, as a PNG file.
+    """Return one picture of several states, in reading order, as a PNG file.
 
     Args:
         states: (n,) pictures of each state, which follow each other as frames.
@@ -50,7 +50,7 @@ def strip(states: Sequence[Sequence[Image]], captions: Sequence[str]) -> Image:
 
 
 def _fitted(caption: str, font: Any, width: int) -> str:
-    """Return the caption, or as much of it as is at most ``width`` pixels wide with dots behind it."""
+    """Return the caption, or as much of it as fits into ``width`` pixels with dots behind it."""
     text, shown = caption, caption
     while font.getlength(shown) > width:
         text = text[:-1]
