@@ -1,8 +1,9 @@
-"""``WorkerEnv``: an environment whose inside lives in a worker process; ``send`` and ``gather`` play many side by side.
+"""``WorkerEnv``: an environment in a worker process; ``send`` and ``gather`` step many of them in parallel.
 
-Each process is sent all of its requests before the first answer is waited for, and answers are taken in from whichever
-process has one, so that neither work nor stalls add up. An environment whose process ended is made again, and its
-episode is played again up to where it stood, in one message with its next request. A pool is for one thread at a time.
+All requests are sent to their processes before the first reply is awaited, and replies are read from whichever process
+has one, so that neither work nor stalls add up. If the process of an environment ended, the environment is created
+again and its episode replayed up to the present state, in one message with its next request. A pool is for one thread
+at a time.
 """
 
 from __future__ import annotations
@@ -39,45 +40,46 @@ if TYPE_CHECKING:
     from reflectrl.workers.pool import WorkerPool
 
 MAKE_DEADLINE_S = 60.0
-"""Time for making an environment, however short the deadline: a process starts and imports for it."""
+"""Minimum deadline in seconds for creating an environment, since a process starts and imports for it."""
 MAX_ATTEMPTS = 3
-"""Times that a request is sent before it is given up."""
+"""Number of attempts before a request is given up."""
 
 
 class Pending:
-    """A request to an environment in a worker process, sent again when it fails, up to an answer or a final error."""
+    """A request to an environment in a worker process, retried until it has an answer or a final error."""
 
     def __init__(self, env: WorkerEnv, request: Request) -> None:
         self.env = env
         self.request = request
-        self._calls: list[Call] = []  # what was sent for it: a replay, perhaps, and the request
+        self._calls: list[Call] = []  # messages sent for it: perhaps a replay, and the request
         self._failures = 0
         self._value: Any = None
         self._error: InvalidInput | EpisodeFailed | None = None
         self.done = False
-        """True if there is an answer, or an error that is final."""
+        """True if there is an answer or a final error."""
 
     def result(self) -> Any:
-        """Wait for the answer, and return what the environment's method does when it is called in this process.
+        """Wait for the answer, and return what the environment's method would return in this process.
 
-        The environment stands where the request leads from then on, even if it was asked for something else meanwhile.
+        From then on, the environment is in the state after the request, even if it was asked for something else
+        meanwhile.
 
         Raises:
-            InvalidInput: the environment refused.
-            EpisodeFailed: it failed, and failures drop the episode.
-            WorkFailed: it failed once too often, or all together did.
+            InvalidInput: the environment refused the request.
+            EpisodeFailed: the environment failed, and failures drop the episode.
+            WorkFailed: the environment failed once too often, or all of them together did.
 
         """
         return self.env.collect(self)
 
     def answer(self) -> Any:
-        """Return the answer, which has come, or raise the error that came instead; see ``result``."""
+        """Return the answer that arrived, or raise the error that arrived instead; see ``result``."""
         if self._error is not None:
             raise self._error
         return self._value
 
     def calls(self) -> list[Call]:
-        """Return what must be sent to have the request answered, which begins with a replay where one is needed."""
+        """Return the calls to send for the request, which begin with a replay if one is needed."""
         env, deadline_s = self.env, self.env.pool.limits.deadline_s
         self._calls = [
             Call(env.number, each, max(deadline_s, MAKE_DEADLINE_S) if isinstance(each, Make) else deadline_s)
@@ -87,7 +89,7 @@ class Pending:
         return self._calls
 
     def settle(self) -> bool:
-        """Deal with the replies; returns whether the request is done. Its process must not be busy."""
+        """Process the replies; return whether the request is done. Its process must not be busy."""
         calls, self._calls = self._calls, []
         replies: list[Answer[Any] | Refused] = []
         for call in calls:
@@ -111,7 +113,7 @@ class Pending:
         return self.done
 
     def _fail(self, how: str) -> None:
-        """Count a failure; the request is sent again, unless failures drop the episode."""
+        """Count a failure; the request is retried, unless failures drop the episode."""
         self.env.life = 0
         if isinstance(self.request, Close):
             self.done = True
@@ -128,26 +130,26 @@ class Pending:
                 "only slow."
             )
         elif self._failures == MAX_ATTEMPTS - 1:
-            self.env.worker.stop()  # the last attempt has a process without open files or threads of earlier ones
+            self.env.worker.stop()  # the last attempt gets a new process, without open files or threads
 
 
 @dataclass(frozen=True)
 class Local:
-    """A request to an environment that lives in this process, which is made when its result is read."""
+    """A request to an environment in this process, which is executed when its result is read."""
 
     env: NatLangEnv
     request: EpisodeRequest
 
     def result(self) -> Any:
-        """Return what the environment's method does."""
+        """Return the result of the environment's method."""
         return _call(self.env, self.request)
 
 
 def send(envs: Sequence[NatLangEnv], requests: Sequence[EpisodeRequest]) -> list[Pending | Local]:
     """Send a request to each environment; those in worker processes work while the caller does something else.
 
-    An environment waits until all requests that were sent to its process before are answered, so a slow one holds up
-    those it shares a process with, and no others. The deadline is counted once an answer is waited for.
+    A process answers its requests in order, so a slow environment delays only those in the same process. The deadline
+    counts from the start of the wait for an answer.
 
     Returns:
         Pending results. Read them, after ``gather`` where there are several, before the environments are used again.
@@ -162,11 +164,11 @@ def send(envs: Sequence[NatLangEnv], requests: Sequence[EpisodeRequest]) -> list
 
 
 def gather(requests: Sequence[Pending | Local], *, wait: bool = True) -> None:
-    """Wait for the answers of worker processes, side by side; what failed or was not sent yet is sent.
+    """Wait for the answers of worker processes in parallel; send requests that failed or were not sent yet.
 
     Args:
         requests: at most one for each environment.
-        wait: without it, requests are sent, and only what the processes were sent before is waited for.
+        wait: if false, send requests, and wait only for those that were sent to the processes before.
 
     Raises:
         WorkFailed: a request failed once too often, or all together did.
@@ -195,7 +197,7 @@ def _send(worker: WorkerProcess, pending: Sequence[Pending]) -> None:
 
 
 def _call(env: NatLangEnv, request: Request) -> Any:
-    """Call the method of an environment that a request stands for."""
+    """Call the method of an environment that belongs to a request."""
     match request:
         case Reset(task=task, seed=seed):
             return env.reset(seed=seed, options={"task": task})
@@ -207,10 +209,10 @@ def _call(env: NatLangEnv, request: Request) -> Any:
 
 
 class WorkerEnv(NatLangEnv):
-    """An environment whose inside lives in a worker process; made by ``WorkerPool.make``.
+    """An environment in a worker process; created by ``WorkerPool.make``.
 
-    ``np_random`` stays where the seed put it, so an episode that is begun without a seed after another one differs from
-    the one that would be played in this process.
+    ``np_random`` does not advance in this process, so an episode that begins without a seed after another one differs
+    from the one that would be played in this process.
     """
 
     def __init__(self, pool: WorkerPool, worker: WorkerProcess, number: int, make: Make) -> None:
@@ -219,7 +221,7 @@ class WorkerEnv(NatLangEnv):
         self.number = number
         self._make = make
         self.life = 0
-        """Life of the worker in which the inner environment stands where this one does; 0 for none."""
+        """Life of the worker process whose inner environment has this one's state; 0 for none."""
         self._unread: Pending | None = None  # the last request, until its answer is read
         self._collected: Pending | None = None  # the request whose result is being read
         self._begun: Reset | None = None
@@ -229,14 +231,14 @@ class WorkerEnv(NatLangEnv):
         self._open = False
 
     def open(self, made: Made) -> None:
-        """Take in the properties of the inner environment, which was made."""
+        """Copy the properties of the inner environment, which was created."""
         vars(self).update({field: value for field, value in vars(made).items() if field != "horizon"})
         super().__init__(made.horizon)
         self.worker.hosted += 1
         self._unread, self._open = None, True
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied, as a process cannot be."""
+        """Refuse to be copied, since a process cannot be."""
         raise InvalidInput(
             f"environment {self.name!r} lives in a worker process, so it can be neither copied nor pickled; make "
             "another one with WorkerPool.make."
@@ -245,13 +247,13 @@ class WorkerEnv(NatLangEnv):
     # ---- the methods of an environment -----------------------------------------------------------------------
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Tasks of the inner environment, which is asked for them once."""
+        """Return the tasks of the inner environment, which is asked for them once."""
         if split not in self._splits:
             self._splits[split] = self._ask(ListTasks(split))
         return self._splits[split]
 
     def benchmark(self, split: str, tasks: int) -> str:
-        """Description of results by the inner environment."""
+        """Return the inner environment's description of results."""
         return str(self._ask(Describe(split, tasks)))
 
     def start(self, task: Task) -> None:
@@ -261,7 +263,7 @@ class WorkerEnv(NatLangEnv):
         self._begun = request
 
     def observe(self) -> Observation:
-        """Observation that came with the last answer."""
+        """Return the observation that came with the last answer."""
         return self._seen
 
     def act(self, action: str) -> Outcome:
@@ -276,20 +278,20 @@ class WorkerEnv(NatLangEnv):
         return hints
 
     def expert(self) -> str | None:
-        """Action of the inner expert."""
+        """Return the action of the inner expert."""
         return self.hints().action
 
     def reflection(self) -> str | None:
-        """Reflection of the inner expert."""
+        """Return the reflection of the inner expert."""
         return self.hints().reflection
 
     def read_thought(self, thought: str) -> Reading:
-        """Reading of a policy's thought by the inner environment."""
+        """Return the inner environment's reading of a policy's thought."""
         reading: Reading = self._ask(AskReading(thought))
         return reading
 
     def spoiler(self) -> str | None:
-        """Privileged facts of the inner expert."""
+        """Return the privileged facts of the inner expert."""
         return self.hints().spoiler
 
     def mistaken(self) -> bool | None:
@@ -297,11 +299,11 @@ class WorkerEnv(NatLangEnv):
         return self.hints().mistaken
 
     def secrets(self) -> Sequence[str]:
-        """Words for what only the inner expert knows."""
+        """Return the words for what only the inner expert knows."""
         return self.hints().secrets
 
     def close(self) -> None:
-        """Close the inner environment; a process that hosts no other ends."""
+        """Close the inner environment; its process ends if it hosts no other one."""
         if not self._open:
             return
         self._open = False
@@ -318,14 +320,14 @@ class WorkerEnv(NatLangEnv):
     # ---- the inner environment -------------------------------------------------------------------------------
 
     def replay(self, request: Request) -> list[Request]:
-        """Return the requests that bring a new inner environment to where this one stands; none if there is one."""
+        """Return the requests that bring a new inner environment to this one's state; none if the old one exists."""
         if self.life == self.worker.life or isinstance(request, Make):
             return []
         steps = map(Step, self._played)
         return [self._make] if self._begun is None else [self._make, self._begun, *steps]
 
     def check_replay(self, replies: Sequence[Reply]) -> None:
-        """Check that a replay has led to where this environment stands."""
+        """Check that a replay has led to this environment's state."""
         if self._begun is None or not replies:
             return
         seen = replies[-1].value if isinstance(replies[-1], Answer) else None
@@ -337,9 +339,9 @@ class WorkerEnv(NatLangEnv):
             )
 
     def pend(self, request: Request) -> Pending:
-        """Return a request that is still to be sent."""
+        """Return a request that has not been sent yet."""
         if self._unread is not None:
-            self.life = 0  # the inner environment may have gone another way
+            self.life = 0  # the inner environment may be in another state
         if isinstance(request, Reset):
             need_plain(request.task.options, f"task {request.task.id!r}")
             self._begun, self._played = None, []
@@ -347,7 +349,7 @@ class WorkerEnv(NatLangEnv):
         return self._unread
 
     def collect(self, pending: Pending) -> Any:
-        """Return the result of a pending request, which is made again if another one came after it."""
+        """Return the result of a pending request, which is sent again if another one came after it."""
         self._collected = pending if pending is self._unread else None
         try:
             return _call(self, pending.request)
@@ -362,7 +364,7 @@ class WorkerEnv(NatLangEnv):
         return pending.answer()
 
     def failed_at(self, request: Request) -> str:
-        """Begin a sentence on a request that failed."""
+        """Return the beginning of a sentence on a failed request."""
         task, played = self._begun and self._begun.task, len(self._played)
         match request:
             case ListTasks(split=split) | Describe(split=split):

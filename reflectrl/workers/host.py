@@ -1,8 +1,8 @@
-"""The inside of a worker process: environments by number, and the answers to requests.
+"""The program of a worker process: environments by number, and the answers to requests.
 
-A line of requests is read whole before the first of them is dealt with, so the two sides never wait for each other to
-read. The process ends when the pipes are closed, and at once, whatever an environment is doing, when the one that
-started it has ended.
+A line of requests is read completely before the first is processed, so the two sides never wait for each other to read.
+The process ends when the pipes are closed. When its parent process has ended, it ends at once, whatever an environment
+is doing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def serve(requests: int, replies: int) -> None:
     """Answer the requests of one pipe, given by its file descriptor, into another until the first is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that started this process decides when it ends
     for handle in (requests, replies):
-        os.set_inheritable(handle, False)  # programs that an environment starts have no use for them
+        os.set_inheritable(handle, False)  # not inherited by programs that an environment starts
     _end_with_parent()
-    with contextlib.suppress(OSError):  # on Linux, the kernel ends this process before the one that trains
+    with contextlib.suppress(OSError):  # on Linux, this process is killed before its parent if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
     envs: dict[int, NatLangEnv] = {}
     with contextlib.suppress(OSError), open(requests, "rb") as incoming, open(replies, "wb") as outgoing:
@@ -57,7 +57,7 @@ def serve(requests: int, replies: int) -> None:
                 outgoing.write(_reply(envs, number, request))
                 outgoing.flush()
     for env in envs.values():
-        with contextlib.suppress(Exception):  # the others are still to be closed
+        with contextlib.suppress(Exception):  # the other environments must still be closed
             env.close()
 
 
@@ -77,7 +77,7 @@ def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> bytes:
         said = str(error)
     except EnvFailed as error:
         kind, said = Raised, error.what
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other side decides what becomes of the episode
+    except Exception as error:  # noqa: BLE001 - after any error, the parent decides what happens to the episode
         kind, said = Raised, raised(error)
     return encode_line(kind(said.encode(errors="backslashreplace").decode()))  # it may hold unpaired surrogates
 
@@ -87,7 +87,7 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
         if request.path is not None:
             register_env(request.name.partition(":")[0], request.path)
         if number in envs:
-            with contextlib.suppress(Exception):  # it broke, perhaps beyond being closed
+            with contextlib.suppress(Exception):  # a broken environment may be impossible to close
                 envs.pop(number).close()
         env = envs[number] = make_env(request.name, **request.options)
         return Made(env.name, env.instructions, env.max_actions, env.horizon, env.further_splits)

@@ -1,4 +1,4 @@
-"""``WorkerPool``: environments in worker processes, which may crash or stall without taking the work with them.
+"""``WorkerPool``: environments in worker processes, which may crash or stall without ending the run.
 
 A ``WorkerEnv`` is played like any other environment, with the same texts, rewards and infos.
 """
@@ -25,9 +25,9 @@ class WorkerPool:
 
     Args:
         workers: number of processes; never more than the machine has cores.
-        limits: deadline, memory and number of failures of all environments together. ``on_failure="replay"`` plays the
-            episode of a failed environment again up to where it stood; ``"drop"`` raises ``EpisodeFailed``, at which
-            a rollout leaves the episode out.
+        limits: deadline, memory and number of failures of all environments together. ``on_failure="replay"`` replays
+            the episode of a failed environment up to its last state; ``"drop"`` raises ``EpisodeFailed``, and a rollout
+            leaves the episode out.
 
     Raises:
         InvalidInput: no workers, or a limit on memory where memory cannot be measured.
@@ -45,20 +45,20 @@ class WorkerPool:
             )
         self.limits = limits
         self.failures = 0
-        """Number of requests that failed so far, repeated ones included."""
+        """Number of failed requests so far, repeated ones included."""
         self.recycled = 0
-        """Number of processes that were replaced because of their memory so far, which is no failure."""
+        """Number of processes replaced so far because of their memory, which is no failure."""
         self._numbers = itertools.count()
         self._workers = [WorkerProcess(max_memory_mb) for _ in range(min(workers, os.cpu_count() or 1))]
         self._end = weakref.finalize(self, _end, self._workers)  # at the latest when the interpreter exits
 
     def make(self, name: str, options: Mapping[str, Any], count: int) -> list[WorkerEnv]:
-        """Make ``count`` environments ``name``, spread over the processes.
+        """Create ``count`` environments ``name``, spread over the processes.
 
         Raises:
             InvalidInput: unknown name or options, options that are not plain values, or a class that worker processes
                 cannot import.
-            WorkFailed: they cannot be made.
+            WorkFailed: the environments cannot be created.
 
         """
         need_plain(options, f"environment {name!r}")

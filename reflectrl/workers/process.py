@@ -1,4 +1,4 @@
-"""``WorkerProcess``: a process that hosts environments, asked through pipes, and ended when it breaks."""
+"""``WorkerProcess``: a process that hosts environments, reached through pipes, and killed when it fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reflectrl.core.errors import InvalidInput, WorkFailed
 from reflectrl.workers.protocol import REPLIES, Raised, Reply, Request, encode_line
 
 CLOSE_GRACE_S = 5.0
-"""Time that a process has to close its environments when it is no longer needed."""
+"""Seconds that a process has to close its environments when it is no longer needed."""
 MEMORY_CHECK_INTERVAL_S = 0.2
 _READ_BYTES = 2**16
 
@@ -40,18 +40,18 @@ class Call:
     """The environment's number, unique among those of its process."""
     request: Request
     deadline_s: float
-    """Seconds after the reply before, or after it is first waited for, at which the process counts as stalled."""
+    """Seconds, from the previous reply or the start of the wait, after which the process counts as stalled."""
     reply: Reply | None = None
-    """``None`` until it comes, and for good if the process ends because of another call."""
+    """Reply to the request; ``None`` until it arrives, and for good if the process ends because of another call."""
 
 
 class WorkerProcess:
-    """A process that hosts environments, and a pipe each way; started by the first request, and by one after a kill.
+    """A process that hosts environments, with a pipe in each direction; the first request starts it, also after a kill.
 
     It is a new program rather than a fork, because a fork would copy torch's threads in the middle of their work.
 
     Args:
-        max_memory_mb: resident memory above which ``recycle`` ends it, and twice of which is a failure.
+        max_memory_mb: resident memory above which ``recycle`` ends the process; twice as much is a failure.
 
     """
 
@@ -61,8 +61,8 @@ class WorkerProcess:
         """Number of open environments."""
         self.closed = False
         self.life = 1
-        """Goes up whenever the process ends: environments of an earlier life are gone."""
-        self._episodes = 0  # begun in this life
+        """Increases whenever the process ends; environments of an earlier life no longer exist."""
+        self._episodes = 0  # number of episodes begun in this life
         self._pending: deque[Call] = deque()
         self._waiting_since = self._weighed_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,7 +87,7 @@ class WorkerProcess:
             while rest:
                 rest = rest[os.write(self._requests, rest) :]
         except OSError:
-            pass  # it is dead, which is seen when its replies are awaited
+            pass  # it has ended, which is noticed when its replies are awaited
         except BaseException:  # interrupted, with half of the message sent
             self.kill()
             raise
@@ -118,7 +118,7 @@ class WorkerProcess:
         return left_s if self.max_memory_mb is None else min(left_s, MEMORY_CHECK_INTERVAL_S)
 
     def read(self) -> None:
-        """Take in what the process has sent; the pipe is known to be readable."""
+        """Read what the process has sent; the pipe is known to be readable."""
         chunk = os.read(self._replies, _READ_BYTES)
         if not chunk:
             self._fail("died")
@@ -133,7 +133,7 @@ class WorkerProcess:
                 self._take(line)
 
     def check(self) -> None:
-        """End the process if its next reply is late, or its memory too large."""
+        """End the process if its next reply is late, or if it uses too much memory."""
         deadline_s = self._pending[0].deadline_s
         if time.monotonic() - self._waiting_since >= deadline_s:
             self._fail(f"stalled for more than {deadline_s:g} s")
@@ -142,22 +142,22 @@ class WorkerProcess:
 
     @property
     def memory_mb(self) -> float:
-        """Resident memory, without that of other programs it has started; 0 without a process."""
+        """Resident memory in MB, without that of other programs it has started; 0 without a process."""
         if self._process is None:
             return 0.0
         try:
             pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):  # it is dead
+        except (OSError, IndexError):  # it has ended
             return 0.0
         return pages * os.sysconf("SC_PAGE_SIZE") / 10**6
 
     def recycle(self, episodes: int) -> bool:
-        """End the process if it has grown too large before ``episodes`` begin; returns whether it was."""
+        """End the process if it is too large for ``episodes`` more to begin; return whether it was."""
         if not episodes or self.max_memory_mb is None:
             return False
         memory_mb, begun = self.memory_mb, self._episodes
         if recycled := memory_mb > self.max_memory_mb:
-            if begun < self.hosted:  # a fresh one would not last either
+            if begun < self.hosted:  # a new process would soon be as large
                 raise WorkFailed(
                     f"a worker process uses {memory_mb:,.0f} MB of memory after {begun} episodes of {self.hosted} "
                     f"environments; max_memory_mb is {self.max_memory_mb:,}: raise it, or raise workers."
@@ -176,7 +176,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> int:
-        """End the process, if there is one, and those that it started; returns its exit status."""
+        """Kill the process, if there is one, and those that it started; return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -212,14 +212,14 @@ class WorkerProcess:
         return True
 
     def _fail(self, how: str) -> None:
-        """End the process, and blame the request that was under way."""
+        """End the process, and blame the request that it was working on."""
         blamed = self._pending.popleft()
         status = self.kill()
         blamed.reply = Raised(f"died {_cause(status)}" if how == "died" else how)
 
 
 def progress(processes: Sequence[WorkerProcess]) -> None:
-    """Wait for busy processes until one of them has sent something or is late, and take in what is there."""
+    """Wait until one of the busy processes has sent something or is late, and read what is there."""
     poll, by_handle = select.poll(), {process._replies: process for process in processes}
     for handle in by_handle:
         poll.register(handle, select.POLLIN)
@@ -231,7 +231,7 @@ def progress(processes: Sequence[WorkerProcess]) -> None:
                 process.read()
             else:
                 process.check()
-    except BaseException:  # interrupted: a reply may be half taken in, and a stalled process is not to be waited for
+    except BaseException:  # interrupted: a reply may be half read, and a stalled process must not be waited for
         for process in processes:
             process.kill()
         raise

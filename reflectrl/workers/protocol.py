@@ -1,8 +1,8 @@
 """Messages between a program and its worker processes: requests to environments, and the replies.
 
-They travel through pipes as lines of JSON: many requests in one line, then their replies, each a line. ``msgspec``
-reads and writes them by their types, in C, because that happens at every step. Of what a worker says, nothing is made
-but values of the types that were asked for: it can lie, but it cannot run anything.
+They are sent through pipes as lines of JSON: many requests in one line, then one line for each reply. ``msgspec`` reads
+and writes them by their types, in C, because that happens at every step. A worker's line is only decoded to values of
+the expected types: a worker can send wrong values, but it cannot run code.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ T = TypeVar("T")
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A member of a union on the wire: a list that begins with its class's name."""
+    """Base class of the messages; on the wire, a message is a list that begins with the name of its class."""
 
 
 class Make(Message, frozen=True):
-    """Make the environment, in place of one with the same number; answered by ``Made``."""
+    """Create the environment, in place of one with the same number; answered by ``Made``."""
 
     name: str
     options: Mapping[str, Any]
     path: str | None
-    """``module:Class``, where the name was registered at run time."""
+    """``module:Class`` of a name that was registered at run time; else ``None``."""
 
 
 class ListTasks(Message, frozen=True):
-    """Answered by a tuple of ``Task``."""
+    """List the tasks of a split; answered by a tuple of ``Task``."""
 
     split: str
 
 
 class Describe(Message, frozen=True):
-    """Answered by what results on so many tasks of a split must say about themselves."""
+    """Describe results on a number of tasks of a split; answered by a text that must accompany such results."""
 
     split: str
     tasks: int
@@ -61,7 +61,7 @@ class Step(Message, frozen=True):
 
 
 class AskHints(Message, frozen=True):
-    """Answered by ``Hints``."""
+    """Ask the expert about the present state; answered by ``Hints``."""
 
 
 class AskReading(Message, frozen=True):
@@ -82,7 +82,7 @@ EpisodeRequest = Reset | Step | AskHints | AskReading
 
 @dataclass(frozen=True)
 class Made:
-    """Properties of an environment that was made."""
+    """Properties of a new environment."""
 
     name: str
     instructions: str
@@ -100,19 +100,19 @@ class Played:
 
 
 class Answer(Message, Generic[T], frozen=True):
-    """The reply to a request that went well."""
+    """The reply to a request that succeeded."""
 
     value: T
 
 
 class Refused(Message, frozen=True):
-    """The reply to a request that cannot be met: an ``InvalidInput``."""
+    """The reply to an invalid request: an ``InvalidInput``."""
 
     sentence: str
 
 
 class Raised(Message, frozen=True):
-    """The reply to a request at which the environment broke down."""
+    """The reply to a request in which the environment failed."""
 
     what: str
 
@@ -145,7 +145,7 @@ def encode_line(message: object) -> bytes:
 
 
 def need_plain(options: Mapping[str, Any], owner: str) -> None:
-    """Refuse options that JSON would not give back as they are.
+    """Refuse options that JSON would not return unchanged.
 
     Raises:
         InvalidInput: the first such option of ``owner``.
