@@ -1,4 +1,4 @@
-"""Lines of a figure: the seeds of one arm averaged, over all of the curriculum or one stage of it."""
+"""Lines of a figure: the mean over the seeds of each arm, for the whole curriculum or one of its stages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Line:
     dashed: bool
     x: Sequence[float]
     mean: Sequence[float]
-    """Mean over the seeds, each smoothed."""
+    """Mean of the seeds' smoothed curves."""
     half: Sequence[float]
     """Half of the 95 % interval of the mean over seeds; empty for a single run."""
     raw: Sequence[float]
@@ -69,7 +69,7 @@ class Figure:
 
     title: str
     arm: Callable[[Facts], tuple[str, bool]]
-    """Label of a recipe's line, and True if the line is dashed."""
+    """Function from a recipe's facts to the label of its line, and True if the line is dashed."""
     last_stage: bool = False
     """True if only the last stage of the curriculum is drawn, from its beginning."""
 
@@ -107,7 +107,7 @@ def arms_of(figure: Figure, runs: Sequence[Run]) -> list[Arm]:
     """Sort runs into the arms of a figure of the paper, by their recipes.
 
     Raises:
-        InvalidInput: the recipes of one arm differ in more than the seed, so its runs are no seeds of each other.
+        InvalidInput: the recipes of one arm differ in more than the seed, so its runs are not seeds of one arm.
 
     """
     found: dict[tuple[str, bool], list[Run]] = {}
@@ -180,7 +180,7 @@ def lines(arms: Sequence[Arm], *, what: str, x: str, stage: str | None = None, s
 
 
 class _Curve(NamedTuple):
-    """One run, before it is smoothed."""
+    """Curve of one run before smoothing."""
 
     points: Sequence[Iteration]
     x: Sequence[float]
@@ -212,7 +212,7 @@ def _curve(run: Run, stage: str | None, what: str, x: str) -> _Curve:
 
 
 def stage_starts(runs: Sequence[Run], x: str) -> list[tuple[float, str]]:
-    """Return place and name of each stage but the first; a stage that begins at several places is left out."""
+    """Return position and name of each stage but the first; a stage that begins at different positions is left out."""
     found: dict[str, set[float]] = {}
     for run in runs:
         for name, places in stages(run.points)[1:]:

@@ -23,7 +23,7 @@ NOTE = (
 
 
 def audit(run: Path) -> Run:
-    """Read a run and see to it that it has ratings.
+    """Read a run and check that it has ratings.
 
     Raises:
         InvalidInput: no run folder, or one without ratings.

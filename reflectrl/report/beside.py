@@ -21,9 +21,9 @@ from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
 
 MAX_STEPS = 8
-"""Steps that are shown of an episode: its first ones."""
+"""Number of an episode's first steps that are shown."""
 WIDTH = 100
-"""Characters a line off a terminal."""
+"""Width of the output in characters where it is not a terminal."""
 
 
 def print_before_and_after(run: Path) -> None:
@@ -53,9 +53,9 @@ def print_before_and_after(run: Path) -> None:
 
 
 def telling_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[Trajectory, Trajectory] | None:
-    """Return a failed and a successful episode of one task, ``None`` without them.
+    """Return a failed and a successful episode of one task; ``None`` if there is no such pair.
 
-    It is the longest success of which all steps are shown, beside the shortest failure.
+    The pair is the longest success that can be shown with all its steps, and the shortest failure.
     """
     lost = [episode for episode in before if not episode.success and episode.turns]
     won = [episode for episode in after if episode.success and episode.turns]

@@ -1,4 +1,4 @@
-"""``model_card``: the README.md of an exported agent, for readers who have nothing else of it.
+"""``model_card``: the README.md of an exported agent, for readers who know nothing else about it.
 
 Texts of recipes and environments may hold anything, so all of them are escaped.
 """
@@ -24,7 +24,7 @@ from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
 
 _MAX_CHARACTERS = 2000
-"""Characters shown of a text."""
+"""Maximum number of characters shown of a text."""
 _SPECIAL = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_[]|~#$!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
 )
@@ -39,11 +39,11 @@ _UNSHOWN = "It is shown no reflections."
 
 @dataclass(frozen=True)
 class Base:
-    """The model of the hub that a player was trained from."""
+    """The model on the hub that a player was trained from."""
 
     name: str
     revision: str | None
-    """The commit; ``None`` where it is not known."""
+    """Commit of the model; ``None`` if it is unknown."""
     license: str | None
 
 
@@ -55,11 +55,11 @@ class Card:
     recipe: Recipe
     agent: AgentFile
     policy: str
-    """The folder of the run that was exported: ``policy``, or ``policy-sft``."""
+    """Exported folder of the run: ``policy``, or ``policy-sft``."""
     adapter: bool
     """True if ``policy/`` holds an adapter."""
     base: Base | None
-    """``None`` for a base that is on no hub."""
+    """Base model; ``None`` for a base that is not on the hub."""
     notes: Sequence[str] = ()
     """Further sentences for the description."""
 
@@ -99,7 +99,7 @@ def _what(card: Card) -> Iterator[str]:
     recipe = card.recipe
     writer = _REFLECTORS.get(recipe.players.reflector.player)
     shown = f"Before it chooses, a reflection on the state is written by {writer}." if writer else _UNSHOWN
-    if recipe.description:  # behind words of ours it cannot begin a list, a heading or a rule
+    if recipe.description:  # after our own words, it cannot begin a list, a heading or a rule
         yield f"In the words of its recipe: {markdown(recipe.description)}\n"
     yield (
         f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
@@ -117,7 +117,7 @@ def _what(card: Card) -> Iterator[str]:
 
 
 def _elsewhere(card: Card) -> str:
-    """Return where a base is that is on no hub."""
+    """Describe where to find a base that is not on the hub."""
     if package_of(card.recipe.model.name) is None:
         return ", which is on no hub"
     how = ": `python example.py FOLDER`, with the folder that `reflectrl models get` prints for it"
@@ -213,7 +213,7 @@ def _limits(card: Card) -> Iterator[str]:
 
 
 def markdown(text: str) -> str:
-    """Return a text on one line, as Markdown that shows it and does nothing else."""
+    """Return a text as one line of Markdown that shows it literally."""
     line = " ".join(visible(text).split())
     over = len(line) - _MAX_CHARACTERS
     return (line if over <= 0 else f"{line[:_MAX_CHARACTERS]} (and {over} more characters)").translate(_SPECIAL)

@@ -21,10 +21,10 @@ from reflectrl.report.series import largest_fall, mean_interval
 from reflectrl.report.table import print_line, print_rows
 
 RESAMPLES = 10_000
-"""Bootstrap samples of an interval; they are drawn from a fixed seed, so equal runs give equal intervals."""
+"""Number of bootstrap samples of an interval, drawn from a fixed seed so that equal runs give equal intervals."""
 FloatArray = NDArray[np.float64]
 RECIPE = "recipe"
-"""Groups runs by their whole recipe but name, description and seed."""
+"""Groups runs by their whole recipe except name, description and seed."""
 _FREE = ("name", "description", "seed")
 
 
@@ -59,15 +59,15 @@ class Summary:
     """Mean of the policies before RLFT; ``None`` where none was evaluated."""
     mean: float
     half: float | None
-    """Half of the 95 % t interval of the mean; ``None`` for one run, as all intervals."""
+    """Half of the 95 % t interval of the mean; ``None`` for one run, like all intervals."""
     iqm: float
-    """Interquartile mean: that of the middle half of the runs."""
+    """Interquartile mean: the mean of the middle half of the runs."""
     iqm_interval: tuple[float, float] | None
     """95 % percentile bootstrap interval over the runs."""
     worst: float
     worst_run: str
     over_sft: float | None
-    """Probability that a run ends above a policy before RLFT, of any run of the group."""
+    """Probability that a run ends above the policy before RLFT of a run of the group."""
     least_gain: float | None
     """Smallest gain of a run over its own policy before RLFT."""
     over_first: float | None
@@ -78,7 +78,7 @@ class Summary:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean without the lowest and the highest quarter of ``values``, each rounded down to whole values."""
+    """Return the mean without the lowest and the highest quarter of ``values``, each rounded down to whole values."""
     return float(_middle_means(np.asarray([values]))[0])
 
 
@@ -97,7 +97,7 @@ def _middle_means(samples: FloatArray) -> FloatArray:
 
 
 def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> float:
-    """Probability that a value of ``ours`` exceeds one of ``others``, ties counted half (Mann-Whitney's U / nm)."""
+    """Return the probability that one of ``ours`` exceeds one of ``others``; ties count half (Mann-Whitney's U / nm)."""
     differences = np.asarray(ours)[:, None] - np.asarray(others)[None, :]
     return float((differences > 0).mean() + 0.5 * (differences == 0).mean())
 

@@ -19,7 +19,7 @@ from reflectrl.rollout.metrics import Metric, metrics_of
 _WIDTH, _HEIGHT = 360, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 350, 18, 192
 _MAX_POINTS = 400
-"""Points drawn of one line; longer runs are thinned out."""
+"""Maximum number of points drawn of a line; longer runs are thinned out."""
 
 PANELS = tuple(
     (record, field, metric)
@@ -42,7 +42,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Map from values to places on the panel."""
+    """Map from values to positions on the panel."""
 
     first: float
     last: float
@@ -57,7 +57,7 @@ class _Axes:
 
 
 def colour(number: int) -> str:
-    """CSS classes of the ``number``-th run: eight colours, then the same again with dashes."""
+    """Return the CSS classes of the ``number``-th run: eight colours, then the same again with dashes."""
     return f"c{number % 8}" + (" dashed" if number >= 8 else "")
 
 
@@ -78,17 +78,17 @@ def _metric_of_group(field: str, group: str) -> Metric:
 
 
 def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
-    """One run's metric; a file of throughputs may be shorter than the file of metrics."""
+    """Return one run's metric; a file of throughputs may be shorter than the file of metrics."""
     if record is Throughput:
         pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]
-        known = pairs if any(value for _, value in pairs) else []  # no speed is 0: such a run has no cache, for example
+        known = pairs if any(value for _, value in pairs) else []  # all 0 without a cache, for example
     else:
         known = measurements(run.points, field)
     return _Line(number, run, [point for point, _ in known], [value for _, value in known])
 
 
 def _panel(record: type[Any], field: str, metric: Metric, runs: Sequence[tuple[int, Run]]) -> str:
-    """One figure; empty where no run has the metric."""
+    """Return one figure; empty if no run has the metric."""
     lines = [line for number, run in runs if (line := _line(number, run, record, field)).points]
     if not lines:
         return ""
@@ -123,7 +123,7 @@ def _drawn(axes: _Axes, line: _Line, *, band: bool) -> str:
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
-    """A few round numbers from ``low`` to ``high``."""
+    """Yield a few round numbers from ``low`` to ``high``."""
     power = 10.0 ** math.floor(math.log10((high - low) / 4))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= (high - low) / 5)
     return (number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1))
@@ -147,13 +147,13 @@ def _stage(axes: _Axes, iteration: int, name: str) -> str:
 
 
 def _places(axes: _Axes, points: Sequence[Iteration], values: Sequence[float]) -> list[str]:
-    """Places of the values on the panel; a long line is thinned out, and its last value kept."""
+    """Return the positions of the values on the panel; a long line is thinned out, its last value kept."""
     stride = math.ceil(len(points) / _MAX_POINTS)
     kept = [*zip(points, values, strict=True)][::-stride][::-1]
     return [f"{axes.x(point.iteration):.1f} {axes.y(value):.1f}" for point, value in kept]
 
 
 def _path(axes: _Axes, points: Sequence[Iteration], values: Sequence[float]) -> str:
-    """The ``d`` of a path through the values; a single one becomes a dot."""
+    """Return the ``d`` of an SVG path through the values; a single value becomes a dot."""
     places = _places(axes, points, values)
     return "M" + "L".join(places if len(places) > 1 else places * 2)

@@ -1,4 +1,4 @@
-"""List of the run folders in a folder: how far each is, and how well it does."""
+"""List of the run folders in a folder, with the stage and the success rates of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")
 
 
 def print_runs(folder: Path) -> None:
-    """Print a line a run folder in ``folder``, by name; one that cannot be read says why.
+    """Print one line for each run folder in ``folder``, by name; for one that cannot be read, the reason.
 
     Raises:
         InvalidInput: there is no run folder.

@@ -1,4 +1,4 @@
-"""Parts of the page: texts of others as HTML that shows them and does nothing else, and tables."""
+"""Parts of the page: foreign texts as HTML that only shows them, and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_CHARACTERS = 4000
 
 
 def asset(name: str) -> str:
-    """Return the text of a file that stands beside this module."""
+    """Return the text of a file in the folder of this module."""
     return files("reflectrl.report").joinpath(name).read_text(encoding="utf-8")
 
 

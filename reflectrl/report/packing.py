@@ -1,6 +1,6 @@
-"""Episodes as the viewer reads them: texts once each, steps as short lists, all of it compressed.
+"""Episodes in the viewer's format: texts stored once each, steps as short lists, all of it compressed.
 
-Control characters of a text are made visible here, so the browser is given nothing that it could obey.
+Control characters of a text are made visible here, so that they have no effect in the browser.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from reflectrl.report.markup import MAX_CHARACTERS, shortened
 from reflectrl.report.pictures import Album
 
 MAX_ACTIONS = 24
-"""Actions of a menu that are shown: the chosen one and the most probable others."""
+"""Number of a menu's actions that are shown: the chosen one and the most probable others."""
 _NAME = 300
-"""Characters that are shown of a task's name, or of an action."""
+"""Maximum number of characters shown of a task's name, or of an action."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """An episode with the records of its training, if it is of training."""
+    """An episode, with its training records if it is from training."""
 
     trajectory: Trajectory
     iteration: int | None = None
@@ -37,11 +37,11 @@ class Recorded:
 
 
 class _Texts:
-    """Visible texts and menus of them in the order in which they were first seen, each with its number."""
+    """Visible texts, and menus of them, numbered in the order in which they were first seen."""
 
     def __init__(self, album: Album) -> None:
         self.album = album
-        self._known: dict[tuple[str, int], int] = {}  # as they were given: most come again and again
+        self._known: dict[tuple[str, int], int] = {}  # original texts, most of which recur
         self.texts: dict[str, int] = {}
         self.menus: dict[tuple[str, ...], int] = {}
 
@@ -96,7 +96,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
     better = turn.said["corrector"].text if "corrector" in turn.said else ""
     corrected = differences(thought_in(written.text), better) if written and better else []
     if len(odds) != len(turn.menu):
-        odds = ()  # they are not known
+        odds = ()  # the probabilities are unknown
     ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
     kept, others = sorted(ranked[:MAX_ACTIONS]), ranked[MAX_ACTIONS:]
     return [
@@ -118,7 +118,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
 
 
 def differences(old: str, new: str) -> list[tuple[int, str]]:
-    """Return the words of two texts in runs: 0 for those in both, -1 for those of the old one, 1 for the new one's."""
+    """Return the words of two texts in runs: 0 for words in both, -1 for old ones only, 1 for new ones only."""
     before, after = old.split(), new.split()
     runs = []
     for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
@@ -132,5 +132,5 @@ def _ten_thousandths(probability: float) -> int:
 
 
 def _rounded(number: float) -> float:
-    """Shorten a number, to the same in a browser: floats of JSON are its own."""
+    """Round a number, to one that the browser reads from JSON unchanged."""
     return round(number, 4) + 0.0  # without the sign of a zero

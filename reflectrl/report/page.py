@@ -37,14 +37,15 @@ _COMPARED = (
 )
 _SILENT = "Stepping through episodes needs JavaScript, which is off here; tables and curves do not."
 _BEST = ("rlft", "sft", "remote", "base")
-"""Policies in the order in which one is shown first."""
+"""Policies by preference for the one that is shown first."""
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the report of the run folders ``runs`` to the file ``out``, all of it or nothing; returns ``out``.
 
     Raises:
-        InvalidInput: no run, a folder that is none, a damaged file in it, or an ``out`` that cannot be written.
+        InvalidInput: no run, a folder that is no run folder, a damaged file in it, or an ``out`` that cannot be
+            written.
 
     """
     check_output(out)
@@ -59,7 +60,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 def report_page(runs: Sequence[Run]) -> str:
     """Return the page; equal runs give an equal page.
 
-    Its content policy is a second lock behind the escaping: a browser runs our one script, whatever the page holds.
+    Its content security policy adds to the escaping: a browser runs our one script only, whatever the page holds.
     """
     drawn = curves(runs)
     words = verdict(runs) or [_UNTOLD]
@@ -131,7 +132,7 @@ def _viewer(runs: Sequence[Run], sources: Sources) -> str:
 
 
 def _index(runs: Sequence[Run], sources: Sources) -> str:
-    """Index of runs and sources, as JSON that cannot end its element."""
+    """Return the index of runs and sources, as JSON that cannot end its element."""
     of_first_run = [source.policy for source in sources.found if source.run == sources.found[0].run]
     value = {
         "runs": [{"name": shortened(run.name, 200), "gamma": run.gamma} for run in runs],
@@ -185,7 +186,7 @@ def _training(run: Run) -> str:
         best, iteration = max((success, point.iteration) for point, success in validated)
         summary += f", best validation {best:.0%} after iteration {iteration:,}, last {validated[-1][1]:.0%}"
     if run.paces:
-        hits = run.paces[-1].reflection_hit_rate  # since the start
+        hits = run.paces[-1].reflection_hit_rate  # over all iterations since the start
         summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
     return f'<p class="note">Success: running mean at the end of the stage. Training: {summary}.</p>'
 

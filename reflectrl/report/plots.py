@@ -32,7 +32,7 @@ _METADATA: Mapping[str, Mapping[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""Metadata that are left out, by suffix."""
+"""Metadata fields that are left out, by suffix of the file."""
 
 
 def write_plot(
@@ -59,7 +59,7 @@ def write_plot(
         figure: one of ``FIGURES``, which sorts the runs into the arms of that figure of the paper by their recipes.
 
     Raises:
-        InvalidInput: runs that cannot be drawn so, an unknown kind of file, or matplotlib is not installed.
+        InvalidInput: runs that cannot be drawn in this way, an unknown kind of file, or matplotlib is not installed.
 
     """
     kind = out.suffix.removeprefix(".").lower()
@@ -137,7 +137,7 @@ def _draw_line(axes: Axes, number: int, line: Line, dashed_before: int) -> None:
 
 
 def _limit(axes: Axes, what: str, drawn: Sequence[Line]) -> None:
-    """Bound the axis where the metric has bounds, whatever an interval may reach."""
+    """Limit the axis to the metric's bounds, if it has any, even if an interval exceeds them."""
     metric = WHATS[what][1]
     if metric.fraction:
         axes.set_ylim(0, 100)

@@ -57,20 +57,20 @@ class StageTime:
 
 @dataclass(frozen=True)
 class Calls:
-    """Replies to one role."""
+    """Replies to the calls of one role."""
 
     role: str
     model: str
-    """Empty where the recipe does not say."""
+    """Name of the model; empty where the recipe does not say."""
     replies: int
     rejected: int
     """Calls that were set aside without a usable reply."""
     lenient: int
-    """Replies of which a label in other words, or whole sentences before the cut, were read."""
+    """Replies that were read leniently: a label in other words, or the whole sentences before the cut."""
     prompt_tokens: int
     completion_tokens: int
     dollars: float | None
-    """``None`` without a price in the recipe; 0 then for a server on the user's machine or its network."""
+    """Cost in USD; ``None`` without a price in the recipe, but 0 for a server on the user's machine or its network."""
 
 
 @dataclass(frozen=True)
@@ -81,30 +81,30 @@ class Run:
     """Name of the run folder; the path as given where several runs have that name."""
     path: Path
     recipe: str
-    """``recipe.yaml`` as it stands, without credentials in addresses."""
+    """Text of ``recipe.yaml``, without credentials in addresses."""
     rows: tuple[EvalRow, ...]
     points: tuple[Iteration, ...]
-    """The lines of ``metrics.jsonl``."""
+    """Lines of ``metrics.jsonl``."""
     paces: tuple[Throughput, ...]
-    """The lines of ``throughput.jsonl``, in the order of the iterations."""
+    """Lines of ``throughput.jsonl``, in the order of the iterations."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The recipe by dotted keys; empty for a foreign or damaged one."""
     episodes: int = 0
     """Fresh episodes an iteration, on one process; 0 where the recipe does not say."""
     gamma: float = RLFTSettings.gamma
-    """The discount of the rewards-to-go."""
+    """Discount factor of the rewards-to-go."""
     reflector: str = "local"
     """``players.reflector.player`` of the recipe."""
     seed: int | None = None
-    """``None`` where the recipe does not say."""
+    """Seed of the recipe; ``None`` where it does not say."""
     origin: Origin | None = None
-    """``None`` where nothing is recorded."""
+    """Origin of the run; ``None`` where none is recorded."""
     times: tuple[StageTime, ...] = ()
     calls: tuple[Calls, ...] = ()
     ratings: tuple[Ratings, ...] = ()
-    """The lines of ``ratings.jsonl``; empty without a rater."""
+    """Lines of ``ratings.jsonl``; empty without a rater."""
     trials: tuple[TrialRow, ...] = ()
-    """The lines of ``trials.jsonl``; empty for an evaluation without trials."""
+    """Lines of ``trials.jsonl``; empty for an evaluation without trials."""
 
     @property
     def own_rows(self) -> list[EvalRow]:
@@ -116,7 +116,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run folders; one that is given twice is read once.
 
     Raises:
-        InvalidInput: none was given, or one is no run folder or holds a damaged or exchanged file.
+        InvalidInput: no folder was given, or one is no run folder or holds a damaged or exchanged file.
 
     """
     if not paths:
@@ -167,7 +167,7 @@ def _read_run(path: Path, name: str) -> Run:
 
 
 def _values(recipe: str) -> Mapping[str, Any]:
-    """Values of a recipe; empty for a foreign or damaged one, which is still shown as text."""
+    """Return the values of a recipe; empty for a foreign or damaged one, which is still shown as text."""
     try:
         values, _ = read_yaml(recipe, "recipe")
     except InvalidInput:
@@ -176,7 +176,7 @@ def _values(recipe: str) -> Mapping[str, Any]:
 
 
 def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
-    """Read a record a line.
+    """Read a file with one record a line.
 
     Fields of newer versions are dropped. A metric that older versions did not record is NaN, or 0 if it counts.
     """
@@ -251,7 +251,7 @@ def _part(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def _number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
-    """Return the number called ``name``, within reason; ``default`` where there is none."""
+    """Return the number called ``name``; ``default`` if there is none, or one beyond 1e12."""
     found = values.get(name)
     return float(found) if isinstance(found, int | float) and abs(found) < 1e12 else default
 

@@ -18,7 +18,7 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def t95(samples: int) -> float:
-    """Two-sided 95 % quantile of Student's t for the mean of at least two samples."""
+    """Return the two-sided 95 % quantile of Student's t for the mean of at least two samples."""
     return _T95[samples - 2] if samples - 2 < len(_T95) else 1.96 + 2.7 / (samples - 1)
 
 
@@ -30,7 +30,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
-    """Name and places in ``points`` of each stage of the curriculum, in order."""
+    """Return the name of each stage of the curriculum and its indices in ``points``, in order."""
     found, begin = [], 0
     for name, group in groupby(points, key=lambda point: point.stage):
         end = begin + sum(1 for _ in group)
@@ -40,7 +40,7 @@ def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
 
 
 def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
-    """Return the points with a value of ``field``: some are measured now and then, or not by older versions.
+    """Return the points with a value of ``field``, which may not be measured at each iteration, or by older versions.
 
     Args:
         points: the iterations of a run.
@@ -52,12 +52,12 @@ def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteratio
 
 
 def window(iterations: int) -> int:
-    """Width of the running mean of a run of so many iterations: a twentieth of it, at least 5."""
+    """Return the width of a run's running mean: a twentieth of its iterations, at least 5."""
     return max(5, iterations // 20)
 
 
 def running_mean(points: Sequence[Iteration], values: Sequence[float], width: int | None = None) -> list[float]:
-    """Mean of the last ``width`` of ``values`` at each point, by default its ``window``; restarted with each stage."""
+    """Return the mean of the last ``width`` values at each point, by default ``window``; restarted with each stage."""
     width = width or window(len(points))
     return [
         sum(seen) / len(seen)
@@ -68,7 +68,7 @@ def running_mean(points: Sequence[Iteration], values: Sequence[float], width: in
 
 
 def success_band(run: Run) -> list[tuple[float, float]]:
-    """95 % Wilson interval of the running mean of the success rate, each episode counted as an independent trial."""
+    """Return the 95 % Wilson interval of the success rate's running mean, with episodes as independent trials."""
     means, width = running_mean(run.points, [point.success for point in run.points]), window(len(run.points))
     seen = [min(width, place + 1) for _, stage in stages(run.points) for place in range(len(stage))]
     return [
@@ -78,27 +78,27 @@ def success_band(run: Run) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Fall:
-    """Best success rate in the last stage of a training beside that at its end."""
+    """Best success rate in the last stage of a training, and the one at its end."""
 
     measured: str
     """Name of the success rate."""
     best: float
     iteration: int
-    """Iteration of the best, the last one among equals."""
+    """Iteration of the best success rate, the last one among equals."""
     last: float
     kept_best: bool
-    """True if the weights of the best are those that were kept."""
+    """True if the weights of that iteration were kept."""
 
     @property
     def points(self) -> float:
-        """The difference, as a fraction."""
+        """Difference of the two success rates, as a fraction."""
         return self.best - self.last
 
 
 def largest_fall(run: Run) -> Fall | None:
     """Return how far a training ended below its own best, in validation or else in training; ``None`` without any.
 
-    That is so whichever weights were kept.
+    Which weights were kept makes no difference.
     """
     if not run.points:
         return None
@@ -116,7 +116,7 @@ def largest_fall(run: Run) -> Fall | None:
 def mean_over_seeds(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> tuple[list[float], list[float], list[float]]:
-    """Mean of curves and half of its 95 % t interval, where all of them are defined, with linear interpolation.
+    """Return the mean of curves and half of its 95 % t interval where all are defined, with linear interpolation.
 
     Args:
         curves: x, rising, and y of each curve.

@@ -20,7 +20,7 @@ from reflectrl.rollout.results import episodes_file
 
 @dataclass(frozen=True)
 class PageLimits:
-    """Limits of one page, which browsers open in less than a second."""
+    """Limits of one page, with which browsers open it in less than a second."""
 
     evaluated: int = 10_000
     """Episodes of one evaluated policy."""
@@ -29,7 +29,7 @@ class PageLimits:
     characters: int = 48 * 2**20
     """Characters of all packed episodes, divided equally among the runs."""
     pictures: int = 16 * 2**20
-    """Characters of all pictures of their states, each of which stands there once."""
+    """Characters of all pictures of their states, each of which is stored once."""
 
 
 LIMITS = PageLimits()
@@ -37,10 +37,10 @@ LIMITS = PageLimits()
 
 @dataclass(frozen=True)
 class Source:
-    """Episodes that are looked at together."""
+    """Episodes that the viewer shows together."""
 
     key: str
-    """Names it in the page's address, whatever else is reported with it."""
+    """Identifier in the page's address, independent of what else is reported."""
     run: int
     """Number of the run."""
     label: str
@@ -48,12 +48,12 @@ class Source:
     """Name of the evaluated policy; empty for training."""
     episodes: int
     block: str
-    """Packed."""
+    """Packed episodes."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """All episodes of a page with their pictures, and sentences about what is not there."""
+    """All episodes of a page with their pictures, and sentences about what is missing."""
 
     found: tuple[Source, ...]
     missing: tuple[str, ...]
@@ -103,7 +103,7 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
 def _evaluated(
     run: Run, artefacts: Artefacts, most: int, missing: list[str]
 ) -> Iterator[tuple[str, str, str, list[Recorded]]]:
-    """Yield key, label, policy and episodes of each evaluated policy; adds to ``missing`` what is not there."""
+    """Yield key, label, policy and episodes of each evaluated policy; add to ``missing`` what is not there."""
     splits = len({row.split for row in run.rows})
     for name, row in {episodes_file(row, splits): row for row in run.rows}.items():
         label = f"{row.policy}, {row.mode}"
@@ -119,7 +119,7 @@ def _evaluated(
 
 
 def _trained(run: Run, artefacts: Artefacts, most: int, missing: list[str]) -> list[Recorded]:
-    """Return episodes of training, spread over its iterations; adds to ``missing`` what is not there."""
+    """Return episodes of training, spread over its iterations; add to ``missing`` what is not there."""
     iterations = recorded_iterations(run.path)
     if not iterations:
         missing += [f"{run.name}: no episodes of training are recorded here."] if run.points else []
@@ -147,7 +147,7 @@ def _first(played: list[Trajectory], most: int, of: str, missing: list[str]) -> 
 
 
 def _advantages(path: Path, played: Sequence[Trajectory], missing: list[str]) -> list[tuple[float, ...] | None]:
-    """Return the advantages of the steps of each episode; ``None`` where the file is of other episodes."""
+    """Return the advantages of the steps of each episode; ``None`` if the file belongs to other episodes."""
     rows = [decode(tuple[float, ...], value, where) for where, value in read_jsonl(path)][: len(played)]
     if [len(row) for row in rows] != [len(trajectory.turns) for trajectory in played]:
         missing.append(f"{path} does not fit the episodes beside it, so their advantages are not shown.")

@@ -35,14 +35,14 @@ _CELLS: Mapping[str, Callable[[EvalRow], str]] = {
 """Text of each column but the first."""
 
 _UNTRAINED = {"random": -1, "expert": 1}
-"""Policies that no run trains, with their place: before or after all others."""
+"""Policies that no run trains, with their position: before or after all others."""
 
 
 def table_rows(runs: Sequence[Run]) -> list[tuple[str, EvalRow]]:
-    """Name of the run and row, of all runs in order.
+    """Return the name of the run and the row, for all rows of all runs in order.
 
-    The random policy and the expert stand there once for all runs that agree on them to the last digit, as runs of
-    one environment and seed do.
+    The random policy and the expert appear once for all runs that agree on them to the last digit, as runs of one
+    environment and seed do.
     """
     owners: dict[tuple[str, EvalRow], list[str]] = {}
     for run in runs:
@@ -55,7 +55,7 @@ def table_rows(runs: Sequence[Run]) -> list[tuple[str, EvalRow]]:
 
 
 def played_on(runs: Sequence[Run]) -> list[str]:
-    """Descriptions of the tasks, each once: with its split, and with the names of the runs unless all share it."""
+    """Return descriptions of the tasks, each once, with its split, and the names of the runs unless all share it."""
     named: dict[str, list[str]] = {}
     for run in runs:
         for tasks in dict.fromkeys(f"{row.benchmark}, split {row.split}" for row in run.rows if row.benchmark):
@@ -64,7 +64,7 @@ def played_on(runs: Sequence[Run]) -> list[str]:
 
 
 def columns(rows: Sequence[EvalRow]) -> tuple[str, ...]:
-    """The heads of a table of ``rows``: split and tasks have columns where rows differ in them."""
+    """Return the heads of a table of ``rows``, with columns for split and tasks if rows differ in them."""
     left_out = set()
     if len({row.split for row in rows}) < 2:
         left_out.add("split")
@@ -74,7 +74,7 @@ def columns(rows: Sequence[EvalRow]) -> tuple[str, ...]:
 
 
 def cells(run: str, row: EvalRow, heads: Sequence[str]) -> tuple[str, ...]:
-    """A row's words and numbers, one for each of ``heads``, of which the first is for the run."""
+    """Return a row's words and numbers, one for each of ``heads``, the first of which is for the run."""
     return (run, *(_CELLS[head](row) for head in heads[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Runs in plain sentences: what RLFT changed, what reflections were worth, and what did not last."""
+"""Verdict on runs in plain sentences: what RLFT changed, what reflections were worth, and what did not last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reflectrl.report.table import print_line
 from reflectrl.rollout.results import EvalRow
 
 LARGE_FALL = 0.1
-"""Fall from the best success rate of a training that is worth a sentence."""
+"""Minimum fall from the best success rate of a training that is worth a sentence."""
 _OF_THE_PLAYER = ("players.reflector.", "reflector_model", "eval.", "name", "description", "seed")
 """Keys in which a run with reflections and one without may differ and still be compared."""
 
@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def is_clear(self) -> bool:
-        """True if the interval leaves out 0."""
+        """True if the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Estimate:
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Return sentences on evaluated runs, those of equal recipes taken together; none where nothing was evaluated."""
+    """Return sentences on evaluated runs, with runs of equal recipes taken together; none if nothing was evaluated."""
     evaluated = [run for run in runs if judged_rows(run)]
     groups = group_runs(evaluated)
     several = len(groups) > 1
@@ -111,7 +111,7 @@ def _success(run: Run) -> float:
 
 
 def _worth_of_reflections(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
-    """Yield a sentence on each group with reflections: beside its twin without, or beside its own blank reflections."""
+    """Yield a sentence on each group with reflections, beside its twin without, or its own blank reflections."""
     twins = {_without_player(group[0]): group for group in groups if group[0].reflector == "none"}
     for group in groups:
         reflecting = _estimate(group, "rlft")
@@ -137,7 +137,7 @@ def _worth(reflecting: Estimate, silent: Estimate, numbers: str) -> str:
 
 
 def _without_player(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return the settings of a run but for those of who reflects and of its evaluation."""
+    """Return the settings of a run, except those of the reflecting player and of the evaluation."""
     return tuple(
         sorted((key, repr(value)) for key, value in run.settings.items() if not key.startswith(_OF_THE_PLAYER))
     )

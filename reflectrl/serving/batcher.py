@@ -29,7 +29,7 @@ class Chat:
 
     view: View
     draw: float
-    """Uniform in [0, 1)."""
+    """Random draw, uniform in [0, 1)."""
 
 
 Question: TypeAlias = State | Chat
@@ -41,11 +41,11 @@ class Busy(Exception):
 
 
 class Batcher:
-    """The thread, and the queue before it.
+    """The players' thread and its queue of requests.
 
     Args:
         agent: its players answer; no other thread may use them meanwhile.
-        max_waiting: requests without an answer, at most.
+        max_waiting: maximum number of unanswered requests.
 
     """
 
@@ -56,7 +56,7 @@ class Batcher:
         # a daemon, so that a chat endpoint that hangs cannot keep the process alive
         self._thread = threading.Thread(target=self._work, name="players", daemon=True)
         self.waiting = 0
-        """Requests without an answer yet."""
+        """Number of unanswered requests."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -113,7 +113,7 @@ class Batcher:
                 self._answer(jobs[half:])
             else:
                 jobs[0][1].set_exception(error)
-        except Exception as error:  # noqa: BLE001 - the requests fail with it, the thread goes on
+        except Exception as error:  # noqa: BLE001 - the requests fail with the error, the thread continues
             for _, answer in jobs:
                 answer.set_exception(error)
         else:
@@ -122,7 +122,7 @@ class Batcher:
 
 
 def _answers(agent: Agent, questions: Sequence[Question]) -> list[Answer]:
-    """Play a turn in every state, and say words about every chat, side by side."""
+    """Play a turn in every state and let the reflector answer every chat, as one batch."""
     moves = iter(agent.play([question for question in questions if isinstance(question, State)]))
     chats = [question for question in questions if isinstance(question, Chat)]
     said: list[Utterance] = []

@@ -28,7 +28,7 @@ class ReflectorInfo:
     """Maximum number of tokens it writes."""
     temperature: float
     tokenizer: Any | None
-    """``None`` for a chat endpoint."""
+    """Tokenizer of the reflector; ``None`` for a chat endpoint."""
 
     def completion(self, prompt: str, text: str, limit: int | None) -> ChatReply:
         """Return ``text`` as a chat completion of ``prompt``, truncated after ``limit`` tokens."""
@@ -56,7 +56,7 @@ class ServedAgent:
     greedy: bool
     agent: Agent
     reflector: ReflectorInfo | None
-    """``None`` for an agent without a reflector."""
+    """Facts about the reflector; ``None`` for an agent without one."""
 
 
 def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = True) -> ServedAgent:

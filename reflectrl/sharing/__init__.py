@@ -1,1 +1,1 @@
-"""An agent for others: `reflectrl export`, as a folder or a repository of the hub."""
+"""Export of an agent for others (``reflectrl export``), as a folder or as a repository of the hub."""

@@ -54,7 +54,7 @@ model = PeftModel.from_pretrained(base, here / "policy").eval()""",
 
 
 def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: Scrubber, *, base: str | None) -> None:
-    """Write ``example.py`` and ``example.json`` into ``folder``; ``base`` is that of an adapter.
+    """Write ``example.py`` and ``example.json`` into ``folder``; ``base`` is the base of an adapter.
 
     Raises:
         InvalidInput: the run's trajectories are damaged, or its environment cannot be made.
