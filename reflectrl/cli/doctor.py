@@ -78,7 +78,7 @@ def _system() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Packages that reflectrl itself requires."""
+    """Return the packages that reflectrl itself requires."""
     for wanted in _required(""):
         fault = _fault(wanted)
         yield Finding(wanted.name, fault or version(wanted.name), INSTALL.format("") if fault else "", needed=True)
@@ -94,7 +94,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _required(extra: str) -> Iterator[Requirement]:
-    """Requirements of reflectrl on this platform: those of ``extra``, or the unconditional ones if it is empty."""
+    """Return reflectrl's requirements on this platform: those of ``extra``, or unconditional ones if it is empty."""
     for requirement in map(Requirement, requires("reflectrl") or []):
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if always == (extra == "") and (always or requirement.marker and requirement.marker.evaluate({"extra": extra})):

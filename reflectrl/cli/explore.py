@@ -169,7 +169,7 @@ def _players(
 
 
 class _Watcher:
-    """Shows an episode step by step; without ``menus`` only what was played, to a person who has seen the rest."""
+    """Shows an episode step by step; without ``menus``, only what was played, for a person who has seen the rest."""
 
     def __init__(self, question: str, players: ExplorePlayers, screen: Screen, *, menus: bool) -> None:
         self.steps = 0

@@ -25,6 +25,6 @@ def hush_libraries() -> None:
     """Hide the warnings of ``LIBRARIES``, and Python's own unless the user asks for them (``PYTHONWARNINGS``)."""
     for name in LIBRARIES:
         logging.getLogger(name).setLevel(logging.ERROR)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it sets its level when it is imported
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read at the import of transformers
     if not sys.warnoptions:
         warnings.simplefilter("ignore")

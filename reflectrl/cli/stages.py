@@ -167,7 +167,7 @@ def _sweep(
 
 
 def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exit:
-    """Say how to go on after SIGINT or SIGTERM; return the end of the command."""
+    """Tell the user how to continue after SIGINT or SIGTERM; return the end of the command."""
     warn(f"\nstopped; finished work is in {folder}. The same command continues from there.")
     return typer.Exit(stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130)
 

@@ -1,4 +1,4 @@
-"""``Agent``: the trained players of a run, or of an export of one, for states from anywhere."""
+"""``Agent``: the trained players of a run, or of its export, for states from any source."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from reflectrl.rollout.turn import reads_hints
 
 @dataclass(frozen=True)
 class Agent:
-    """The trained players of a run, ready to play states from anywhere."""
+    """The trained players of a run, which can play states from any source."""
 
     who: str
     """Name for messages: the policy and its folder."""
     recipe: Recipe
-    """Recipe of their training."""
+    """Recipe that the players were trained with."""
     layout: PromptFormat
-    """Layout of their prompts."""
+    """Layout of the players' prompts."""
     max_actions: int
     """Length of the longest menu."""
     policy: Policy
@@ -50,10 +50,11 @@ class Agent:
             observation: the state, with its legal actions.
             past: the actions that were played before it, oldest first.
             reflection: used instead of asking the reflector.
-            seed: decides every draw that is not greedy; the seed of an episode gives the steps that ``rollout`` plays.
+            seed: seed of every draw that is not greedy; with the seed of an episode, the agent plays the steps of
+                ``rollout``.
 
         Raises:
-            InvalidInput: a state that no environment may show, one that is too long for the model, or a reflector that
+            InvalidInput: a state that no environment may show or that is too long for the model, or a reflector that
                 only an environment can answer for (the expert).
 
         """
@@ -89,9 +90,9 @@ def load_agent(
 
     Args:
         run: the folder.
-        policy: ``policy`` (after RLFT) or ``policy-sft``; the last that is there if absent.
+        policy: ``policy`` (after RLFT) or ``policy-sft``; if absent, the later one that exists.
         greedy: choose the most probable action; otherwise draw it.
-        recipe: instead of the folder's, for an environment with other options.
+        recipe: replaces the folder's recipe, for an environment with other options.
 
     Raises:
         InvalidInput: no such folder, or one without that policy.

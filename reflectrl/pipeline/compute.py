@@ -1,4 +1,4 @@
-"""How a run computes: the precision of each role's model, decided once a run, and torch's threads, once a stage."""
+"""How a run computes: the precision of each role's model, chosen once a run, and torch's threads, once a stage."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Decision:
 
     compute: Precision
     speedup: float | None
-    """Speed of a block in bfloat16 relative to float32; ``None`` where none was timed."""
+    """Speed of a block in bfloat16 relative to float32; ``None`` where it was not measured."""
 
 
 def decided(section: ModelSection, run: RunFolder, role: str) -> ModelSection:
-    """Return ``section`` with the precision that this run has for ``role``, decided now if no stage has begun.
+    """Return ``section`` with this run's precision for ``role``, which is chosen now if no stage has begun.
 
     Raises:
-        InvalidInput: the model's configuration cannot be loaded, or the record of the decision was changed.
+        InvalidInput: the model's configuration cannot be loaded, or the record of the choice was changed.
 
     """
     if section.compute != "auto":
@@ -64,13 +64,13 @@ def _decide(section: ModelSection) -> Decision:
 
 
 def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable[[str], None]) -> None:
-    """Check the models' layers, record the precisions that the recipe leaves open, and give torch its threads.
+    """Check the models' layers, record the precisions that the recipe leaves open, and set torch's threads.
 
-    Small models compute in one thread, others in as many as torch has been given (``OMP_NUM_THREADS``). A stage that
-    goes on keeps the number it was begun with, as sums in other numbers of threads are rounded differently.
+    Small models compute in one thread, others in as many as torch has been given (``OMP_NUM_THREADS``). A resumed stage
+    keeps its number of threads, since sums in other numbers of threads are rounded differently.
 
     Raises:
-        InvalidInput: as ``decided``, or adapters in layers that a model does not have.
+        InvalidInput: see ``decided``; or adapters in layers that a model does not have.
 
     """
     sections = {"policy": recipe.model}

@@ -1,7 +1,7 @@
 """Progress of the stages: a bar with rate and time left on a terminal, a few lines elsewhere.
 
-Elsewhere (a log, a pipe) a stage prints one line at its end, and a long one also its progress: at each tenth of the
-way, and at most once a minute.
+Elsewhere (a log, a pipe), a stage prints one line at its end, and a long stage also prints its progress: at each tenth
+of the way, and at most once a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Advance = Callable[[int, int, str], None]
 """(done, total, note): progress of a stage, and a note to print."""
 
 MIN_SECONDS_APART = 60.0
-"""Minimum seconds between the lines of a stage off a terminal."""
+"""Minimum seconds between the lines of a stage where the output is no terminal."""
 
 
 class _Rate(ProgressColumn):
@@ -44,7 +44,7 @@ class _Board(Progress):
 
 
 class _Log:
-    """Progress lines of a stage off a terminal."""
+    """Progress lines of a stage where the output is no terminal."""
 
     def __init__(self, name: str, write: Callable[[str], None], apart: float) -> None:
         self._name = name
@@ -74,7 +74,7 @@ class Reporter:
 
     Args:
         console: the output; stderr by default.
-        apart: minimum seconds between the lines of a stage off a terminal.
+        apart: minimum seconds between the lines of a stage where the output is no terminal.
 
     """
 

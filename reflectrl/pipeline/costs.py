@@ -1,4 +1,4 @@
-"""Work of the models in an iteration: a sample of it, done by models of few layers, and what follows for all of it."""
+"""Cost of the models in an iteration: measured on a sample with models of few layers, then extrapolated."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts.views import MenuView, View
 
 DEPTHS = (1, 4)
-"""Layers of the two models that are measured; one with hardly more layers is measured whole."""
+"""Numbers of layers of the two models that are measured; a model with hardly more layers is measured whole."""
 SAMPLE_FLOPS = 5e10
-"""Operations of reading the sample with the deeper model."""
+"""Floating-point operations of the sample's forward pass in the deeper model."""
 TRIED_TOKENS = 64
-"""Length of the sequences on which reuse is tried."""
+"""Length of the sequences on which prefix reuse is tried."""
 WRITTEN = 8
-"""Tokens that are written to see what one costs."""
+"""Number of tokens that are written to measure what one costs."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work of one part of an iteration."""
+    """Cost of one part of an iteration."""
 
     tokens: int
-    """Tokens that are computed; what prompts share counts once."""
+    """Number of tokens that are computed; prefixes that prompts share count once."""
     passes: int
-    """Forward passes."""
+    """Number of forward passes."""
     seconds: float
 
 
 def clock() -> float:
-    """Seconds: of the processor with one thread, which other programs hardly change, else of the wall clock."""
+    """Return seconds: processor time with one thread, which other programs hardly change, else wall-clock time."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
@@ -64,7 +64,7 @@ def clock() -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Seconds of ``work``, the lesser of two times."""
+    """Return the seconds of ``work``, the lesser of two measurements."""
     taken = []
     for _ in range(2):
         began = clock()
@@ -74,19 +74,19 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 class ShallowModels:
-    """Models of one shape with random weights and few layers, and what follows from them for all layers."""
+    """Models of one shape with random weights and few layers, to extrapolate measurements to all layers."""
 
     def __init__(self, section: ModelSection, corpus: Sequence[str], labels: Sequence[str], folder: Path) -> None:
         self.section = section
         shape, adapted = shape_of(section), section.lora and section.lora.layer_numbers
         self.frozen = adapted[0] if adapted else 0
-        """Layers below the first one with an adapter."""
+        """Number of layers below the first one with an adapter."""
         self._layers = shape.layers
         self._depths = DEPTHS if shape.layers > DEPTHS[-1] + 1 else (shape.layers,)
         sections = [(depth, section) for depth in self._depths]
         if adapted and len(self._depths) > 1:
             sections = [(depth, _adapted(section, 0, depth)) for depth in self._depths]
-            # one more shows what a layer costs below
+            # one model more shows what a layer below the adapters costs
             sections += [(depth, _adapted(section, depth - 1, depth)) for depth in self._depths[1:] if self.frozen]
         self.models = [
             shallow_model(each, depth, folder / str(number), corpus=corpus, labels=labels)
@@ -96,11 +96,11 @@ class ShallowModels:
         self.encoder = PromptEncoder(self.tokenizer, label_ids(self.tokenizer, labels), section.max_length)
         for lm in self.models:
             add_choice_head(lm.base)
-        # a layer has about 12 times the square of its width of weights, each of which takes two operations a token
+        # a layer has about 12 * width^2 weights, each of which takes two operations a token
         self.sample_tokens = SAMPLE_FLOPS / (24 * shape.width**2 * self._depths[-1])
 
     def seconds(self, measure: Callable[[LanguageModel], float]) -> float:
-        """Seconds of a model with all layers, from those of the models with few."""
+        """Return the seconds of a model with all layers, extrapolated from those of the models with few."""
         found = [measure(lm) for lm in self.models]
         if len(found) == 1:
             return found[0]
@@ -108,16 +108,16 @@ class ShallowModels:
         return found[0] + trained * (self._layers - self.frozen - self._depths[0]) + sum(frozen) * self.frozen
 
     def cache(self, lm: LanguageModel) -> PrefixCache | None:
-        """Return where a model keeps its states."""
+        """Return the prefix cache of a model, if the section uses one."""
         return prefix_cache_for(lm.base, TRIED_TOKENS, "model") if self.section.prefix_reuse else None
 
     def policy(self, lm: LanguageModel, *, keeps: bool = False) -> LMPolicy:
-        """Return a policy that acts and scores with a model, and perhaps ``keeps`` what its frozen layers compute."""
+        """Return a policy that acts and scores with a model; ``keeps`` caches what its frozen layers compute."""
         frozen = frozen_layers(lm.base) if keeps else None
         return LMPolicy(lm.model, self.encoder, prefix_cache=self.cache(lm), frozen_layers=frozen)
 
     def read(self, steps: Sequence[Sequence[Tokens]]) -> tuple[int, int]:
-        """Return tokens and passes of reading the prompts of one step after the other."""
+        """Return the numbers of tokens and passes for reading the prompts of one step after the other."""
         cache, tokens, passes = PrefixCache(torch.device("cpu"), torch.float32), 0, 0
         for step in steps:
             distinct = list(dict.fromkeys(step))
@@ -126,7 +126,7 @@ class ShallowModels:
         return cache.computed if self.section.prefix_reuse else tokens, passes
 
     def sample(self, steps: Sequence[Sequence[Tokens]]) -> int:
-        """Return how many of the prompts of each step are few enough to be measured."""
+        """Return how many of the prompts of each step to measure."""
         most = max(map(len, steps), default=0)
         few = (
             number for number in range(1, most) if self.read([s[: number + 1] for s in steps])[0] > self.sample_tokens
@@ -140,7 +140,7 @@ def reflecting_work(
     views: Sequence[Sequence[View]],
     said: Sequence[Sequence[str]],
 ) -> dict[str, Work]:
-    """Work of saying reflections, one a view, step by step."""
+    """Return the cost of writing reflections, one a view, step by step."""
     limit = settings.max_new_tokens
     rows = [[models.encoder.tokens(each.prompt, limit) for each in step] for step in views]
     tokens, passes = models.read(rows)
@@ -170,14 +170,14 @@ def reflecting_work(
 
 
 class Repeater(Sampler):
-    """Chooses a token, and then takes the one of the words that are to be said."""
+    """Sampler that chooses a token, and then takes the one of the given text."""
 
     def __init__(self, words: Sequence[Sequence[int]], end: int) -> None:
         super().__init__([0.5] * len(words), 1.0)
         self._words = [[*each, end] for each in words]
 
     def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the given token of each place; behind a draft that is too long there is any."""
+        """Return the given token of each position; any token where a draft is longer than the text."""
         super().choose(logits, places)
         return [self._words[sequence][min(at, len(self._words[sequence]) - 1)] for sequence, at in places]
 
@@ -185,7 +185,7 @@ class Repeater(Sampler):
 def _written(
     models: ShallowModels, rows: Sequence[Sequence[Tokens]], words: Sequence[Sequence[Sequence[int]]]
 ) -> list[int]:
-    """Return the tokens of each pass that writes, drafts included, as a model of next to no size writes the words."""
+    """Return the number of tokens of each writing pass, drafts included, while a tiny model writes the given texts."""
     end = models.tokenizer.eos_token_id
     vocabulary = 1 + max([end, *(token for step in (*rows, *words) for row in step for token in row)])
     with seeded(0):
@@ -201,7 +201,7 @@ def _written(
 
 
 class _Noting(PrefixCache):
-    """Notes how many tokens each pass has that writes."""
+    """Records the number of tokens of each writing pass."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
@@ -226,17 +226,17 @@ def _reflector(models: ShallowModels, lm: LanguageModel, settings: ReflectorPlay
 
 
 def _token(models: ShallowModels, rows: Sequence[Tokens], lm: LanguageModel) -> float:
-    """Seconds of a pass that writes one token behind each row, whose states are zeros, as no model read them."""
+    """Return the seconds of a pass that writes one token after each row, with zeros for the rows' cached states."""
     cache = models.cache(lm) or PrefixCache(lm.base.device, lm.base.dtype)  # generate keeps states as well
     for _ in cache.read(rows):
         pass
     sampler = Sampler([0.5] * len(rows), 1.0)
     few = partial(write, lm.base, cache, rows, sampler, ends=(), limit=WRITTEN)
-    return seconds(lambda: few(drafts=Drafts(0))) / WRITTEN  # without any guess
+    return seconds(lambda: few(drafts=Drafts(0))) / WRITTEN  # without drafts
 
 
 def acting_work(models: ShallowModels, views: Sequence[Sequence[MenuView]]) -> Work:
-    """Work of acting on views, step by step."""
+    """Return the cost of acting on views, step by step."""
     rows = [models.encoder.rows([each.prompt for each in step]) for step in views]
     tokens, passes = models.read(rows)
     number = models.sample(rows)
@@ -256,7 +256,7 @@ def acting_work(models: ShallowModels, views: Sequence[Sequence[MenuView]]) -> W
 
 
 def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[Sequence[MenuView]]) -> Work:
-    """Work of all updates from views, step by step, and of as many as are replayed."""
+    """Return the cost of all updates from views, step by step, and from as many as are replayed."""
     number = models.sample([models.encoder.rows([each.prompt for each in step]) for step in views])
     updates = section.num_iterations * section.num_minibatches
     replayed = 1 + section.replay_episodes / section.episodes
@@ -308,6 +308,6 @@ def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[S
 
 
 def _adapted(section: ModelSection, first: int, layers: int) -> ModelSection:
-    """Return a section whose adapters are in all layers from ``first`` on."""
+    """Return a section with adapters in all layers from ``first`` on."""
     assert section.lora is not None
     return section.model_copy(update={"lora": section.lora.model_copy(update={"layers": f"{first}-{layers - 1}"})})

@@ -1,4 +1,4 @@
-"""``Endpoints``: the players of a run that ask chat endpoints, on one account."""
+"""``Endpoints``: the players of a run that ask chat endpoints, with one common budget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Endpoints:
 
     Args:
         run: folder of the journals.
-        account: what all of them may spend.
+        account: budget of all of them.
 
     """
 
@@ -41,11 +41,11 @@ class Endpoints:
 
     @property
     def usage(self) -> Usage:
-        """Calls of this process so far, and their cost."""
+        """Calls of this process so far, with their cost."""
         return sum((client.usage for client in self._clients), Usage())
 
     def player(self, make: Callable[..., RemoteT], role: str, endpoint: Endpoint, **settings: Any) -> RemoteT:
-        """Return ``make(endpoint, ...)``, a player of that role."""
+        """Return ``make(endpoint, ...)``, a player of the given role."""
         player = make(endpoint, journal=self._journal(role), account=self._account, **settings)
         self._clients.append(player.client)
         return player

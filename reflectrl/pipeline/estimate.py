@@ -1,9 +1,9 @@
 """Tokens, forward passes and seconds of an iteration of RLFT, before anything is trained.
 
-The prompts are those of episodes that a careless expert plays, read by the recipe's tokenizer. Models of the recipe's
-shape with random weights and few layers read, write and learn from a sample of them through the engine itself, on the
-machine at hand; what a layer costs is multiplied by how many there are. No weights are downloaded, but for a model
-that is in a package.
+The prompts come from episodes of a noisy expert, tokenized with the recipe's tokenizer. Models of the recipe's shape
+with random weights and few layers read, write and learn from a sample of them through the engine itself, on this
+machine; the cost of a layer is multiplied by the number of layers. No weights are downloaded, except for a model that
+is in a package.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from reflectrl.rollout.turn import policy_views, states_of
 
 Item = TypeVar("Item")
 EXPERTISE = 0.6
-"""Probability that the expert's action is played: about what a policy does that RLFT begins with."""
+"""Probability of playing the expert's action: about the level of a policy at the start of RLFT."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Work of an iteration, and the number of iterations."""
+    """Cost of an iteration, and the number of iterations."""
 
     parts: dict[str, Work]
     episodes: int
-    """Episodes of an iteration."""
+    """Number of episodes of an iteration."""
     steps: int
-    """Environment steps of an iteration."""
+    """Number of environment steps of an iteration."""
     iterations: int
 
     @property
@@ -55,7 +55,7 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        """The estimate as a table, and what it comes to."""
+        """The estimate as a table, with its totals in words."""
         lines = [("part of an iteration", "tokens", "passes", "seconds")]
         lines += [(name, f"{w.tokens:,}", f"{w.passes:,}", f"{w.seconds:.2f}") for name, w in self.parts.items()]
         lines += [("all", "", "", f"{self.seconds:.2f}")]
@@ -74,29 +74,29 @@ class Played:
     """Episodes of an iteration."""
 
     envs: Sequence[NatLangEnv]
-    """One for each of the episodes that are played side by side."""
+    """Environments, one for each of the episodes that are played side by side."""
     layout: PromptFormat
     before: Sequence[Trajectory]
-    """Episodes of the iteration before."""
+    """Episodes of the previous iteration."""
     episodes: Sequence[Trajectory]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the longest menu."""
+        """Labels of the longest menu."""
         return labels(self.layout.labels, self.envs[0].max_actions)
 
     @property
     def policy_views(self) -> list[list[MenuView]]:
-        """The policy's views, step by step."""
+        """Views of the policy, step by step."""
         return self._together([policy_views(each, self.layout) for each in self.episodes])
 
     @property
     def corpus(self) -> list[str]:
-        """Every prompt of the policy, which begins with the reflector's."""
+        """Every prompt of the policy, each of which begins with the reflector's."""
         return [each.prompt.text for step in self.policy_views for each in step]
 
     def reflections(self, *, cached: bool) -> tuple[list[list[View]], list[list[str]]]:
-        """The reflector's views and the words, step by step; ``cached`` leaves out what was asked before."""
+        """Return the reflector's views and its words, step by step; ``cached`` leaves out repeated questions."""
         asked = [self._asked(each) for each in self.episodes]
         known = {view.prompt for each in self.before for view, _ in self._asked(each)}
         views, words = [], []
@@ -113,7 +113,7 @@ class Played:
         return [(each, turn.reflection or "") for each, turn in zip(views, played.turns, strict=True)]
 
     def _together(self, episodes: Sequence[Sequence[Item]]) -> list[list[Item]]:
-        """The first steps of the episodes that are played side by side, then the second ones, and so on."""
+        """Return the first steps of the episodes that are played side by side, then their second steps, and so on."""
         steps = []
         for at in range(0, len(episodes), len(self.envs)):
             group = episodes[at : at + len(self.envs)]
@@ -157,7 +157,7 @@ def estimate(recipe: Recipe) -> Estimate:
 
 
 def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
-    """Play an iteration, and one before it, in a run folder; without an expert, reflections are as long as may be."""
+    """Play an iteration, and one before it, in a run folder; without an expert, reflections have the maximum length."""
     build_dataset(recipe, folder, Account())
     stage, settings = section.stages[0], recipe.players.reflector
     side_by_side = min(section.batch_size or section.episodes, section.episodes)
@@ -185,7 +185,7 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
 
 
 def _works(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder) -> dict[str, Work]:
-    """Work of the iteration that was played."""
+    """Return the cost of each part of the iteration that was played."""
     policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / "base")
     parts: dict[str, Work] = {}
     settings = recipe.players.reflector
@@ -211,7 +211,7 @@ def _has_expert(env: NatLangEnv, task: Task) -> bool:
 
 
 def _environments(played: Played) -> float:
-    """Seconds of the environments and the rollout, without any model, for as many steps as were played."""
+    """Return the seconds of the environments and the rollout, without any model, for the number of steps played."""
     episodes = [Episode(each.task, each.seed) for each in played.episodes]
     began = clock()
     alone = rollout(played.envs, episodes, policy=RandomPolicy(), seats=(), layout=played.layout)

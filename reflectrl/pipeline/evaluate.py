@@ -59,7 +59,7 @@ class _Evaluation:
             for split in section.splits
             for mode, count in (("sampled", section.episodes), ("greedy", None))
         }
-        # clients first: without a key or a run, nothing is to be played
+        # clients first: nothing is played if a key or a run is missing
         self._reflectors = {each.name: self.run_players.other_reflector(each) for each in section.reflectors}
         drop_unfinished_line(self._unfinished)
         finished = read_results(self._unfinished) if self._unfinished.exists() else []
@@ -68,7 +68,7 @@ class _Evaluation:
         self._envs = envs.make(section.env, min(section.batch_size, most))
 
     def empty_groups(self) -> list[str]:
-        """The groups of tasks of which no task is played."""
+        """Groups of tasks of which no task is played."""
         played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
         return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
 
@@ -77,7 +77,7 @@ class _Evaluation:
     ) -> list[Trajectory]:
         """Play and record one row of the table, and those of its groups of tasks; return its episodes.
 
-        Trained policies read the planner and the memory of the recipe.
+        Trained policies read the words of the recipe's planner and memory.
         """
         section, trained = self.recipe.eval, name in POLICIES.values()
         seats = reflecting(reflector)
@@ -101,7 +101,7 @@ class _Evaluation:
         policy: Policy,
         seats: Sequence[Seat],
     ) -> tuple[EvalRow, list[Trajectory]]:
-        """Play and record episodes, or read what an earlier process has recorded of them."""
+        """Play and record episodes, or read what an earlier process recorded of them."""
         section, splits = self.recipe.eval, self.recipe.eval.splits
         row = self._before.get((name, reflections, mode, split))
         if row is not None:
@@ -111,7 +111,7 @@ class _Evaluation:
         finished = itertools.count(1)
         for player in (policy, *(seat.player for seat in seats)):
             if isinstance(player, LMPolicy | LMReflector):
-                player.forget()  # as in a process that resumes here: a logit's last bits may decide an action
+                player.forget()  # like in a process that resumes here: a logit's last bits may decide an action
         trajectories = play_all(
             self._envs,
             episodes,
@@ -128,7 +128,7 @@ class _Evaluation:
         return row, trajectories
 
     def trials(self, name: str, reflections: str, policy: Policy, reflector: Player | None) -> None:
-        """Play the trials of a policy, with a memory and, if wanted, without, and record a row of each."""
+        """Play the trials of a policy with a memory and, if wanted, without one, and record a row for each."""
         section, settings = self.recipe.eval.trials, self.recipe.eval.memory or self.recipe.players.memory
         if section is None or name not in section.policies:
             return
@@ -146,27 +146,27 @@ class _Evaluation:
                     self.trial_rows.append(row)
 
     def _trial_episodes(self, split: str, number: int) -> list[Episode]:
-        """Return each task of the split once, with the seeds of a trial."""
+        """Return one episode for each task of the split, with the seeds of a trial."""
         section, seed = self.recipe.eval, derive_seed(self.recipe.seed, "trial", number)
         return fixed_episodes(
             self._env, split, episodes=None, max_tasks=section.max_tasks, seed=seed, prefixes=section.tasks
         )
 
     def _past(self, played: Sequence[Sequence[Trajectory]]) -> tuple[Experience, ...]:
-        """Return what the next trial remembers: the best episode of each task so far."""
+        """Return the memory of the next trial: the best episode of each task so far."""
         section = self.recipe.eval.trials
         taught = self.run_players.memories.taught if section is not None and section.begin_with == "teacher" else ()
         return (*taught, *successes(itertools.chain(*played)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:
-        """Check the prompts of the first local policy; those of the next ones are as long."""
+        """Check the prompts of the first local policy; those of the others have the same length."""
         if not self._checked:
             for split in self.recipe.eval.splits:
                 check_prompt_lengths(self.run_players, self.run_players.readers(lm), split, [self.recipe.eval.env])
         self._checked = True
 
     def model_rows(self, name: str) -> None:
-        """Play a local policy: sampled, greedy if wanted; the RLFT policy also with controls and other reflectors."""
+        """Play a local policy sampled and, if wanted, greedy; that of RLFT also with controls and other reflectors."""
         folder = _FOLDERS[name]
         lm, player = self.run_players.lm_policy(folder)
         self._check_prompt_lengths(lm)
@@ -189,7 +189,7 @@ class _Evaluation:
                 self.trials(name, who, player(False), reflector)
 
     def plain_rows(self, name: str) -> None:
-        """Play a policy without a local model, sampled."""
+        """Play a policy without a local model, with sampled actions."""
         policy = self.run_players.plain_policy(name)
         for split in self.recipe.eval.splits:
             self.play(name, "none", "sampled", split, policy, None)

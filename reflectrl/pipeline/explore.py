@@ -1,4 +1,4 @@
-"""``explore``: a question about a source of the user's own, played by any players in an environment with a copilot."""
+"""``explore``: a question about a source of the user, played by any players in an environment with a copilot."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from reflectrl.rollout import Episode, rollout
 T = TypeVar("T")
 
 HISTORY = 20
-"""Past commands that a chat model is shown."""
+"""Number of past commands that a chat model is shown."""
 MAX_TOKENS = 4096
-"""Tokens of the longest reply of a chat model that does a whole task; it may hold a file."""
+"""Maximum number of tokens in the reply of a chat model that does a whole task; a reply may hold a file."""
 TIMEOUT_S = 300.0
-"""Seconds that such a reply may take."""
+"""Time limit of such a reply, in seconds."""
 
 Options = Mapping[str, Any]
 """Options of the environment."""
@@ -32,12 +32,12 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ExplorePlayers:
-    """Players of one question, and what they read."""
+    """Players of one question, with their prompts and environment."""
 
     who: str
     """Name of the players, for the person who watches."""
     layout: PromptFormat
-    """Layout of their prompts."""
+    """Layout of the players' prompts."""
     enter: Callable[[Options], tuple[Policy, Sequence[Seat]]]
     """Makes the players for an environment with these options; called late, since models take long to load."""
     env: str = DEFAULT_COPILOT
@@ -45,14 +45,14 @@ class ExplorePlayers:
     options: Options = field(default_factory=dict)
     """Options of the environment that these players need."""
     answer: str | None = None
-    """The answer, for players that are to know it."""
+    """The answer, for players that are allowed to know it."""
 
 
 def copilot(env: str = DEFAULT_COPILOT) -> Copilot:
-    """Return the copilot that the environment ``env`` brings.
+    """Return the copilot that the environment ``env`` has.
 
     Raises:
-        InvalidInput: it brings none.
+        InvalidInput: the environment has none.
 
     """
     found = env_class(env).extras().copilot
@@ -93,7 +93,7 @@ def explore(
     with copilot(players.env).open_task(source, question, settings, players.answer) as opened:
         policy, seats = players.enter(opened.options)
         layout = players.layout
-        if layout.instructions:  # the options may add to them
+        if layout.instructions:  # the options may change the instructions
             layout = replace(layout, instructions=opened.env.instructions)
         episode = Episode(opened.task, seed)
         try:
@@ -105,7 +105,7 @@ def explore(
 
 
 def person() -> ExplorePlayers:
-    """Return a person at the keyboard, who sees the menu and on the screen what was played."""
+    """Return a person at the keyboard, who sees the menu, and on the screen what was played."""
     from reflectrl.players.human import HumanPolicy
 
     layout = PromptFormat(_env().instructions, history=0)
@@ -113,7 +113,7 @@ def person() -> ExplorePlayers:
 
 
 def expert(answer: str) -> ExplorePlayers:
-    """Return the environment's expert, who is given the answer and shows a shortest way to it."""
+    """Return the environment's expert, which is given the answer and follows a shortest path to it."""
     layout = PromptFormat(_env().instructions)
     seats = reflecting(ExpertReflector())
     return ExplorePlayers(f"the expert, given {answer}", layout, lambda _: (ExpertPolicy(), seats), answer=answer)

@@ -1,4 +1,4 @@
-"""``RunFolder``: the folder of one experiment and the state of its stages; ``core.layout`` has the names in it."""
+"""``RunFolder``: the folder of one experiment and the state of its stages; ``core.layout`` defines the names in it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
 def _digest(file: str) -> str | None:
     try:
         return digest(Path(file)).sha256
-    except (OSError, ValueError):  # not there: refused where it is read
+    except (OSError, ValueError):  # missing inputs are reported where they are read
         return None
 
 
@@ -89,15 +89,15 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into a sentence; libraries in Rust report them as text only.
+    """Turn errors of the disk into one sentence; libraries in Rust report them as text only.
 
     Raises:
-        WorkFailed: the disk is full or cannot be written, or ``folder`` was taken away.
+        WorkFailed: the disk is full or cannot be written, or ``folder`` was removed.
 
     """
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself; what is not the disk's is raised on
+    except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself; other errors are raised again
         words = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
         missed = number == errno.ENOENT or isinstance(error, InvalidInput)
@@ -129,10 +129,10 @@ class RunFolder:
         return self.path / name
 
     def recorded(self, name: str) -> Path:
-        """Return the path of ``name``, which need not be there yet, after a check that it is as it was recorded.
+        """Return the path of ``name``, which need not exist yet, after a check that it is as it was recorded.
 
         Raises:
-            InvalidInput: it was damaged, exchanged or taken away.
+            InvalidInput: it was damaged, exchanged or removed.
 
         """
         return self._artefacts.verify(name)
@@ -141,7 +141,7 @@ class RunFolder:
         """Return the path of ``name``, a product of the stage ``made_by``, after a check that it is unchanged.
 
         Raises:
-            InvalidInput: it is not there, or was damaged or exchanged.
+            InvalidInput: it does not exist, or was damaged or exchanged.
 
         """
         path = self.recorded(name)
@@ -179,11 +179,11 @@ class RunFolder:
             yield
 
     def is_done(self, stage: str) -> bool:
-        """Return whether ``stage`` has finished, and the products that later stages need are still there."""
+        """Return whether ``stage`` has finished, and the products that later stages need still exist."""
         return bool(self._read().get(stage, {}).get("done")) and not self.deleted(stage)
 
     def deleted(self, stage: str) -> list[str]:
-        """Return the products of a finished ``stage`` that were deleted since, and that it makes again."""
+        """Return the products of a finished ``stage`` that have been deleted, and that it can make again."""
         return self._artefacts.deleted(stage) if self._read().get(stage, {}).get("done") else []
 
     def done_with(self, stage: str) -> str:
@@ -237,14 +237,14 @@ class RunFolder:
         write_text(self.path / RECIPE, text)
 
     def threads(self, stage: str, count: int) -> int:
-        """Return the number of torch threads that ``stage`` was begun with; one that begins now is given ``count``."""
+        """Return the number of torch threads that ``stage`` was begun with; a stage that begins now gets ``count``."""
         entry = self._read().get(stage, {})
         if "threads" not in entry and entry:
             self._update(stage, {"threads": count})
         return int(entry.get("threads", count))
 
     def _kept(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the digests of players that sft has made before; it keeps them, and writes the base once more."""
+        """Return the digests of the players that sft has made already, which it keeps; it writes the base again."""
         given = entry.get("artefacts", {}).items()
         return {name: value for name, value in given if not name.startswith(BASE) and (self.path / name).exists()}
 
@@ -264,7 +264,7 @@ class RunFolder:
         self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})
 
     def cpu_seconds(self, stage: str) -> float:
-        """Return the processor seconds of the last start of a finished stage, independent of other processes."""
+        """Return the processor seconds of the last start of a finished stage, which other processes do not affect."""
         return float(self._read()[stage]["cpu_seconds"])
 
     def _update(self, stage: str, change: Mapping[str, Any]) -> None:
@@ -282,7 +282,7 @@ class RunFolder:
             return
         path = self.path / LEDGER
         before = json.loads(path.read_bytes()) if path.exists() else {WRITTEN_BY: encode(this_origin())}
-        writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # the first one remains
+        writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # keeps the first one
         write_text(path, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What the result of a stage depends on: the parts of the recipe that it reads."""
+"""The inputs of a stage: the parts of the recipe that its result depends on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NEUTRAL = (
     ),
     *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
 )
-"""Last parts of the keys on which no result depends: calls to an endpoint, its prices, and trackers."""
+"""Last parts of keys that affect no result: calls to an endpoint, its prices, and trackers."""
 
 
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
@@ -45,23 +45,24 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
 
 
 def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs on which results depend; ledgers of earlier versions hold others as well."""
+    """Return the inputs that affect results; ledgers of earlier versions hold others as well."""
     return {key: value for key, value in inputs.items() if not key.endswith(_NEUTRAL)}
 
 
 def changed_inputs(recipe: Recipe, stage: str, inputs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the keys whose values differ from the ``inputs`` with which a stage was begun: key, then, now.
 
-    An option that the version of then did not have is as it was if it has its default, which does what that did.
+    An option that did not exist in the version of then counts as unchanged if it has its default value, which preserves
+    the behaviour of that version.
     """
     then, now = _relevant(inputs), stage_inputs(recipe, stage)
-    shown = without_credentials(then)  # which earlier versions allowed in addresses
+    shown = without_credentials(then)  # earlier versions allowed credentials in addresses
     differ = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
     return [(key, shown.get(key), now.get(key)) for key in differ if not _added(key, now.get(key), then)]
 
 
 def _added(key: str, value: Any, then: Mapping[str, Any]) -> bool:
-    """Return whether a key, of a section that there was ``then``, has come since, and ``value`` is its default."""
+    """Return whether a key was added to a section since ``then``, and ``value`` is its default."""
     section: type | None = Recipe
     path = ""
     for name in key.split("."):

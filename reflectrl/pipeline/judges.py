@@ -1,4 +1,4 @@
-"""``rater_of``, ``corrector_of``: players of a run that judge what was played, made from its recipe (V-TIFA, GTR)."""
+"""``rater_of``, ``corrector_of``: players that judge what was played, made from a run's recipe (V-TIFA, GTR)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reflectrl.raters.local import LocalModel
 
 
 def rater_of(section: RaterPlayerSection, models: RunModels, endpoints: Endpoints) -> Player:
-    """Return the rater of whole episodes."""
+    """Return the rater of whole episodes that ``section`` describes."""
     scale = Scale(tuple(section.labels), section.scale)
     if section.player == "rule":
         stages = [stage.env for stage in models.recipe.rlft.stages] if models.recipe.rlft else []
@@ -36,7 +36,7 @@ def _rating_model(section: RaterPlayerSection, scale: Scale, models: RunModels, 
 
 
 def corrector_of(section: CorrectorPlayerSection, models: RunModels, endpoints: Endpoints) -> Player:
-    """Return the corrector of thoughts."""
+    """Return the corrector of thoughts that ``section`` describes."""
     player = _corrector(section, models, endpoints)
     return Informed(player) if section.tool else player
 

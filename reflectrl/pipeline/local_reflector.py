@@ -1,4 +1,4 @@
-"""A reflector of this process, made from its settings."""
+"""A local reflector, made from its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reflectrl.models.reflector import LMReflector
 
 
 def local_reflector(lm: LanguageModel, settings: ReflectorPlayerSection, section: ModelSection) -> LMReflector:
-    """Return the frozen reflector that writes with ``lm``, which was loaded as its model ``section`` says."""
+    """Return the frozen reflector that writes with ``lm``, which was loaded by its model ``section``."""
     cache = prefix_cache_for(lm.base, section.max_length, "reflector") if section.prefix_reuse else None
     return LMReflector(
         lm.model,

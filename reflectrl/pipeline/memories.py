@@ -37,7 +37,7 @@ from reflectrl.rollout.record import Header, read_trajectories
 
 
 class Memories:
-    """Players that bring past episodes to the table, and the one that plans; models are loaded when first needed."""
+    """The players that plan and that remember past episodes; models are loaded when they are first needed."""
 
     def __init__(self, models: RunModels, endpoints: Endpoints) -> None:
         self._models = models
@@ -50,10 +50,10 @@ class Memories:
         return section is not None and section.grows
 
     def of_policy(self, name: str) -> tuple[Experience, ...]:
-        """Return what the policy of the folder ``name`` remembers: what it had at the end of its training.
+        """Return the memory of the policy in the folder ``name``: its contents at the end of the policy's training.
 
         Raises:
-            InvalidInput: the file is not there, or was damaged or exchanged.
+            InvalidInput: the file does not exist, or was damaged or exchanged.
 
         """
         if not self._grows or name != POLICY:
@@ -61,7 +61,7 @@ class Memories:
         return EpisodeStore(self._models.run.verified(MEMORY, "rlft"), self._header).snapshot()
 
     def growing(self, *, from_start: bool) -> EpisodeStore | None:
-        """Return the store that grows in RLFT, which begins with the teacher's episodes; ``None`` without one.
+        """Return the store that grows in RLFT and begins with the teacher's episodes; ``None`` if none grows.
 
         Args:
             from_start: True where training begins, False where it continues from a checkpoint.
@@ -99,13 +99,13 @@ class Memories:
         reflector: Player | None,
         store: EpisodeStore | None = None,
     ) -> tuple[Seat, ...]:
-        """Return the seats before the act, in the order in which they speak.
+        """Return the seats that speak before the act, in their order.
 
         Args:
             memory: settings of a memory of ``past`` episodes; there is none for ``None``, or without such episodes.
-            past: episodes to remember, from whose plans the planner learns too.
+            past: episodes to remember; the planner learns from their plans, too.
             reflector: the reflector; ``None`` for no reflections.
-            store: what the memory adds to, if it grows; ``past`` is its snapshot then.
+            store: store that the memory adds to, if it grows; then ``past`` is its snapshot.
 
         """
         planner = self._planner(past)
@@ -148,7 +148,7 @@ class Memories:
         return Planner(self._planning_model, self._plans(past))
 
     def _plans(self, past: Sequence[Experience]) -> Retriever | None:
-        """Return what ranks the plans of past episodes for the planner; ``None`` where it sees none."""
+        """Return the ranking of past episodes' plans for the planner; ``None`` if it is shown none."""
         section = self._recipe.players.planner
         planned = [each for each in past if each.plan] if section is not None and section.examples else []
         if section is None or not planned:
@@ -174,16 +174,16 @@ class Memories:
         return EmbeddingCache(embedder(section.embedder if section else "hashing", self._own_states))
 
     def _own_states(self) -> HiddenStates:
-        """Return the embedder of the policy's base before any training."""
+        """Return an embedder with the policy's base before any training."""
         shape = self._models.base("policy") if self._recipe.model.name == BUILTIN else self._recipe.model
         lm = self._models.frozen(shape.model_copy(update={"lora": None}), "embedder")
         return HiddenStates(lm.base, lm.tokenizer, shape.max_length)
 
     @cached_property
     def _vision_tower(self) -> VisionTower:
-        """A copy of the policy's base, of which pictures are keys of a memory."""
+        """A copy of the policy's base, which embeds pictures as keys of a memory."""
         section = self._recipe.model.model_copy(update={"lora": None})
-        with TemporaryDirectory(prefix="reflectrl-") as place:  # the run's own built-in base is made of rows, later
+        with TemporaryDirectory(prefix="reflectrl-") as place:  # the run's own built-in base is made later, of rows
             seed = derive_seed(self._recipe.seed, "vision tower")
             base = make_base(section, Path(place) / "base", corpus=[], labels=self._models.labels, seed=seed)
             return VisionTower(self._models.frozen(base, "memory"))

@@ -29,7 +29,7 @@ class RunModels:
     """Environments and local models of one run, which are loaded when asked for."""
 
     def __init__(self, recipe: Recipe, run: RunFolder) -> None:
-        transformers_logging.disable_progress_bar()  # its bars would tear the stage's own
+        transformers_logging.disable_progress_bar()  # its progress bars would break the stage's own
         transformers_logging.set_verbosity_error()
         self.recipe = recipe
         self.run = run
@@ -49,7 +49,7 @@ class RunModels:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the longest menu."""
+        """Labels of the longest menu."""
         return labels(self.layout.labels, self.env({}).max_actions)
 
     def section(self, role: str) -> ModelSection:
@@ -58,7 +58,7 @@ class RunModels:
         return decided(section or self.recipe.model, self.run, "reflector" if section else "policy")
 
     def base(self, role: str) -> ModelSection:
-        """Return the section of a role with a base that can be loaded; the built-in one is written to the folder."""
+        """Return the section of a role with a base that can be loaded; the built-in base is written to the folder."""
         files = (self.run.verified(sft_rows_file(name), "gen-data") for name in ("reflector", "policy"))
         rows = [row for file in files for row in read_rows(file)]
         return make_base(
@@ -73,7 +73,7 @@ class RunModels:
         return BASE_REFLECTOR if role == "reflector" and self.recipe.reflector_model else BASE
 
     def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
-        """Load a model of this run by its folder; ``base`` is the policy before any training."""
+        """Load a model of this run by the name of its folder; ``base`` is the policy before any training."""
         if name == "base":
             seed = derive_seed(self.recipe.seed, "new", "policy")
             return new_model(self.base("policy"), labels=self.labels, seed=seed)
@@ -86,7 +86,7 @@ class RunModels:
         return load_model(folder, section, trainable=trainable)
 
     def frozen(self, section: ModelSection, role: str) -> LanguageModel:
-        """Return a model that is not trained, without a trial of precisions, whose outcome would be recorded."""
+        """Return a model that is not trained; its precision is not measured, as the result would be recorded."""
         shape = section.model_copy(update={"compute": given_precision(section) or "float32"})
         lm = new_model(shape, labels=(), seed=derive_seed(self.recipe.seed, "new", role))
         lm.model.requires_grad_(False)

@@ -59,7 +59,7 @@ def expert(name: str, options: Options) -> Game:
 
 
 def chance(name: str, options: Options) -> Game:
-    """Return a game of actions that are drawn uniformly from the legal ones."""
+    """Return a game in which actions are drawn uniformly from the legal ones."""
     return _game(name, options, "random", RandomPolicy(), None)
 
 
@@ -83,7 +83,7 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
         run: a run folder, or an exported agent.
         name: the environment, if it was named; it must be the run's.
         options: options of the environment, over those of the run.
-        policy: ``policy`` or ``policy-sft``; the last that is there if absent.
+        policy: ``policy`` or ``policy-sft``; if absent, the later one that exists.
         greedy: play the most probable action; otherwise draw it.
 
     Raises:
@@ -179,7 +179,7 @@ def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> 
 
     Raises:
         InvalidInput: a state that is too long for a local model.
-        PlayerLeft: the person at the keyboard did not go on.
+        PlayerLeft: the person at the keyboard stopped playing.
         WorkFailed: the environment or a chat endpoint failed.
 
     """

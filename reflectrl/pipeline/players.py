@@ -32,7 +32,7 @@ from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, Ran
 
 
 class RunPlayers(RunModels):
-    """The players of one run, and the models that they are; those are loaded when first asked for."""
+    """The players of one run and their models, which are loaded when they are first needed."""
 
     def __init__(self, recipe: Recipe, run: RunFolder, account: Account | None = None) -> None:
         super().__init__(recipe, run)
@@ -42,13 +42,13 @@ class RunPlayers(RunModels):
 
     @property
     def usage(self) -> Usage:
-        """Calls to chat endpoints of this process, and their cost."""
+        """Calls of this process to chat endpoints, and their cost."""
         return self.endpoints.usage
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 
     def lm_policy(self, name: str) -> tuple[LanguageModel, Callable[[bool], Policy]]:
-        """Return the model of a saved policy, and a function from ``greedy`` to a player of it."""
+        """Return the model of a saved policy, and a function from ``greedy`` to a player with this model."""
         lm = self.load(name)
         add_choice_head(lm.base)
         encoder, model = self.encoder(lm), self.recipe.model
@@ -77,18 +77,18 @@ class RunPlayers(RunModels):
     # ---- seats -------------------------------------------------------------------------------------------------------
 
     def seats(self, policy: LanguageModel | None, name: str) -> tuple[Seat, ...]:
-        """Return the frozen players of this recipe, see ``reflector``."""
+        """Return the seats of the recipe's frozen players; see ``reflector``."""
         return self.playing(self.reflector(policy, name), name)
 
     def playing(
         self, reflector: Player | None, name: str = POLICY, memory: MemoryPlayerSection | None = None
     ) -> tuple[Seat, ...]:
-        """Return the seats before the act of the policy of the folder ``name``; ``memory`` replaces the recipe's."""
+        """Return the seats before the act of the policy in the folder ``name``; ``memory`` replaces the recipe's."""
         section = memory or self.recipe.players.memory
         return self.memories.table(section, () if section is None else self.memories.of_policy(name), reflector)
 
     def training_seats(self, reflector: Player | None, *, from_start: bool) -> tuple[Seat, ...]:
-        """Return the seats of RLFT, which begins or continues from a checkpoint."""
+        """Return the seats of RLFT; ``from_start`` is false where training continues from a checkpoint."""
         store = self.memories.growing(from_start=from_start)
         if store is None:
             acting = self.playing(reflector, POLICY_SFT)
@@ -97,7 +97,7 @@ class RunPlayers(RunModels):
         return (*acting, *self.corrector, *self.rater)
 
     def teaching_seats(self, taught: Sequence[Trajectory]) -> tuple[Seat, ...]:
-        """Return the seats whose words SFT rows show, those of RLFT; the reflector's is a place for the teacher's."""
+        """Return the seats whose words SFT rows show: those of RLFT, where the teacher takes the reflector's place."""
         return self.memories.table(self.recipe.players.memory, successes(taught), ScriptedReflector(lambda _: ""))
 
     @cached_property
@@ -119,7 +119,7 @@ class RunPlayers(RunModels):
     def reflector(self, policy: LanguageModel | None, name: str = POLICY) -> Player | None:
         """Return the recipe's reflector, or ``None``; in the single-player ablation ``policy`` is its model.
 
-        One that RLFT trains advises the policy of the folder ``name`` as it was trained with it.
+        A reflector that RLFT trains is loaded as it was trained together with the policy in the folder ``name``.
         """
         kind = self.recipe.players.reflector.player
         if kind == "none":
@@ -136,7 +136,7 @@ class RunPlayers(RunModels):
         return self._local_reflector(REFLECTOR_RLFT if trained else REFLECTOR)[1]
 
     def other_reflector(self, section: ReflectorSection) -> Callable[[], Player | None]:
-        """Return a function that makes a reflector of ``eval.reflectors``, after a check that it can be made.
+        """Check that a reflector of ``eval.reflectors`` can be made, and return a function that makes it.
 
         Raises:
             InvalidInput: it cannot.
@@ -150,7 +150,7 @@ class RunPlayers(RunModels):
         return lambda: other.reflector(None)
 
     def readers(self, policy: LanguageModel) -> dict[str, LanguageModel]:
-        """Return the local models that read prompts when ``policy`` acts, by role; a single player has both."""
+        """Return the local models that read prompts when ``policy`` acts, by role; a single player has both roles."""
         kind = self.recipe.players.reflector.player
         if kind not in ("local", "self"):
             return {"policy": policy}

@@ -23,9 +23,9 @@ from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
 
 TASKS = 4
-"""Tasks that are played at random, one episode each, for each of the environment's option sets."""
+"""Number of tasks that are played at random, one episode each, for each of the environment's option sets."""
 MAX_PROMPTS = 16
-"""Prompts that are tokenized, those with the most characters."""
+"""Maximum number of prompts that are tokenized: those with the most characters."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ def _check(
 ) -> None:
     """Check the longest of ``prompts``.
 
-    A reflection of ``reflection`` tokens is yet to be added to a policy's, and ``written`` tokens follow a prompt.
+    A reflection of ``reflection`` tokens is still to be added to a policy's prompt, and ``written`` tokens follow a
+    prompt.
     """
     plain = PlainText(lm.tokenizer, lm.pictures)
 
@@ -66,9 +67,10 @@ def _check(
 def check_prompt_lengths(
     run_players: RunPlayers, models: Mapping[str, LanguageModel], split: str, options: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Warn of prompts that will be cut, and refuse those that cannot be.
+    """Warn of prompts that will be truncated, and refuse those that cannot be.
 
-    States are those of the teacher's episodes, and of episodes of ``split`` that are played at random to their ends.
+    The states are those of the teacher's episodes, and of episodes of ``split`` that are played to their ends at
+    random.
 
     Args:
         run_players: the players of a run.
@@ -83,7 +85,7 @@ def check_prompt_lengths(
     reflector = run_players.recipe.players.reflector
     run, layout = run_players.run, run_players.layout
     taught = read_trajectories(run.verified(TEACHER, "gen-data"))[1] if (run / TEACHER).is_file() else []
-    said = {} if reflector.player == "none" else {"reflector": Utterance("")}  # none is written yet
+    said = {} if reflector.player == "none" else {"reflector": Utterance("")}  # no reflection is written yet
     played = [
         replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))
         for trajectory in (*taught, *_at_random(run_players, split, options))

@@ -1,4 +1,4 @@
-"""The runs whose reflectors ``eval.reflectors`` takes."""
+"""Checks of the runs whose reflectors ``eval.reflectors`` names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
     Args:
         name: its name in ``eval.reflectors``.
-        folder: the run folder or exported agent that has it.
+        folder: the run folder or exported agent that contains it.
         recipe: the recipe of the policy that it advises.
 
     Raises:
@@ -39,7 +39,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
 
 def _prompt(recipe: Recipe) -> str:
-    """Describe the settings of a reflector's prompts, which never show the menu."""
+    """Describe the settings of a reflector's prompts, which never show a menu."""
     section = recipe.prompt
     return f"{recipe.env.name!r} with instructions={section.instructions} and history={section.history}"
 

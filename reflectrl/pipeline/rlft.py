@@ -1,4 +1,4 @@
-"""The rlft stage: the trainer, its checkpoints and the records it leaves in the run folder."""
+"""The rlft stage: the trainer, its checkpoints, and its records in the run folder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> R
 
 
 WINDOW_ITERATIONS = 10
-"""Iterations of a stage whose mean the console shows; a single one is noisy."""
+"""Number of a stage's last iterations whose mean the console shows; a single iteration is noisy."""
 
 
 class _Records:
@@ -148,7 +148,7 @@ class _Records:
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
-        """Return the console's note; its means are of the iterations of this stage that this process has seen."""
+        """Return the console's note; its means cover the iterations of this stage in this process."""
         if done.stage != self._stage:
             self._stage = done.stage
             self._recent.clear()

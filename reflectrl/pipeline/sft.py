@@ -1,4 +1,4 @@
-"""The sft stage: the base of both players, then each player from it."""
+"""The sft stage: the base of both players, then each player from this base."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
 
 
 def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
-    """Train ``player`` from the base model and save it; a player that is there already is left alone."""
+    """Train ``player`` from the base model and save it; a player that exists already is not trained again."""
     folder = run / wanted_players(recipe)[player]
     checkpoints = run / checkpoints_folder(f"sft-{player}")
     if not folder.is_dir():
         _train(recipe, run, player, advance, folder, checkpoints)
-    shutil.rmtree(checkpoints, ignore_errors=True)  # they were for a kill before the player was there
+    shutil.rmtree(checkpoints, ignore_errors=True)  # only needed if a process is killed before the player is saved
 
 
 def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
     run_players = RunPlayers(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = run_players.base(role)
-    if recipe.model.name != BUILTIN:  # whose labels are tokens by its making
-        check_labels(recipe.model, run_players.labels)  # of the policy, before hours with the reflector
+    if recipe.model.name != BUILTIN:  # whose labels are tokens by construction
+        check_labels(recipe.model, run_players.labels)  # of the policy too, before the reflector trains for hours
     lm = new_model(base, labels=run_players.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)

@@ -75,8 +75,8 @@ def _run_stage(job: _Job, stage: str) -> None:
     for earlier in STAGES[: STAGES.index(stage)]:
         run.check(recipe, earlier)
         if earlier == "rlft" and recipe.rlft is None and not run.is_done(earlier):
-            _run_stage(job, earlier)  # it has nothing to do, so it runs unasked
-        # sft of one player at a time leaves the stage open until both are there
+            _run_stage(job, earlier)  # it has nothing to do, so it runs without a request
+        # sft of one player at a time leaves the stage open until both exist
         if not run.is_done(earlier):
             raise InvalidInput(f"stage {stage!r} of {run.path} needs {earlier!r}; run `reflectrl {earlier}` first.")
     try:
@@ -95,7 +95,7 @@ def _run_stage(job: _Job, stage: str) -> None:
     if run.is_done(stage):
         job.reporter.line(f"{stage:<18} skipped: done before, {run.done_with(stage)}")
         return
-    if not job.spending.dry_run:  # after which the recipe may still change
+    if not job.spending.dry_run:  # after a dry run, the recipe may still change
         run.begin(recipe, stage)
     if stage != "gen-data":
         from reflectrl.pipeline.compute import prepare_compute
@@ -119,7 +119,7 @@ def _gen_data(job: _Job) -> bool:
         summary = generate(
             job.recipe, job.run.path, advance, spending=job.spending, tell=report, seats=_teaching_seats(job)
         )
-        if summary is None:  # only those two end before the rows
+        if summary is None:  # only a dry run and Batch mode end before the rows
             return False
         asked = f"{summary.questions} questions, " if summary.questions else ""
         shown = f"{summary.demonstrated} of them demonstrated, " if summary.demonstrated else ""
@@ -131,7 +131,7 @@ def _gen_data(job: _Job) -> bool:
 
 
 def _teaching_seats(job: _Job) -> Seats:
-    """Return what makes the frozen players that the SFT rows show, besides the reflector."""
+    """Return a function that makes the frozen players whose words SFT rows show, besides the reflector."""
     players = job.recipe.players
     if players.memory is None and players.planner is None:
         return reflector_alone

@@ -1,4 +1,4 @@
-"""Sweeps: one recipe with several seeds and settings, each in a run folder and a process of its own."""
+"""Sweeps: one recipe with several seeds and settings, each in its own run folder and process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder
 
 MAX_RUNS = 10_000
-"""Largest sweep; more is taken for a mistake in ``--seeds`` or ``--grid``."""
+"""Maximum number of runs in a sweep; more are taken for a mistake in ``--seeds`` or ``--grid``."""
 POLL_SECONDS = 0.1
 
 
@@ -32,23 +32,23 @@ class PlannedRun:
 
     folder: Path
     recipe: str
-    """Name or path of its recipe."""
+    """Name or path of the recipe."""
     overrides: tuple[str, ...]
-    """Changes to the recipe, with the seed."""
+    """Overrides of the recipe, the seed among them."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its process, beside those of this one."""
+    """Environment variables of the run's process, in addition to those of this one."""
 
     @property
     def log(self) -> Path:
-        """File beside the folder that keeps what the run prints."""
+        """File beside the run folder with the output of the run."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """Read seeds such as ``0-9`` or ``0,3,5-7``; one that is named twice is run once.
+    """Read seeds such as ``0-9`` or ``0,3,5-7``; a seed that is named twice is run once.
 
     Raises:
-        InvalidInput: anything else, or more than ``MAX_RUNS``.
+        InvalidInput: text of another form, or more than ``MAX_RUNS`` seeds.
 
     """
     seeds: dict[int, None] = {}
@@ -143,7 +143,7 @@ def _is_done(folder: Path, recipe: Recipe) -> bool:
         return False
     try:
         run.check(recipe, "eval")
-    except InvalidInput:  # which is evaluated again
+    except InvalidInput:  # it is evaluated again
         return False
     return True
 
@@ -182,7 +182,7 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
                     advance(done, len(planned), f"{len(failed)} failed" if failed else "")
                 time.sleep(POLL_SECONDS)
         finally:
-            for worker in working:  # stopped: each ends its step and writes a checkpoint
+            for worker in working:  # stopped: each process ends its step and writes a checkpoint
                 worker.process.send_signal(signal.SIGTERM)
             for worker in working:
                 worker.process.wait()
@@ -204,7 +204,7 @@ class _Worker:
         command += ["--run", run.folder.name, *extra, *run.overrides]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         self.log: IO[bytes] = run.log.open("ab")
-        # in a session of its own, so that Ctrl-C reaches it once, from here
+        # in a session of its own, so that Ctrl-C reaches it only once, from this process
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from reflectrl.rollout.turn import end_of
 from reflectrl.training.sft import train_sft
 
 HELD_OUT = 10
-"""One of so many rated episodes is not trained on, but compared with afterwards."""
+"""One of so many rated episodes is held out of training, to compare ratings."""
 BATCH_SIZE = 16
 
 
@@ -35,11 +35,11 @@ class TrainedRater:
     """Result of the training of a rater."""
 
     rows: int
-    """Rated episodes it was trained on."""
+    """Number of rated episodes it was trained on."""
     held_out: int
-    """Rated episodes it was compared with."""
+    """Number of rated episodes it was compared with."""
     agreeing: int
-    """Held-out episodes to which it gives the level that they were rated with."""
+    """Number of held-out episodes for which it gives the level of their rating."""
 
 
 def train_rater(
@@ -64,7 +64,7 @@ def train_rater(
         advance: called with (step, steps, loss) now and then.
 
     Raises:
-        InvalidInput: ``out`` is there, or the run has no rater, or recorded fewer than ``HELD_OUT`` rated episodes.
+        InvalidInput: ``out`` exists, or the run has no rater, or recorded fewer than ``HELD_OUT`` rated episodes.
 
     """
     if out.exists():
