@@ -1,4 +1,4 @@
-"""Stage 1: teacher episodes, negative examples, and the rows on which both players are fine-tuned. Never torch."""
+"""Stage 1: teacher episodes, negative examples, and the SFT rows of both players. Needs no torch."""
 
 if __name__ != "reflectrl.data_gen":
     raise ImportError(f"this package was imported as {__name__!r}; import it as reflectrl.data_gen.")

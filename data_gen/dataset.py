@@ -1,6 +1,7 @@
-"""``build_dataset``: the tasks of a recipe's ``dataset`` section, by the environment's own builder.
+"""``build_dataset``: the tasks of a recipe's ``dataset`` section, made by the environment's own builder.
 
-The client's journal keeps each reply as it comes, by what was asked: only what has changed is asked about again.
+The client's journal keeps each reply when it arrives, with a digest of its request: only changed requests are sent
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reflectrl.data_gen.estimate import estimate_files
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal, RejectedReply
 
-if TYPE_CHECKING:  # imported where a chat model asks: openai takes a second
+if TYPE_CHECKING:  # imported only if a chat model is asked: openai takes a second
     from reflectrl.endpoint.chat import ChatClient
 
 Progress = Callable[[int, int, str], None]
@@ -40,7 +41,7 @@ def build_dataset(
     tell: Callable[[str], None] = lambda _: None,
     dry_run: bool = False,
 ) -> Usage | None:
-    """Have the environment of ``recipe`` write ``run/dataset``, if the recipe has a dataset section; once.
+    """Let the environment of ``recipe`` write ``run/dataset`` once, if the recipe has a dataset section.
 
     Args:
         recipe: with or without a dataset section.
@@ -54,7 +55,7 @@ def build_dataset(
         Usage of the chat endpoint in this process; ``None`` if a dry run stopped before the chats.
 
     Raises:
-        InvalidInput: an environment that builds no dataset, a source that is none or was given twice, too few
+        InvalidInput: an environment that builds no dataset, an invalid source or one that was given twice, too few
             questions, no key for the endpoint.
         WorkFailed: a source or the endpoint cannot be reached; replies that were paid for are kept.
 
@@ -100,7 +101,7 @@ def build_dataset(
 
 
 async def _ask_all(client: ChatClient, inquiries: Sequence[Inquiry], progress: Progress | None) -> list[str | None]:
-    """Return the replies in order, ``None`` where a second one could not be used either."""
+    """Return the replies in order; ``None`` for an inquiry whose second reply was not usable either."""
     replies: dict[int, str | None] = {}
     waiting = iter(enumerate(inquiries))
 
@@ -109,7 +110,7 @@ async def _ask_all(client: ChatClient, inquiries: Sequence[Inquiry], progress: P
             progress(len(replies), len(inquiries), "files with a reply")
 
     async def work() -> None:
-        for number, inquiry in waiting:  # shared: a worker whose inquiry failed stops, the others go on
+        for number, inquiry in waiting:  # one shared iterator: a worker whose inquiry failed stops, the others continue
             replies[number] = await _ask_twice(client, inquiry)
             report()
 
@@ -124,7 +125,7 @@ async def _ask_all(client: ChatClient, inquiries: Sequence[Inquiry], progress: P
 
 
 async def _ask_twice(client: ChatClient, inquiry: Inquiry) -> str | None:
-    """Return a usable reply, asking once more if the first is none; ``client`` itself would count that as a failure."""
+    """Return a usable reply, with one retry; ``client`` itself would count the first reply as a failure."""
     chat = inquiry.chat
     try:
         for _ in range(2):

@@ -1,7 +1,7 @@
-"""Demonstrations: episodes that a person, the expert or a run played, kept as samples that gen-data can begin with.
+"""Demonstrations: episodes played by a person, the expert or a run, kept as samples for gen-data.
 
-Every sample has a reflection, since both players learn from it; and only an episode that succeeded is kept, since each
-of its steps will be imitated.
+Every sample has a reflection, since both players learn from it. Only successful episodes are kept, since each of their
+steps will be imitated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Demonstration:
     """One sample of a file."""
 
     where: str
-    """File and line."""
+    """File and line of the sample."""
     sample: Sample
 
 
@@ -37,7 +37,7 @@ class Demonstrated:
 
     samples: tuple[Sample, ...] = ()
     held_out: int = 0
-    """Samples left out: of held-out tasks, or of states in which one starts."""
+    """Number of samples left out: those of held-out tasks, or of states in which one starts."""
 
     def sentence(self, missing: int) -> str:
         """Describe the samples for the user; ``missing`` more are to come from the teacher."""
@@ -47,10 +47,10 @@ class Demonstrated:
 
 
 def check_place(path: Path, header: Header) -> None:
-    """Check that episodes can be kept in ``path``: a new file, or one of the same environment and options.
+    """Check that episodes can be saved in ``path``: a new file, or one of the same environment and options.
 
     Raises:
-        InvalidInput: they cannot.
+        InvalidInput: the file has another environment or other options.
 
     """
     check_output(path)
@@ -72,7 +72,7 @@ def check_place(path: Path, header: Header) -> None:
 
 
 def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
-    """Add an episode that succeeded to ``path``; return the number of its samples, which are on the disk then.
+    """Add a successful episode to ``path``; return the number of its samples, which are then on the disk.
 
     Raises:
         WorkFailed: the file cannot be written.
@@ -116,7 +116,7 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
     name = recipe.env.name
     try:
         missing = not path.is_file()
-    except OSError:  # a name that is too long, a folder that may not be entered
+    except OSError:  # a name that is too long, or a folder without permission
         missing = True
     if missing:
         played = shlex.join([name, *(f"{key}={_yaml(value)}" for key, value in recipe.env.options.items())])
@@ -142,7 +142,7 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
 def choose_demonstrations(
     given: Sequence[Demonstration], env: NatLangEnv, starts: frozenset[tuple[str, ...]]
 ) -> Demonstrated:
-    """Return the samples to learn from: none of a held-out task, nor of a state that shows one of its ``starts``.
+    """Return the samples to learn from, without those of held-out tasks or of states that show one of their ``starts``.
 
     Raises:
         InvalidInput: a state that ``env`` could not show.

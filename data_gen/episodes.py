@@ -30,7 +30,7 @@ class Teaching:
     negatives: float
     """Probability of a negative example at each step."""
     held_out: frozenset[tuple[str, ...]]
-    """``Observation.shown`` of the states in which held-out tasks start; no sample shows one."""
+    """``Observation.shown`` of the states in which held-out tasks start; no sample may show one."""
 
 
 async def play_teacher_episode(env: NatLangEnv, number: int, task: Task, teaching: Teaching) -> TeacherEpisode:
@@ -63,7 +63,7 @@ class _Episode:
             state = State(observation, past, self._seed)
             try:
                 advice = await self._teach(state, strayed=strayed, negative=False)
-            except RejectedReply:  # there is nothing to learn here, and no advice on how to go on
+            except RejectedReply:  # there is nothing to learn here, and no advice on how to continue
                 rejected = truncated = True
                 break
             if rng.random() < teaching.negatives:
@@ -137,7 +137,7 @@ class _Episode:
 
 
 def play_given(state: State, reflection: str, action: str, layout: PromptFormat) -> Move:
-    """Play a turn in which both the reflection and the action were decided elsewhere."""
+    """Play a turn whose reflection and action are given."""
     seats = reflecting(ScriptedReflector(lambda _: reflection))
     [move] = play_turn([state], policy=GivenActions([action]), seats=seats, layout=layout)
     return move

@@ -1,4 +1,4 @@
-"""Estimate of the calls to a chat model and of their cost, before the first of them is sent."""
+"""Estimate of the calls to a chat model and of their cost, before the first call is sent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from reflectrl.prompts import TeacherPrompts, make_menu
 CHARACTERS_PER_TOKEN = 4
 """Characters of English text in one token."""
 REFLECTION_TOKENS = 70
-"""Tokens of a reflection of 50 words, the length that is asked for."""
+"""Tokens of a reflection of 50 words, the length that the prompt asks for."""
 LABEL_TOKENS = 2
 """Tokens of a reply that names a label."""
 MAX_SAMPLES = 40
-"""Samples from which the cost of all is extrapolated."""
+"""Maximum number of samples from which the total cost is extrapolated."""
 MAX_EPISODES = 20
-"""Episodes that are played to find these samples."""
+"""Maximum number of episodes that are played to find these samples."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
 def estimate_teacher_calls(
     env: NatLangEnv, tasks: Sequence[Task], teaching: Teaching, prompts: TeacherPrompts, *, samples: int, chooses: bool
 ) -> Estimate:
-    """Return the estimate for ``samples``, extrapolated from a few episodes of ``tasks`` that are played for nothing.
+    """Return the estimate for ``samples``, extrapolated from a few episodes of ``tasks`` without calls.
 
-    With ``chooses`` the teacher plays; here the expert does in its place, or the first action where there is none.
+    If the teacher plays (``chooses``), the expert plays in its place here; without an expert, the first action is
+    played.
 
     Raises:
         InvalidInput: no expert where the teacher does not play.

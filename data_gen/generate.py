@@ -1,4 +1,4 @@
-"""``generate``: stage 1a. Teacher episodes on training tasks until there are enough samples, then the files."""
+"""``generate``: stage 1a, teacher episodes on training tasks until there are enough samples, then the files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from reflectrl.players import ScriptedReflector, Seat, reflecting
 from reflectrl.prompts import TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
 
-if TYPE_CHECKING:  # imported where a chat model teaches: openai takes a second
+if TYPE_CHECKING:  # imported only if a chat model teaches: openai takes a second
     from reflectrl.endpoint.chat import ChatClient
 
 
@@ -48,14 +48,14 @@ def reflector_alone(taught: Sequence[Trajectory]) -> tuple[Seat, ...]:  # noqa: 
 
 @dataclass(frozen=True)
 class Spending:
-    """Limits on a command's calls to chat endpoints; no part of the recipe, since no result depends on it."""
+    """Limits on a command's calls to chat endpoints; not a part of the recipe, since no result depends on it."""
 
     max_cost: float | None = None
-    """Budget of the run folder in USD; ``None`` for no limit."""
+    """Maximum total cost of the run folder in USD; ``None`` for no limit."""
     dry_run: bool = False
-    """gen-data only reports the expected calls and their cost."""
+    """True if gen-data only reports the expected calls and their cost."""
     batch: Literal["submit", "collect"] | None = None
-    """gen-data asks through OpenAI's Batch mode, at half the price: hand the calls in, or fetch the replies."""
+    """Use OpenAI's Batch mode, at half the price: ``submit`` the calls, or ``collect`` the replies."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,20 @@ class DataSummary:
     episodes: int
     samples: int
     demonstrated: int
-    """Samples that come from ``data.demonstrations``."""
+    """Number of samples from ``data.demonstrations``."""
     negatives: int
     held_out: int
-    """Samples left out because they show a held-out task's start."""
+    """Number of samples left out because they show a held-out task's start."""
     indiscreet: int
-    """Samples left out because their reflection says a secret that their prompt does not show."""
+    """Number of samples left out because their reflection says a secret that their prompt does not show."""
     success_rate: float
     """Fraction of the teacher's episodes that succeeded; 0 without any."""
     questions: int
-    """Questions of the dataset made for the environment, over all splits; 0 where it brings its own tasks."""
+    """Number of dataset questions over all splits; 0 if the environment brings its own tasks."""
     usage: Usage
-    """Calls of this process, of the questions' writer and of the teacher together; none for the expert."""
+    """Calls of this process by the writer of questions and the teacher together; none for the expert."""
     spent: float
-    """Cost in USD, earlier processes included, as far as prices are known."""
+    """Cost in USD, with that of earlier processes, as far as prices are known."""
 
 
 def generate(
@@ -92,12 +92,12 @@ def generate(
 ) -> DataSummary | None:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
 
-    A recipe with a dataset section first gets its ``dataset/``. Samples of ``data.demonstrations`` go before the
-    teacher's, who adds what is missing, if anything is.
+    A recipe with a dataset section first gets its ``dataset/``. Samples of ``data.demonstrations`` come first; the
+    teacher adds the missing ones.
 
     Episodes play training tasks in a seeded order and are independent of each other, so the result does not depend on
-    which of them ends first. Replies are in ``calls/`` before they are used: a process that is killed and
-    started again makes no call twice.
+    which of them ends first. Replies are stored in ``calls/`` before they are used, so a process that was killed
+    repeats no call when it is started again.
 
     Args:
         recipe: the experiment.
@@ -111,9 +111,10 @@ def generate(
         Summary of the collected samples; ``None`` for a dry run.
 
     Raises:
-        InvalidInput: an environment without the expert that the recipe asks for, no key, held-out states only, a limit
-            on money without a price, demonstrations that are not there or cannot be used.
-        WorkFailed: the endpoint cannot be used, or the money is spent; what is paid for is used by the next call.
+        InvalidInput: an environment without the expert that the recipe needs, no key, held-out states only, a budget
+            without a price, demonstrations that are missing or cannot be used.
+        WorkFailed: the endpoint cannot be used, or the budget is spent; the next call uses all replies that were paid
+            for.
 
     """
     spending = spending or Spending()
@@ -131,7 +132,7 @@ def generate(
         from reflectrl.endpoint.batch import Batches
 
         Batches(folder / CALLS / "teacher", client).check_collected()
-    with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # episodes count in a row: none may be missing
+    with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # episodes count in a row, so none may be left out
         envs = source.make({}, 1 if client is None else recipe.data.concurrency)
         collection = Collection(recipe, envs, client, given, progress, seats)
         if given:
@@ -176,9 +177,9 @@ def _batch(
 
 
 class Collection:
-    """Teacher episodes in the order of their numbers, up to the first with which there are enough samples.
+    """Teacher episodes in the order of their numbers, up to the first one with which there are enough samples.
 
-    They are played one at a time in each of ``envs``. Samples of demonstrations (``given``) count as well.
+    Each of ``envs`` plays one episode at a time. Samples of demonstrations (``given``) count as well.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """Number of samples that are wanted and not there yet."""
+        """Number of samples that are still missing."""
         return max(0, self._recipe.data.samples - len(self.shown.samples) - self._taught)
 
     def estimate(self) -> Estimate:
@@ -255,7 +256,7 @@ class Collection:
             working = [asyncio.create_task(work(env)) for env in self._envs]
             try:
                 await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-            finally:  # there are enough, or one failed: the episodes of the others are not needed
+            finally:  # there are enough samples, or one episode failed: the others are not needed
                 for task in working:
                     task.cancel()
             for outcome in await asyncio.gather(*working, return_exceptions=True):
@@ -273,7 +274,7 @@ class Collection:
             self._progress(wanted - self.missing, wanted, "samples")
 
     def _check_yield(self) -> None:
-        """Raise ``InvalidInput`` if a whole round of tasks gave no sample, since further rounds would not either."""
+        """Raise ``InvalidInput`` if a whole round of tasks gave no sample, as further rounds would give none either."""
         tasks, episodes = len(self._tasks), self._episodes
         if len(episodes) < tasks or self._taught or any(episode.rejected for episode in episodes):
             return
@@ -335,7 +336,7 @@ class Collection:
 
 
 def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[tuple[str, ...]]:
-    """Return what the states show in which held-out tasks start; none where different states may show the same."""
+    """Return what the initial states of held-out tasks show; nothing where different states may show the same."""
     if not env_class(recipe.env.name).observable:
         return frozenset()
     tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]

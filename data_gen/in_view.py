@@ -1,4 +1,4 @@
-"""Words of frozen players in the prompts of SFT rows: who plays with a memory is taught with one."""
+"""Words of frozen players in the prompts of SFT rows: a player that acts with a memory is trained with one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def words_in_view(
 
     Args:
         samples: the taught steps; their reflections are the reflector's words.
-        seats: the frozen players in the order in which they speak; the reflector's is only its place.
+        seats: the frozen players in the order in which they speak; the reflector's seat only marks its position.
         layout: layout of the prompts.
-        taught: the teacher's episodes; a sample of another one, a demonstration's, is without a plan.
+        taught: the teacher's episodes; samples of other episodes, from demonstrations, get no plan.
 
     Returns:
         For each sample, the words in view of its reflector, and those in view of its policy.
@@ -54,7 +54,7 @@ def words_in_view(
 def _plans(seat: Seat, states: Sequence[State], layout: PromptFormat, taught: Sequence[Trajectory]) -> list[str | None]:
     """Return the plan of each state's episode, made in its first state; ``None`` for an episode not ``taught``.
 
-    The expert's plan, its reflection there, is the teacher's.
+    The expert's plan is the teacher's reflection in that state.
     """
     starts = {(each.task.id, each.seed): each.turns[0] for each in taught if each.turns}
     first: dict[tuple[str, int], State] = {}

@@ -1,7 +1,7 @@
 """SFT rows: samples as the prompts and completions on which the two players are fine-tuned.
 
-The prompts come from ``PromptFormat`` alone, which also writes those of rollouts and evaluation. They are stored in
-parts, so that one that is too long for the model is cut in training as it is at play.
+The prompts come from ``PromptFormat`` alone, as in rollouts and evaluation. They are stored in parts, so that a prompt
+that is too long for the model is truncated in training as it is at play.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class Row:
     player: Literal["reflector", "policy"]
     """Player that is trained on the row."""
     prompt: Prompt
-    """Prompt in the parts that decide what is cut; a policy's has a menu."""
+    """Prompt, in the parts that decide what is truncated; a policy's has a menu."""
     completion: str
     """Text to be learned: a reflection, or a label of the menu."""
     task: str
     """Id of the task."""
     step: int
-    """Number of actions played before."""
+    """Number of actions played before this step."""
     negative: bool
     """True if the sample shows a mistake and its correction."""
     thought: str = ""
     """Thought that the policy writes before its answer; empty for a policy that answers at once."""
 
     def written(self, mode: ActionMode) -> str:
-        """Return the text after the prompt of a player that acts as ``mode`` says."""
+        """Return the text after the prompt, for a player with this action mode."""
         menu = self.prompt.menu
         if menu is None or mode == "enumerated":
             return self.completion
@@ -55,7 +55,7 @@ class Row:
 
 
 def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
-    """Return the reflector's row of ``sample``: its state and ``said`` by others, completed by its reflection."""
+    """Return the reflector's row of ``sample``: its state and words ``said`` by others, completed by its reflection."""
     prompt = view("reflector", layout, State(sample.observation, sample.past, said=said)).prompt
     completion = layout.completion(sample.reflection)
     return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative)
@@ -64,7 +64,7 @@ def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
 def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
     """Return the policy's row of ``sample``: state, words ``said`` by others and menu, completed by one label.
 
-    A policy that writes before it acts is taught to think what the reflector would say.
+    A policy that writes before it acts is taught the reflector's words as its thought.
     """
     menu = layout.relabelled(sample.menu, sample.observation, sample.seed)
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
@@ -76,7 +76,7 @@ def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
 def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
     """Blank the reflections of ``fraction`` of the samples or, as often, exchange them for another sample's.
 
-    A policy that is taught on them learns to act where the reflector is wrong.
+    A policy that is trained on them learns to act where the reflector is wrong.
     """
     words = [sample.reflection for sample in samples]
     return [
@@ -86,7 +86,7 @@ def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows, all or none, as ``datasets.load_dataset("json")`` reads them; their images stand beside the file."""
+    """Write rows, all or none, for ``datasets.load_dataset("json")``; their images are stored beside the file."""
     write_jsonl(path, (without_images(row, path, _HOLDERS) for row in rows))
 
 

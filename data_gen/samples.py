@@ -1,4 +1,4 @@
-"""``Sample``: one taught step, before it becomes text; and the file of negative ones."""
+"""``Sample``: one taught step, before it becomes text, and the file of negative samples."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Sample:
     seed: int
     """Seed of the episode."""
     past: tuple[str, ...]
-    """All actions that led here, a negative sample's wrong one last."""
+    """All actions that led to the state; the last one of a negative sample is the wrong one."""
     observation: Observation
     menu: tuple[str, ...]
     """The actions in the order in which they are shown."""
     reflection: str
     action: str
-    """The teacher's choice, one of ``menu``; in a noisy step not what was played."""
+    """The teacher's choice, one of ``menu``; in a noisy step, another action is played."""
     negative: bool
     """True for a state reached by a deliberately wrong action (section 4.2)."""
 
@@ -43,13 +43,13 @@ class TeacherEpisode:
     held_out: int
     """Number of samples left out because a held-out task starts in their state."""
     indiscreet: int = 0
-    """Samples left out because the reflection says a secret that its prompt does not show."""
+    """Number of samples left out because the reflection says a secret that its prompt does not show."""
     rejected: bool = False
-    """True if the episode ends where a call to the teacher was set aside."""
+    """True if the episode ended because a call to the teacher was rejected."""
 
 
 def write_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:
-    """Write a file of samples, all of it or nothing; their images stand beside it."""
+    """Write a file of samples, all of it or nothing; their images are stored beside it."""
     write_records(path, FORMAT, header, samples, _HOLDERS)
 
 

@@ -12,7 +12,7 @@ from reflectrl.prompts.chat import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet, read_honest
 from reflectrl.prompts.views import View
 
-if TYPE_CHECKING:  # openai takes a second to import, and readers of rows need none of it
+if TYPE_CHECKING:  # openai takes a second to import, and readers of rows do not need it
     from reflectrl.endpoint.chat import ChatClient
 
 
@@ -25,9 +25,9 @@ class Request:
     menu: Menu
     """The actions in the order in which they are shown."""
     mistaken: bool | None
-    """True if the last action was worse than the advised one; ``None`` where it may have been."""
+    """True if the last action was worse than the advised one; ``None`` where that is unknown."""
     draw: str = ""
-    """Identifies this place of the run among others where the teacher is asked the same."""
+    """Distinguishes this place in the run from others where the teacher is asked the same."""
 
     @property
     def hints(self) -> Hints:
@@ -44,7 +44,7 @@ class Advice:
 
 
 class Teacher(Protocol):
-    """Reflects on a state, then chooses an action."""
+    """Protocol of a teacher, which reflects on a state, then chooses an action."""
 
     async def advise(self, request: Request) -> Advice:
         """Return a reflection on the state and an action."""
@@ -72,7 +72,7 @@ class ExpertTeacher:
 
 @dataclass(frozen=True)
 class OracleTeacher:
-    """The expert acts; a chat model, which is given the spoiler in private, reflects."""
+    """Teacher in which the expert acts, and a chat model that knows the spoiler reflects."""
 
     client: ChatClient
     prompts: TeacherPrompts
@@ -95,7 +95,7 @@ class OracleTeacher:
 
 @dataclass(frozen=True)
 class ChatTeacher:
-    """A chat model reflects, then chooses: two turns of one chat, so that the two agree."""
+    """Teacher in which a chat model reflects, then chooses, in two turns of one chat, so that the two agree."""
 
     client: ChatClient
     prompts: TeacherPrompts
@@ -111,7 +111,7 @@ class ChatTeacher:
         chat = self.prompts.reflect(request.seen, mistaken=request.mistaken)
         honest = partial(read_honest, shown=request.seen.prompt.text)
         reflection = (await self.client.ask(chat, honest, request.draw)).value
-        # numbers whatever the local model's labels are: added tokens mean nothing to another model
+        # numbers, whatever the local model's labels are: its added tokens mean nothing to another model
         actions = request.menu.actions
         menu = make_menu(actions, "numbers")
         choice, read = self.prompts.choose(chat, reflection, menu), partial(read_label, menu=menu)
@@ -120,10 +120,10 @@ class ChatTeacher:
 
 
 def expert_action(request: Request) -> str:
-    """Return the expert's action in ``request``.
+    """Return the expert's action for ``request``.
 
     Raises:
-        InvalidInput: there is none, or it is not on the menu.
+        InvalidInput: there is no such action, or it is not on the menu.
 
     """
     action = request.hints.action

@@ -97,7 +97,7 @@ def _middle_means(samples: FloatArray) -> FloatArray:
 
 
 def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> float:
-    """Return the probability that one of ``ours`` exceeds one of ``others``; ties count half (Mann-Whitney's U / nm)."""
+    """Return the probability that one of ``ours`` exceeds one of ``others``; ties count half (Mann-Whitney U / nm)."""
     differences = np.asarray(ours)[:, None] - np.asarray(others)[None, :]
     return float((differences > 0).mean() + 0.5 * (differences == 0).mean())
 
