@@ -1,4 +1,4 @@
-"""``Catalogue``: the games that an environment plays, by split, made here or published (``json_2.1.1``)."""
+"""``Catalogue``: the games of an environment by split, either generated here or published (``json_2.1.1``)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_games, read_game, read_json
 
 OWN = "alfworld:"
-"""Beginning of the names of datasets that are no folders."""
+"""Prefix of the names of datasets that are not folders."""
 PUBLISHED = "published"
 
 
 class Catalogue:
-    """Lists the games of a split when they are first asked for; reads a file when its game is first played.
+    """Lists the games of a split when they are first requested, and reads a game's file when it is first played.
 
-    The arguments are those of ``AlfWorld``. A folder is ``json_2.1.1``, the one it is in, or one with games in train/,
+    The arguments are those of ``AlfWorld``. A folder is ``json_2.1.1``, its parent folder, or one with games in train/,
     validation/ and test/.
     """
 
@@ -36,10 +36,10 @@ class Catalogue:
         self._games: dict[str, Game | Path] = {}
 
     def tasks(self, split: str) -> tuple[Task, ...]:
-        """The tasks of a split, named after their games; ids begin with the family.
+        """Return the tasks of a split, named after their games; ids begin with the family.
 
         Raises:
-            InvalidInput: a dataset that is not there, is no dataset, or has no such games.
+            InvalidInput: a dataset that does not exist, is no dataset, or has no such games.
 
         """
         if split not in self._tasks:
@@ -49,7 +49,7 @@ class Catalogue:
         return self._tasks[split]
 
     def game(self, task: Task) -> Game:
-        """The game of a task."""
+        """Return the game of a task."""
         if task.id not in self._games:
             known = {other.id for split in SPLITS for other in self.tasks(split)}
             if task.id not in known:
@@ -58,7 +58,7 @@ class Catalogue:
         return found if isinstance(found, Game) else _read(found)
 
     def benchmark(self, split: str, games: int) -> str:
-        """Label of results on ``games`` games of a split."""
+        """Return the label of results on ``games`` games of a split."""
         if self._published:
             name, size = OFFICIAL[split]
             return f"ALFWorld {name}" if games == size else f"ALFWorld {name}, {games} of {size} games"
@@ -89,7 +89,7 @@ class Catalogue:
         return found
 
     def _made(self, split: str) -> tuple[Game, ...]:
-        """Make the games; the families come in turn."""
+        """Make the games of a split, with the families in turn."""
         kind = self.dataset.removeprefix(OWN)
         families = [family for family in KINDS[kind] if family in self._families]
         if not families:
@@ -102,10 +102,10 @@ class Catalogue:
 def open_catalogue(
     dataset: str, count: int, seed: int, families: tuple[str, ...], scenes: tuple[int, ...] | None = None
 ) -> Catalogue:
-    """The catalogue of these arguments, one in a process.
+    """Return the catalogue of these arguments, of which a process has only one.
 
     Raises:
-        InvalidInput: an unknown dataset or family, floor plans for games that are not made here.
+        InvalidInput: an unknown dataset or family, or floor plans for games that are not generated here.
 
     """
     for family in families:
@@ -134,14 +134,14 @@ _read = lru_cache(maxsize=512)(read_game)
 # ---- the published games, for those who have downloaded them: fixed lists by split ----
 
 FOLDER = "json_2.1.1"
-"""Folder of the games in all of ALFWorld's releases."""
+"""Folder of the games in all releases of ALFWorld."""
 
 OFFICIAL: Mapping[str, tuple[str, int]] = {
     "train": ("train", 3553),
     "validation": ("valid_seen", 140),
     "test": ("valid_unseen", 134),
 }
-"""ALFWorld's own name of each of our splits, and how many games it plays of it."""
+"""ALFWorld's own name of each of our splits, and the number of its games that ALFWorld plays."""
 
 _HOW = "run alfworld-download, or set ALFWORLD_DATA to the folder that has json_2.1.1"
 
@@ -158,16 +158,17 @@ class PublishedGame:
 
 
 def published_games(split: str, data: str | Path | None = None) -> tuple[PublishedGame, ...]:
-    """The games of a split that ALFWorld itself would play, sorted by name.
+    """Return the games of a split that ALFWorld itself would play, sorted by name.
 
-    Left out as there: tasks with movable receptacles or slices, unsolvable games, and those that were never solved.
+    Left out as in ALFWorld: tasks with movable receptacles or slices, unsolvable games, and those that were never
+    solved.
 
     Args:
         split: "train", "validation" or "test".
-        data: the folder ``json_2.1.1`` or the one it is in; ``ALFWORLD_DATA`` if it is not given.
+        data: the folder ``json_2.1.1`` or its parent folder; absent: ``ALFWORLD_DATA``.
 
     Raises:
-        InvalidInput: missing data, a file that cannot be read.
+        InvalidInput: missing data, or a file that cannot be read.
 
     """
     given = data if data is not None else os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
@@ -180,7 +181,7 @@ def published_games(split: str, data: str | Path | None = None) -> tuple[Publish
 
 @cache
 def _published_games(folder: Path) -> tuple[PublishedGame, ...]:
-    """Read once in a process: thousands of files."""
+    """Return the games in a folder, read once in a process because there are thousands of files."""
     if not folder.is_dir():
         raise InvalidInput(f"{folder.parent} has no folder {folder.name!r}; {_HOW}.")
     trials = sorted(path.parent for path in folder.glob("*/*/traj_data.json"))

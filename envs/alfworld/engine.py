@@ -1,8 +1,8 @@
 """``Engine``: one ALFWorld game at a time on Fast Downward, with the texts and commands of the stock stack.
 
 The stock stack (TextWorld's ``PddlEnv`` in ALFWorld's wrappers) translates a problem twice at each reset and parses its
-grammar at each step. Here a problem is translated once, what was parsed is kept, and a state that was reached can be
-returned to: Fast Downward keeps every state of a loaded game in a registry of its own.
+grammar at each step. Here a problem is translated once, parsed rules are cached, and visited states can be restored:
+Fast Downward keeps every state of a loaded game in its own registry.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from reflectrl.envs.alfworld.grammar import Grammar, Sentences, World
 from reflectrl.envs.alfworld.translation import translate
 
 NOTHING = "Nothing happens."
-"""The answer to everything that is not admissible."""
+"""Answer to every command that is not admissible."""
 
 _GOAL = "UNKNOWN GOAL"
 _PLAIN = re.compile(r"[\w ,.'-]+")
-"""Goals that mean nothing to a grammar; people who describe a task may write anything."""
+"""Matches goals without special characters of a grammar; people who describe a task may write anything."""
 _LIBRARIES: list[Any] = []
-"""Libraries of engines that are gone: closing one breaks the interpreter's exit, so they are used again."""
+"""Libraries of deleted engines, for reuse: closing one breaks the interpreter's exit."""
 _LOADS = itertools.count()
 
 Rows = frozenset[tuple[str, ...]]
@@ -42,40 +42,40 @@ class Reply:
 
     text: str
     commands: tuple[str, ...]
-    """Admissible now, sorted."""
+    """Commands that are admissible in this state, sorted."""
     won: bool
 
 
 @dataclass(frozen=True)
 class Move:
-    """An admissible command, as Fast Downward knows it."""
+    """An admissible command in Fast Downward's terms."""
 
     operator: int
     name: str
-    """The action and its arguments."""
+    """Name of the action with its arguments."""
     effects: int
-    """Atoms that it may change."""
+    """Number of atoms that it may change."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A state of a loaded game, to come back to."""
+    """A state of a loaded game, for a later return to it."""
 
     load: int
-    """Number of the load of a game in which the state was reached; it is unknown in others."""
+    """Number of the load in which the state was reached; the state is unknown in other loads."""
     state: int
     """Index of the state in Fast Downward's registry."""
     facts: Mapping[str, Rows]
-    """Everything that is true: predicate to arguments. Privileged: no player may read it."""
+    """All true facts: predicate to arguments. Privileged: no player may read them."""
     moves: Mapping[str, Move]
-    """Admissible commands as Fast Downward knows them."""
+    """Admissible commands in Fast Downward's terms."""
     reply: Reply
 
 
 class Engine:
-    """A player of games. Not for several threads; several engines in one process are independent.
+    """Plays games, one at a time. Not for several threads; several engines in one process are independent.
 
-    Once ``states`` different states of a game are remembered, about 100 bytes each, a reset loads it again.
+    Once ``states`` different states of a game are stored, about 100 bytes each, a reset loads the game again.
     """
 
     def __init__(self, states: int = 50_000) -> None:
@@ -113,14 +113,14 @@ class Engine:
         return self._begin.reply
 
     def reset(self) -> Reply:
-        """Begin the loaded game again."""
+        """Restart the loaded game."""
         return self.load(self._game) if self._newest > self._states else self.restore(self._begin)
 
     def step(self, command: str) -> Reply:
-        """Do what ``command`` says; what is not admissible changes nothing.
+        """Execute ``command``; a command that is not admissible changes nothing.
 
         Raises:
-            InvalidInput: the game's grammar has no words for what happens, which then has not happened.
+            InvalidInput: the game's grammar has no text for the result of the command, which is then undone.
 
         """
         before = self.snapshot()
@@ -129,7 +129,7 @@ class Engine:
             self._position = replace(before, reply=replace(before.reply, text=NOTHING))
             return self._position.reply
         effects = (fast_downward.Atom * move.effects)()
-        self._library.set_state_id(before.state)  # a grammar that had no words for the last step has left it elsewhere
+        self._library.set_state_id(before.state)  # the state may differ after a step for which the grammar had no text
         self._library.apply_operator(move.operator, effects)
         facts = _changed(before.facts, (_atom(effect.name) for effect in effects))
         sentences, binding = self._bind(move.name)
@@ -144,22 +144,22 @@ class Engine:
         return self._position
 
     def knows(self, position: Position) -> bool:
-        """Return whether ``restore`` can return to it, which ends when another game is loaded."""
+        """Return whether ``restore`` can return to a position: not after another game was loaded."""
         return self._position is not None and position.load == self._load
 
     def restore(self, position: Position) -> Reply:
-        """Return to a state of the loaded game, which ``knows`` it."""
+        """Return to a position in the loaded game that this engine ``knows``."""
         self._library.set_state_id(position.state)
         self._position = position
         return position.reply
 
     def _look(self, facts: Mapping[str, Rows], text: str) -> Position:
-        """The present state with what can be done in it."""
+        """Return the present state with its admissible commands."""
         moves = self._moves(facts)
         won = bool(self._library.check_goal())
         reply = Reply(text, tuple(sorted(moves)), won)
         state = self._library.get_state_id()
-        self._newest = max(self._newest, state)  # a state that was reached before has the number it had then
+        self._newest = max(self._newest, state)  # a visited state has the number of its first visit
         return Position(self._load, state, facts, moves, reply)
 
     def _moves(self, facts: Mapping[str, Rows]) -> dict[str, Move]:
@@ -171,7 +171,7 @@ class Engine:
             command = self._commands.get(name)
             if command is None:
                 sentences, binding = self._bind(name)
-                # kept, since names and places of furniture, all that a command shows, stay as they are
+                # cached, since names and positions of furniture, all that a command shows, never change
                 command = self._commands[name] = self._grammar.write(sentences.command, self._world(facts), binding)
             moves.setdefault(command, Move(operator.id, name, operator.nb_effect_atoms))
         return moves
@@ -205,19 +205,19 @@ def _library() -> Any:
 
 @lru_cache(maxsize=16)
 def _grammar(text: str) -> Grammar:
-    """Parsed once: without the goal, the grammars of all games of a version are one."""
+    """Parse a grammar once: without the goal, all games of a version have the same grammar."""
     return Grammar(text)
 
 
 def _atom(name: str) -> tuple[str, tuple[str, ...]]:
-    """``Atom inreceptacle(tomato_1, fridge_1)``, or with NegatedAtom what is no longer true."""
+    """Parse ``Atom inreceptacle(tomato_1, fridge_1)``, or a NegatedAtom, which is no longer true."""
     sign, _, rest = name.partition(" ")
     predicate, _, arguments = rest.removesuffix(")").partition("(")
     return ("not_" if sign == "NegatedAtom" else "") + predicate, tuple(filter(None, arguments.split(", ")))
 
 
 def _changed(facts: Mapping[str, Rows], effects: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, Rows]:
-    """The facts after the effects; grammars ask for what is not true by ``not_inreceptacle``."""
+    """Return the facts after the effects; grammars express that a fact is not true by ``not_inreceptacle``."""
     after = dict(facts)
     for predicate, arguments in effects:
         opposite = predicate.removeprefix("not_") if predicate.startswith("not_") else f"not_{predicate}"

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 NOTHING_YET = "You have done nothing yet."
 ANYWHERE = ("go", "help", "inventory", "look")
-"""Verbs of the commands that one may give at nearly all times: every "go to", but to where one stands."""
+"""Verbs of commands that are nearly always admissible: every "go to", except to the present place."""
 ENDS = ("rules", "stuck")
 REWARDS = ("win", "progress")
 WIN = 50.0
-"""Reward of the win beside that of the progress (GTR, equation 6)."""
+"""Reward for the win in addition to that for progress (GTR, equation 6)."""
 STUCK = -3.0
-"""Reward of the command at which a player who is stuck is stopped, as in GTR's code."""
+"""Reward of the command that ends the episode of a stuck player, as in GTR's code."""
 MAX_COMMANDS, MAX_EQUAL = 40, 4
-"""Commands, and equal ones in a row, that a player may give without being stuck."""
+"""Number of commands, and of equal commands in a row, that a player may give without being stuck."""
 
 T = TypeVar("T")
 
@@ -39,33 +39,32 @@ class EngineSnapshot(Snapshot):
     now: Moment
     before: Moment | None
     path: tuple[str, ...]
-    """Past steps as the player reads them."""
+    """Past steps, as shown to the player."""
     ended: bool
 
 
 class AlfWorld(NatLangEnv):
     """Fulfil a household task with the commands of the real ALFWorld engine.
 
-    Doing the task ends the episode. Ids of tasks begin with the task's family, so a curriculum stage selects families
-    by ``tasks: [pick_heat]``.
+    Completing the task ends the episode. Ids of tasks begin with the task's family, so a curriculum stage selects
+    families by ``tasks: [pick_heat]``.
 
     Args:
         dataset: ``alfworld:tomato`` (put a tomato in the microwave, as in the paper) or ``alfworld:all`` (six
-            families), made here; ``alfworld:published`` (the downloaded ones that ALFWORLD_DATA points at); or a
-            folder of games.
-        count: games to make for training; validation and test get a quarter of it each.
-        seed: seed of the games to make.
-        families: the families to play; all that the dataset has when it is left out.
-        scenes: numbers of the floor plans of games that are made here, the same in all splits; when it is left out,
-            each split has floor plans of its own.
+            families), generated here; ``alfworld:published`` (the downloaded games in ALFWORLD_DATA); or a folder of
+            games.
+        count: number of games generated for training; validation and test get a quarter of it each.
+        seed: seed of the generated games.
+        families: the families to play; absent: all families of the dataset.
+        scenes: numbers of the floor plans of generated games, the same in all splits; absent: separate floor plans for
+            each split.
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
         path: past steps shown in the text, 1 or more, newest last; ``None`` is all of them, as in the paper.
-        reward: ``win`` is the engine's score, 1 for the win and else 0; ``progress`` is the fraction of the task's
+        reward: ``win`` is the engine's score, 1 for the win and 0 otherwise; ``progress`` is the fraction of the task's
             conditions that hold after the step, and 50 more for the win (GTR, equation 6).
-        ends: an episode ends by the ``rules``, with the win or after ``horizon`` steps; or also where the player is
-            ``stuck``, at the fifth of equal commands in a row or the 41st command, whose reward is then -3, as in GTR's
-            code.
+        ends: with ``rules``, an episode ends with the win or after ``horizon`` steps; with ``stuck``, also at the fifth
+            equal command in a row or at the 41st command, which is rewarded with -3, as in GTR's code.
 
     """
 
@@ -111,25 +110,25 @@ class AlfWorld(NatLangEnv):
         self._game: Game | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The games of a split."""
+        """Return the games of a split."""
         return self._catalogue.tasks(split)
 
     def benchmark(self, split: str, tasks: int) -> str:
-        """ALFWorld's name of the split for its published games, and a label for self-generated ones."""
+        """Return ALFWorld's name of the split for published games, and a label for generated ones."""
         return self._catalogue.benchmark(split, tasks)
 
     def start(self, task: Task) -> None:
-        """Load the game, or begin it again when it was the last one.
+        """Load the game of a task, or restart it if it was the last one.
 
         Raises:
-            InvalidInput: a task of another dataset, a game that the engine cannot use.
+            InvalidInput: a task of another dataset, or a game that the engine cannot use.
 
         """
         game = self._catalogue.game(task)
         if game is self._game:
             reply = self._engine.reset()
         else:
-            self._game = None  # until it is loaded: a game that cannot be used is not begun again
+            self._game = None  # not restarted if the load fails
             reply = self._engine.load(game)
             self._game = game
         self._room = _room(reply.text)
@@ -139,7 +138,7 @@ class AlfWorld(NatLangEnv):
         self._path: list[str] = []
 
     def observe(self) -> Observation:
-        """The path so far, below the task and the room; the engine's admissible commands."""
+        """Return the path so far, below the task and the room, with the engine's admissible commands."""
         shown = self._path if self._shown is None else self._path[-self._shown :]
         commands = self._listed(self._now.position.reply.commands)
         stable = f"Your task is to: {self._now.game.goal}.\n{self._room}"
@@ -174,7 +173,7 @@ class AlfWorld(NatLangEnv):
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Come back to a snapshot: at once while the engine has not loaded another game, else by playing again."""
+        """Return to a snapshot: at once while the engine has not loaded another game, else by a replay."""
         self._begin(snapshot.task, snapshot.seed)
         if not isinstance(snapshot, EngineSnapshot) or not self._engine.knows(snapshot.now.position):
             super().restore(snapshot)
@@ -188,10 +187,10 @@ class AlfWorld(NatLangEnv):
         self._observe()
 
     def expert(self) -> str | None:
-        """Best command for a careful player who knows what the texts have shown; ``None`` once the task is done.
+        """Return the best command for a player who knows what the texts have shown; ``None`` when the task is done.
 
-        The first command of a shortest way to the win with the things that were seen; while one is missing, a look at
-        the first place that the reflection names. Only where all have been looked at in vain, hidden facts help out.
+        It is the first command of a shortest plan with the things seen so far. While one is missing, it looks at the
+        first place that the reflection names. Hidden facts are used only after all places were searched in vain.
         """
         if (command := self._now.outlook.command) is not None:
             return command
@@ -199,22 +198,22 @@ class AlfWorld(NatLangEnv):
         return plan.commands[0] if plan else None
 
     def reflection(self) -> str | None:
-        """Judge the last command and describe the state, by what the texts have shown."""
+        """Return a judgement of the last command and a description of the state, from what the texts have shown."""
         return reflect(self._now, self.last_action, self._before)
 
     def spoiler(self) -> str | None:
-        """The next command and where things stand; nothing that no text has shown."""
+        """Return the next command and the present state, without anything that no text has shown."""
         best = super().spoiler()
         return None if best is None else f"{best}. {self._now.outlook.standing}"
 
     def mistaken(self) -> bool | None:
-        """True if the last command brought the player no nearer, by what could be known."""
+        """Return whether the last command brought the player no nearer, by what could be known."""
         if self.last_action is None or self._before is None:
             return None
         return is_mistake(self._now, self.last_action, self._before)
 
     def secrets(self) -> Sequence[str]:
-        """Names of the things that no text of the episode has shown."""
+        """Return the names of the things that no text of the episode has shown."""
         now = self._now
         there = {now.names[thing].strip() for thing, _ in now.position.facts.get("inreceptacle", ())}
         return sorted(there - now.seen.names)
@@ -227,7 +226,7 @@ def _listed(option: str, given: Sequence[T], kind: type[T], expected: str) -> tu
 
 
 def _new_engine() -> Engine:
-    """Import what the extra brings, and say how to get it when it is not there."""
+    """Import the engine of the extra; if it is missing, say how to install it."""
     try:
         from reflectrl.envs.alfworld.engine import Engine
     except ImportError as error:
@@ -239,6 +238,6 @@ def _new_engine() -> Engine:
 
 
 def _room(intro: str) -> str:
-    """The engine's first text without its banner and the task, which is shown apart."""
+    """Return the engine's first text without its banner and the task, which is shown separately."""
     _, _, rest = intro.partition("\n\n")
     return rest.partition("\n\n")[0] or intro

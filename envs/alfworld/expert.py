@@ -1,7 +1,7 @@
-"""``best_plan``: the shortest way to win a game from any state, and the facts that its next step is about.
+"""``best_plan``: a shortest plan that wins a game from any state, and the facts that its next step is about.
 
-Reads privileged facts, of which a player sees a part only. ALFWorld's own experts do not do here: the planner searches
-blindly and takes a minute for two things, the handcoded one explores and does not answer from a state it is put into.
+It reads privileged facts, of which a player sees only a part. ALFWorld's own experts are not suitable: the planner
+searches without heuristics and takes a minute for two things, and the handcoded expert cannot start from a given state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SERVICES: Mapping[str, tuple[str, str, str, str]] = {
     "pick_heat_then_place_in_recep": ("heat", "microwave", "ishot", "hot"),
     "pick_cool_then_place_in_recep": ("cool", "fridge", "iscool", "cool"),
 }
-"""Verb, furniture that does it, predicate, and what the thing is afterwards."""
+"""Verb, furniture that does it, predicate, and property of the thing afterwards, by family."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,25 @@ class Errand:
     place: str
     """Id of the receptacle."""
     command: str
-    """Command to play there; empty when being there is all."""
+    """Command to play there; empty if being there is enough."""
     fact: str
-    """Fact about the state before it, without the distance of the place."""
+    """Fact about the state before the errand, without the distance of the place."""
     inside: bool = False
     """True if the place must be open for it."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A shortest way to win."""
+    """A shortest plan to win."""
 
     commands: tuple[str, ...]
-    """Commands of the plan in order; the last one wins."""
+    """Commands of the plan in order; the last command wins."""
     standing: str
-    """Fact that the first command is about; it names no command."""
+    """Fact that the first command is about; it does not name the command."""
 
 
 class State:
-    """One state of a game, indexed for the questions of a plan."""
+    """One state of a game, indexed for planning."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class State:
         self.facts = facts
 
     def of(self, kind: str, among: Iterable[str]) -> list[str]:
-        """Ids of a kind, sorted by number."""
+        """Return the ids of a kind, sorted by number."""
         wanted = f"{kind.lower()}type"
         return sorted((id for id in among if self.kind.get(id) == wanted), key=self.number)
 
     def unlike(self, places: Iterable[str], special: set[str]) -> list[str]:
-        """One place of each sort that makes no difference to a plan, and all that are special to it."""
+        """Return one place of each group that is equal for a plan, and all ``special`` places."""
         near = {self.here, *(self.location[place] for place in special)}
         found: dict[tuple[str, str, bool], str] = {}
         for place in sorted(places, key=self.number):
@@ -96,7 +96,7 @@ class State:
         return list(found.values())
 
     def commands(self, errands: Iterable[Errand]) -> list[str]:
-        """All commands that the errands take from here."""
+        """Return all commands that the errands take from this state."""
         here, opened = self.here, set()
         found = []
         for errand in errands:
@@ -112,13 +112,13 @@ class State:
         return found
 
     def standing(self, errand: Errand) -> str:
-        """The errand's fact, and where its place is: ``tomato 1 is in fridge 1, which is here and closed``."""
+        """Return the errand's fact and its place: ``tomato 1 is in fridge 1, which is here and closed``."""
         if self.location[errand.place] != self.here:
             return f"{errand.fact}, which is elsewhere."
         return f"{errand.fact}, which is here{' and closed' * (errand.inside and errand.place in self.closed)}."
 
     def number(self, id: str) -> tuple[str, int, str]:
-        """Kind and number in its name, to sort by."""
+        """Return a sort key: kind and number from the name."""
         kind, _, number = self.names[id].strip().rpartition(" ")
         return kind, int(number) if number.isdigit() else 0, id
 
@@ -126,10 +126,10 @@ class State:
 def best_plan(
     game: Game, names: Mapping[str, str], position: Position, seen: Collection[str] | None = None
 ) -> Plan | None:
-    """A shortest plan from a position; ``None`` where the game is won, or cannot be.
+    """Return a shortest plan from a position; ``None`` if the game is won, or cannot be won.
 
-    Only things whose names were ``seen`` are planned with; ``None`` is all that there are. With one thing of two, the
-    plan is to bring that one; with no lamp, to have the thing in hand, and then there is none.
+    Only things whose names were ``seen`` are used; ``None`` stands for all things. If only one of two things was seen,
+    the plan brings that one. If no lamp was seen, the plan ends with the thing in hand, and is ``None`` from there.
     """
     if position.reply.won:
         return None
@@ -140,7 +140,7 @@ def best_plan(
 
 
 def _ways(game: Game, state: State) -> Iterator[tuple[Errand, ...]]:
-    """Ways to win, as errands; among them a shortest one."""
+    """Yield errands that win, among them a shortest sequence."""
     thing = game.targets["object_target"]
     wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]
     if game.family == "pick_two_obj_and_place":
@@ -148,7 +148,7 @@ def _ways(game: Game, state: State) -> Iterator[tuple[Errand, ...]]:
         return
     for one in wanted:
         if game.family == "look_at_obj_in_light":
-            ends = list(_lights(game, state, one)) or [()]  # a thing can be fetched before a lamp is known
+            ends = list(_lights(game, state, one)) or [()]  # a thing can be fetched before a lamp was seen
         else:
             ends = list(_services(game, state, one))
         for end in ends:
@@ -158,7 +158,7 @@ def _ways(game: Game, state: State) -> Iterator[tuple[Errand, ...]]:
 
 
 def _in_hand(game: Game, state: State, one: str, special: set[str]) -> Iterator[tuple[Errand, ...]]:
-    """Ways to get hold of a thing: another one that is held has to go somewhere first."""
+    """Yield errands that get hold of a thing; another thing in hand must be put down first."""
     if one == state.held:
         yield ()
         return
@@ -180,7 +180,7 @@ def _in_hand(game: Game, state: State, one: str, special: set[str]) -> Iterator[
 
 
 def _services(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]]:
-    """Clean, heat or cool it if it has to be, then put it down."""
+    """Yield errands that clean, heat or cool a thing if needed, then put it down."""
     name = state.names[one]
     washing: list[tuple[Errand, ...]] = [()]
     if game.family in SERVICES:
@@ -196,7 +196,7 @@ def _services(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]
 
 
 def _lights(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]]:
-    """Be where a lamp is that was switched; switch it if need be."""
+    """Yield errands that go to a lamp and switch it on if needed."""
     for lamp in state.of(game.targets["toggle_target"], state.within):
         place = state.within[lamp]
         fact = f"{state.names[one]} is in hand; {state.names[lamp]} is {_in(state, place)}"
@@ -204,7 +204,7 @@ def _lights(game: Game, state: State, one: str) -> Iterator[tuple[Errand, ...]]:
 
 
 def _two(game: Game, state: State, wanted: list[str]) -> Iterator[tuple[Errand, ...]]:
-    """Both have to end in the same receptacle; one alone, where no other is known, in any."""
+    """Yield errands that bring both things to the same receptacle; if only one was seen, that one to any receptacle."""
     targets = _targets(game, state)
     if len(wanted) == 1 and state.within.get(wanted[0]) in targets:
         return
@@ -216,7 +216,7 @@ def _two(game: Game, state: State, wanted: list[str]) -> Iterator[tuple[Errand, 
             continue
         for chosen in itertools.permutations(out, missing):
             if state.held in out and chosen[0] != state.held:
-                continue  # what is in hand already goes first
+                continue  # a thing in hand goes first
             first, *others = chosen
             rest = [errand for one in others for errand in (_take(state, one), _put(game, state, one, place))]
             for begin in _in_hand(game, state, first, {*special, place}):

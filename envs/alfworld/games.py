@@ -1,7 +1,7 @@
-"""Games of ALFWorld, written by ourselves over the engine's own domain, grammar, goals and floor plans.
+"""Games of ALFWorld, generated with the engine's own domain, grammar, goals and floor plans.
 
-The published games need a download and a licence of their own; these need neither. What lies where is ours, so results
-on them are results on self-generated games and never on ALFWorld's splits (see ``published_games``).
+The published games need a download and have a licence of their own; these need neither. The positions of things are our
+own, so results are for self-generated games, and never for ALFWorld's splits (see ``published_games``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LABEL = "ALFWorld engine, self-generated games"
 """Label of results on these games."""
 
 PUTS = ("move {o} to {r}", "put {o} in/on {r}")
-"""Commands that put a thing down: since alfworld 0.4, and before it."""
+"""Commands that put a thing down: from alfworld 0.4 on, and before."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {"tomato": FAMILIES[:1], "all": FAMILIES}
-"""Tomato to microwave, as in the paper; or the six families in turn."""
+"""Families of each kind of dataset: tomato to microwave, as in the paper, or all six in turn."""
 
 _FLOOR_PLANS: Mapping[str, range] = {"train": range(11, 31), "validation": range(7, 11), "test": range(1, 7)}
-"""Floor plans of each kind of room by split: the test has ALFWorld's unseen ones; no floor plan is in two splits."""
+"""Floor plans of each kind of room by split; test has ALFWorld's unseen ones, and no floor plan is in two splits."""
 
 _PUT = re.compile(r'action PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
 _GOAL = re.compile(r"Your task is to: (.*?)\.\"")
@@ -41,22 +41,22 @@ _TARGETS = ("object_target", "parent_target", "toggle_target")
 
 @dataclass(frozen=True)
 class Game:
-    """One game, complete: nothing else is needed to play it."""
+    """One complete game, with everything that is needed to play it."""
 
     name: str
     """``TASK/TRIAL``, as ALFWorld calls its folders; begins with the family."""
     family: str
     problem: str
-    """The problem in PDDL."""
+    """Problem in PDDL."""
     goal: str
-    """The goal in words, as the player reads it."""
+    """Goal in words, as the player reads it."""
     targets: Mapping[str, str]
     """``object_target``, ``parent_target`` and ``toggle_target``: kinds, empty where the family has none."""
     domain: str
     grammar: str
 
     def put(self, thing: str, receptacle: str) -> str:
-        """The command that puts ``tomato 1`` into ``microwave 1``, as the game's own grammar says it."""
+        """Return the command that puts ``tomato 1`` into ``microwave 1``, in the words of the game's grammar."""
         return _put(self.grammar, f"game {self.name!r}").format(o=thing, r=receptacle)
 
 
@@ -67,20 +67,20 @@ def make_game(
 
     Args:
         family: one of ``FAMILIES``.
-        seed: seed of everything that is drawn, including the arguments below that are absent.
+        seed: seed of everything that is drawn, including absent arguments.
         object: the kind of thing that the goal is about.
-        receptacle: the kind of furniture that gets it, or the lamp of ``look_at_obj_in_light``.
+        receptacle: the kind of furniture to put it in, or the lamp of ``look_at_obj_in_light``.
         scene: number of the floor plan.
 
     Raises:
-        InvalidInput: an unknown floor plan, a goal that cannot be had there, or no alfworld.
+        InvalidInput: an unknown floor plan, a goal that is impossible in it, or no alfworld.
 
     """
     rng = random.Random(f"{family} {seed}")
     plans = [first + number for first in ROOMS.values() for number in range(1, PLANS + 1)]
     found = rng.choice(_scenes(family, plans if scene is None else [scene], object, receptacle))
     goals = _goals(family, found, object, receptacle)
-    # First the thing, then its target: drawn as pairs, what fits everywhere would be drawn most.
+    # The thing is drawn first, then its target: among pairs, things that fit everywhere would be drawn most often.
     thing = rng.choice(sorted({thing for thing, _ in goals}))
     target = rng.choice([target for other, target in goals if other == thing])
     lit = family == "look_at_obj_in_light"
@@ -105,19 +105,19 @@ def make_games(
     scenes: Sequence[int] | None = None,
     families: Collection[str] = FAMILIES,
 ) -> tuple[Game, ...]:
-    """Games of a split, which shares no game with another split.
+    """Make the games of a split, which shares no game with another split.
 
     Args:
         kind: one of ``KINDS``.
         split: "train", "validation" or "test".
-        count: how many.
-        seed: seed of all of them.
-        scenes: numbers of the floor plans to play in; ``None`` gives each split floor plans of its own.
-        families: those to make, at least one that the kind has, which come in turn; a game is the same whichever
-            others are made.
+        count: number of games.
+        seed: seed of all games.
+        scenes: numbers of the floor plans to play in; ``None`` gives each split separate floor plans.
+        families: the families to make, in turn, at least one of which belongs to the kind; a game does not depend on
+            the other families.
 
     Raises:
-        InvalidInput: an unknown floor plan, a goal that cannot be had in any of them, or no alfworld.
+        InvalidInput: an unknown floor plan, a goal that is impossible in all of them, or no alfworld.
 
     """
     thing, target = ("Tomato", "Microwave") if kind == "tomato" else (None, None)
@@ -140,10 +140,10 @@ def make_games(
 
 
 def read_game(path: Path) -> Game:
-    """Read a ``game.tw-pddl`` and the ``traj_data.json`` beside it: ours, or one of ALFWorld's releases.
+    """Read a ``game.tw-pddl`` and the ``traj_data.json`` beside it, generated here or from a release of ALFWorld.
 
     Raises:
-        InvalidInput: a missing file, one that is no JSON, of another version, or without a whole problem in it.
+        InvalidInput: a missing file, one that is no JSON, has another version, or lacks a complete problem.
 
     """
     data = read_json(path)
@@ -175,7 +175,7 @@ def read_game(path: Path) -> Game:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON from a file."""
+    """Return the JSON object in a file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -201,7 +201,7 @@ def _goals(family: str, place: Scene, thing: str | None, target: str | None) -> 
 
 
 def _put(grammar: str, where: str) -> str:
-    """The one of ``PUTS`` that a grammar has."""
+    """Return the one of ``PUTS`` that a grammar has."""
     found = _PUT.search(grammar)
     if found is None or found[1] not in PUTS:
         said = f"says {found[1]!r}" if found else "has no action PutObject"
@@ -213,7 +213,7 @@ def _put(grammar: str, where: str) -> str:
 
 
 def _check_problem(text: str, path: Path) -> None:
-    """Refuse a torn problem, which the engine's translator would answer with a traceback."""
+    """Refuse an incomplete problem, on which the engine's translator would fail with a traceback."""
     code = re.sub(r";.*", "", text)
     missing = [part for part in ("(define", "(:domain", "(:objects", "(:init", "(:goal") if part not in code.lower()]
     if missing or code.count("(") != code.count(")"):

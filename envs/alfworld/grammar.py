@@ -1,8 +1,9 @@
 """``Grammar``: the texts of a game, from the text grammar inside its file.
 
-TextWorld's own parsers read the grammar; a small deriver writes the sentences. TextWorld's deriver writes the same ones
-(the tests compare them), but copies all names at every symbol, parses every condition again, and hands expressions of
-the file to ``eval``: game files are downloaded, so here they can only name, join and choose.
+TextWorld's own parsers read the grammar; a small generator writes the sentences. TextWorld's generator writes the same
+ones (the tests compare them), but copies all names at every symbol, parses every condition again, and passes
+expressions of the file to ``eval``. Game files are downloaded, so here their expressions can only name, join and
+choose.
 """
 
 from __future__ import annotations
@@ -21,37 +22,37 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.errors import raised
 
 Facts = Mapping[str, Collection[tuple[str, ...]]]
-"""Predicate to the arguments for which it is true."""
+"""Map from a predicate to the arguments for which it is true."""
 Binding = dict[str, str]
-"""Placeholder of a sentence to the id of the entity it stands for."""
+"""Map from a placeholder of a sentence to the id of its entity."""
 
 
 @dataclass(frozen=True)
 class World:
-    """State of the world that sentences describe."""
+    """The state of the world that sentences describe."""
 
     facts: Facts
     names: Mapping[str, str]
-    """Id of an entity to what the player reads."""
+    """Map from the id of an entity to its name for the player."""
     kinds: Mapping[str, Collection[str]]
-    """Id of an entity to its type and all types above."""
+    """Map from the id of an entity to its type and all supertypes."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Command and feedback of an action, as patterns."""
+    """Patterns of an action's command and feedback."""
 
     command: str
     feedback: str
 
 
 class Grammar:
-    """The rules of a grammar file such as ``alfred.twl2``; TextWorld's ``ContextSensitiveGrammar`` has the language."""
+    """Rules of a grammar file such as ``alfred.twl2``, in the syntax of TextWorld's ``ContextSensitiveGrammar``."""
 
     def __init__(self, text: str) -> None:
         try:
             logic = GameLogic(domain="", grammar=text)
-        except Exception as error:  # noqa: BLE001 - a torn text breaks parser, JSON or converter, each in its own way
+        except Exception as error:  # noqa: BLE001 - for an incomplete text, parser, JSON or converter raise errors of their own
             raise InvalidInput(
                 f"the grammar of a game cannot be parsed: TextWorld {raised(error)}; expected the one of alfworld."
             ) from error
@@ -59,10 +60,10 @@ class Grammar:
         self.actions: Mapping[str, Sentences] = {
             name: Sentences(action.template, action.feedback_rule) for name, action in logic.actions.items()
         }
-        """Sentences by the domain's name of the action, in lower case."""
+        """Sentences by the name of the action in the domain, in lower case."""
 
     def write(self, pattern: str, world: World, binding: Binding) -> str:
-        """The text of a pattern such as ``#look.feedback#`` or ``take {o} from {r}``."""
+        """Return the text of a pattern such as ``#look.feedback#`` or ``take {o} from {r}``."""
         try:
             return "".join(self._derive(_symbols(pattern), world, binding))
         except RecursionError as error:
@@ -82,14 +83,14 @@ class Grammar:
                 yield from self._list(list(self._each(symbol.symbol, world, binding)), world, binding)
 
     def _choose(self, name: str, world: World, binding: Binding) -> Sequence[Any]:
-        """The first rule of that name whose condition holds."""
+        """Return the first rule of that name whose condition holds."""
         for rule in self._rules.get(name, ()):
             if not rule.condition or next(_matches(_query(str(rule.condition)), world, binding), None) is not None:
                 return rule.rhs  # type: ignore[no-any-return]
         raise InvalidInput(f"the grammar of a game says nothing for {name!r} here; expected the one of alfworld.")
 
     def _each(self, symbol: Any, world: World, binding: Binding) -> Iterator[str]:
-        """One text for each way in which the condition holds."""
+        """Yield one text for each way in which the condition holds."""
         found = list(_matches(_query(symbol.given), world, binding)) if symbol.given else [binding]
         for match in found:
             yield "".join(self._derive([symbol.expression], world, match))
@@ -116,7 +117,7 @@ def _query(condition: str) -> Sequence[Any]:
     """Parse ``openable(r:receptacle) & opened(r:receptacle)``."""
     try:
         return Rule.parse_conjunctive_query(condition).preconditions  # type: ignore[no-any-return]
-    except Exception as error:  # noqa: BLE001 - parser and converter, each in its own way
+    except Exception as error:  # noqa: BLE001 - parser and converter raise errors of their own
         raise InvalidInput(
             f"the grammar of a game has the condition {condition!r}, which cannot be parsed; expected predicates "
             "joined by '&'."
@@ -124,7 +125,7 @@ def _query(condition: str) -> Sequence[Any]:
 
 
 def _matches(query: Sequence[Any], world: World, binding: Binding) -> Iterator[Binding]:
-    """Every way to complete ``binding`` so that the query holds; two placeholders never share an entity."""
+    """Yield every completion of ``binding`` with which the query holds; two placeholders never share an entity."""
     if not query:
         yield binding
         return
@@ -156,7 +157,7 @@ def _expression(text: str) -> ast.expr:
 
 
 def _value(node: ast.expr, world: World, binding: Binding) -> str:
-    """``o.indefinite + ' ' + o.name``, ``r.name or r.id``: all that ALFWorld's grammars use."""
+    """Evaluate ``o.indefinite + ' ' + o.name`` or ``r.name or r.id``: the only forms in ALFWorld's grammars."""
     match node:
         case ast.Constant(value=str(text)):
             return text

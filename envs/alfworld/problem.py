@@ -13,11 +13,11 @@ _TOOLS = {
     "pick_heat_then_place_in_recep": ("Microwave", "heatable"),
     "pick_cool_then_place_in_recep": ("Fridge", "coolable"),
 }
-"""The furniture that does it, and the property that a thing needs for it."""
+"""Furniture of each family that does its service, and the property that a thing needs for it."""
 _KINDS = (8, 16)
-"""Fewest and most kinds of things beside the goal's own."""
+"""Fewest and most kinds of things besides the goal's own kind."""
 _COPIES = 3
-"""Most things of one kind."""
+"""Maximum number of things of one kind."""
 
 _MANGLED = {"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_"}
 
@@ -32,7 +32,7 @@ class Thing:
 
 
 def goals_in(family: str, scene: Scene) -> tuple[tuple[str, str], ...]:
-    """Every thing and target of which a solvable game can be made: (thing, furniture), or (thing, lamp)."""
+    """Return every thing and target of a solvable game: (thing, furniture), or (thing, lamp)."""
     known = rules()
     if scene.room not in known.rooms[family]:
         return ()
@@ -51,9 +51,10 @@ def goals_in(family: str, scene: Scene) -> tuple[tuple[str, str], ...]:
 
 
 def write_problem(family: str, scene: Scene, thing: str, target: str, rng: random.Random, name: str) -> str:
-    """The problem's text. It is solvable: the agent can go everywhere and no door is locked.
+    """Return the text of a problem. It is solvable: the agent can go everywhere and no door is locked.
 
-    No ``thing`` lies on ``target``, its furniture or the lamp, at the start; ``rng`` draws the start and all places.
+    At the start, no ``thing`` lies on ``target``, which is its furniture or the lamp. ``rng`` draws the start and all
+    places.
     """
     things = _things(family, scene, thing, target, rng)
     taken = {receptacle.location for receptacle in scene.receptacles}
@@ -140,5 +141,5 @@ def _facts(scene: Scene, things: list[Thing], start: str) -> Iterator[str]:
 
 
 def mangled(id: str) -> str:
-    """An id as PDDL can write it, and as the engine's own tables expect it."""
+    """Return an id in the form that PDDL can write and the engine's own tables expect."""
     return "".join(_MANGLED.get(letter, letter) for letter in id)

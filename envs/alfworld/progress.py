@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def progress(game: Game, names: Mapping[str, str], position: Position) -> float:
     """Return the fraction of the conditions that hold: 1 where the game is won. Reads privileged facts.
 
-    A thing in its place is one condition, and two things in one place are two. A thing that has to be clean, hot or
-    cool has three: one in its place, one that is so, one that is both. A thing under a lamp has two: it is in hand, and
-    a lamp is on where the player stands.
+    For one thing, the only condition is that it is in its place; for two things in one place there are two. Clean, hot
+    or cool things have three: one is in its place, one has the property, one has both. A thing under a lamp has two: it
+    is in hand, and a lamp is on where the player is.
     """
     state = State(position.facts, names)
     wanted = set(state.of(game.targets["object_target"], state.kind))

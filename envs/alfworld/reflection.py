@@ -1,8 +1,8 @@
-"""``reflect``: a judgement of the last command and of the state, by what the texts so far have shown.
+"""``reflect``: a judgement of the last command and of the state, from what the texts so far have shown.
 
-Neither the expert's commands nor its reflections use privileged facts, or a model that learns them learns to invent.
-So both plan with the things that have been seen, and while one is missing go through the places that are left to look
-at, which the reflection names.
+Neither the expert's commands nor its reflections use privileged facts, since a model that learns them learns to invent.
+Both therefore plan with the things that have been seen, and while one is missing, search the places that are left,
+which the reflection names.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Position
 
 NOISE = ("examine", "help", "inventory", "look")
-"""Verbs that change nothing and repeat known facts."""
+"""Verbs of commands that change nothing and repeat known facts."""
 MAX_PLACES = 3
-"""Number of remaining places that a reflection names."""
+"""Maximum number of remaining places that a reflection names."""
 
 _SHOWN = re.compile(r"On the ([a-z]+ \d+), you see|The ([a-z]+ \d+) is open\. In it, you see")
 _NAME = re.compile(r"[a-z]+ \d+")
@@ -38,47 +38,47 @@ class Seen:
     names: frozenset[str] = frozenset()
     """Names of furniture and things."""
     places: frozenset[str] = frozenset()
-    """Names of the receptacles whose contents were shown."""
+    """Names of the receptacles whose contents have been shown."""
 
     def read(self, text: str) -> Seen:
-        """Return what is known after one more text."""
+        """Return what is known after another text."""
         shown = {first or second for first, second in _SHOWN.findall(text)}
         return Seen(self.names.union(_NAME.findall(text)), self.places | shown)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """Assessment of the state by what the player can know."""
+    """Assessment of the state, from what the player can know."""
 
     standing: str
-    """A fact that names no command."""
+    """Fact about the state that names no command."""
     known: int
-    """Number of the needed things that were seen."""
+    """Number of the needed things that have been seen."""
     steps: int | None = None
-    """Steps to the win, or to what known things allow; ``None`` while the next thing is still to be found."""
+    """Steps to the win, or to what known things allow; ``None`` while the next thing has not been found."""
     command: str | None = None
-    """Next command; ``None`` where nothing is left to do or to look at."""
+    """Next command; ``None`` if there is nothing left to do or to search."""
     left: tuple[str, ...] = ()
-    """Names of the places where it may be, the one to look at next first."""
+    """Names of the places where the thing may be, the next to search first."""
     ahead: bool = False
-    """True if one of them is here and closed."""
+    """True if one of these places is here and closed."""
     burdened: bool = False
-    """True if something in hand is not wanted."""
+    """True if something in hand is not needed."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A state with the player's knowledge of it; conclusions from them are drawn once."""
+    """A state with the player's knowledge of it; conclusions are computed once."""
 
     game: Game
     names: Mapping[str, str]
-    """Names of things by id."""
+    """Map from ids to names of things."""
     position: Position
     seen: Seen
 
     @cached_property
     def plan(self) -> Plan | None:
-        """The shortest way to the win, with privileged facts; ``None`` where there is none."""
+        """A shortest plan to the win, with privileged facts; ``None`` if there is none."""
         return best_plan(self.game, self.names, self.position)
 
     @cached_property
@@ -102,7 +102,7 @@ def is_mistake(now: Moment, command: str, before: Moment) -> bool:
 
 
 def fault(command: str, seen: Seen) -> str:
-    """The fact that makes a command a mistake, where it brought the goal no nearer."""
+    """Return the fact that makes a command a mistake, if it brought the goal no nearer."""
     if command.split()[0] in NOISE:
         return "that changed nothing"
     if took := _THING.fullmatch(command):
@@ -121,7 +121,7 @@ def _better(before: Outlook, after: Outlook, command: str) -> bool:
     if before.steps is not None:
         return before.steps == 1 if after.steps is None else after.steps < before.steps
     if after.steps is not None:
-        return False  # nothing was found, so what had been done is to be done again
+        return False  # nothing was found, so earlier progress has to be repeated
     arrived = after.ahead and command.startswith("go to")
     return arrived or len(after.left) < len(before.left) or (before.burdened and not after.burdened)
 
@@ -134,7 +134,7 @@ def _outlook(moment: Moment) -> Outlook:
     thing, lamp = game.targets["object_target"], game.targets["toggle_target"]
     wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]
     lit = state.of(lamp, state.within) if lamp else []
-    # more of them than it takes are no news
+    # more things than needed are no progress
     known = min(len(wanted), 2 if game.family == "pick_two_obj_and_place" else 1) + min(len(lit), 1)
     plan = best_plan(game, names, position, seen.names)
     if plan is not None:
@@ -144,7 +144,7 @@ def _outlook(moment: Moment) -> Outlook:
     another = "other " if wanted and not lamp else ""
     left = _places(state, missing, seen)
     commands = {place: f"go to {names[place].strip()}" for place in left}
-    left.sort(key=lambda place: commands[place] not in position.reply.commands)  # what cannot be gone to comes last
+    left.sort(key=lambda place: commands[place] not in position.reply.commands)  # places out of reach come last
     called = tuple(names[place].strip() for place in left)
     shut = [place for place in left if state.location[place] == state.here and place in state.closed]
     where = f"; places left: {', '.join(called[:MAX_PLACES])}" if called else ""
@@ -159,7 +159,7 @@ def _outlook(moment: Moment) -> Outlook:
 
 
 def _places(state: State, kind: str, seen: Seen) -> list[str]:
-    """Places left to look at: those where such a thing is kept, else all; low numbers first."""
+    """Return the places left to search: those where such a thing is kept, else all, lowest numbers first."""
     left = [place for place in state.location if state.names[place].strip() not in seen.places]
     likely = [place for place in left if (state.kind[place], f"{kind}type") in state.holds]
 

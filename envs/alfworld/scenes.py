@@ -1,4 +1,4 @@
-"""Rules and floor plans that the alfworld package knows: which furniture and things there are."""
+"""Rules and floor plans from the alfworld package: which furniture and things exist."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FAMILIES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-"""The task types that text games can show; the seventh one of ALFRED moves receptacles, which the engine cannot."""
+"""The task types that text games can represent; the seventh of ALFRED moves receptacles, which the engine cannot."""
 
 ROOMS: Mapping[str, int] = {"Kitchen": 0, "LivingRoom": 200, "Bedroom": 300, "Bathroom": 400}
-"""The floor plans of each kind of room are numbered from here on."""
+"""Number of the first floor plan of each kind of room."""
 PLANS = 30
-"""Floor plans of each kind."""
+"""Number of floor plans of each kind."""
 
 LAMP = "DeskLamp"
 LAMP_STANDS = frozenset({"CoffeeTable", "Desk", "DiningTable", "Dresser", "Shelf", "SideTable"})
@@ -45,12 +45,12 @@ _WITHOUT_POSE: Mapping[str, int] = {
     "ToiletPaperHanger": 1,
     "TowelHolder": 1,
 }
-"""Furniture that a floor plan names without saying where it stands, and how many of it to put there."""
+"""Furniture that a floor plan names without a position, and the number of pieces to place."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The engine's language and ALFRED's common sense."""
+    """The engine's language and ALFRED's common-sense rules."""
 
     domain: str
     grammar: str
@@ -100,7 +100,7 @@ class Scene:
 
 
 def package_file(*parts: str) -> Path:
-    """A file of the alfworld package, which is not imported: importing it would make a folder in the user's home."""
+    """Return the path of a file of the alfworld package, whose import would make a folder in the user's home."""
     found = importlib.util.find_spec("alfworld")
     if found is None or not found.submodule_search_locations:
         raise InvalidInput(f"games of ALFWorld need the package alfworld, which is not installed; run {INSTALL}.")
@@ -109,7 +109,7 @@ def package_file(*parts: str) -> Path:
 
 @cache
 def rules() -> Rules:
-    """The rules, read once in a process."""
+    """Return the rules, read once in a process."""
     known: dict[str, Any] = {
         **runpy.run_path(str(package_file("gen", "constants.py"))),
         **runpy.run_path(str(package_file("gen", "goal_library.py"))),
@@ -131,7 +131,7 @@ def rules() -> Rules:
 
 @cache
 def scene(number: int) -> Scene:
-    """A floor plan, read once in a process."""
+    """Return a floor plan, read once in a process."""
     room = next((room for room, first in ROOMS.items() if first < number <= first + PLANS), None)
     if room is None:
         spans = ", ".join(f"{first + 1} to {first + PLANS} ({room})" for room, first in ROOMS.items())
@@ -161,13 +161,13 @@ def _layout(name: str) -> Any:
 
 
 def _kind(receptacle: str) -> str:
-    """``Sink|...|SinkBasin`` is a SinkBasin, everything else is called by its first part."""
+    """Return the kind of a receptacle: SinkBasin for ``Sink|...|SinkBasin``, for others the first part."""
     first, _, rest = receptacle.partition("|")
     return f"{first}Basin" if rest.endswith("Basin") else first
 
 
 def _furniture(kinds: list[str], number: int) -> list[Receptacle]:
-    """Two stove burners share a location; the locations lie outside the rooms, where no pose is."""
+    """Return the furniture of a floor plan without positions; two stove burners share a location, outside the rooms."""
     rng = random.Random(f"furniture of floor plan {number}")
     return [
         Receptacle(f"{kind}|{point(rng)}", kind, f"loc|{100 + row}|{copy // 2}|0|30")
@@ -177,5 +177,5 @@ def _furniture(kinds: list[str], number: int) -> list[Receptacle]:
 
 
 def point(rng: random.Random) -> str:
-    """Coordinates as AI2-THOR writes them into ids."""
+    """Return coordinates in the form of AI2-THOR's ids."""
     return "|".join(f"{rng.uniform(-4, 4):+06.2f}" for _ in range(3))

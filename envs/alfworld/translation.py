@@ -1,7 +1,8 @@
-"""``translate``: a problem in PDDL becomes what the planner's engine loads.
+"""``translate``: converts a problem in PDDL to the format that the planner's engine loads.
 
-That takes a third of a second, so translations are kept, in the process and in ``~/.cache/reflectrl/alfworld``
-(``XDG_CACHE_HOME``), about 30 kB each: other stages, seeds and worker processes play the same games.
+A translation takes a third of a second, so translations are cached, in the process and in
+``~/.cache/reflectrl/alfworld`` (``XDG_CACHE_HOME``), about 30 kB each: other stages, seeds and worker processes play
+the same games.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.errors import is_signal, raised
 
 MAX_TRANSLATIONS = 512
-"""Translations kept in a process, compressed."""
+"""Maximum number of translations cached in a process, compressed."""
 
 _UNREACHABLE = "Atom dummy(val1)"
-"""Text in place of a task whose goal is unreachable even in a world without side effects."""
+"""Text in place of a task whose goal cannot be reached even without side effects."""
 _MAX_CHARS = 1023
-"""Letters of an action with its arguments: the engine writes on where the memory for them ends."""
+"""Maximum length of an action with its arguments: beyond it, the engine writes past the end of its memory."""
 _LOCK = threading.Lock()
-"""The translator works on ``sys.argv`` and ``sys.stdout``, which a process has once."""
+"""Lock for the translator, which uses the process-wide ``sys.argv`` and ``sys.stdout``."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A problem as the engine takes it, and what the texts need to know of it."""
+    """A problem in the engine's format, with what the texts need to know of it."""
 
     sas: str
     """The task in Fast Downward's SAS format."""
     kinds: Mapping[str, frozenset[str]]
-    """Every entity with its type and all types above."""
+    """Map from every entity to its type and all supertypes."""
     facts: tuple[tuple[str, tuple[str, ...]], ...]
     """Facts of the problem at the start: predicate and arguments."""
     parameters: Mapping[str, tuple[str, ...]]
@@ -56,7 +57,7 @@ def translate(domain: str, problem: str) -> Translation:
     """Translate with Fast Downward's own translator, without its replanning task, which only its planner needs.
 
     Raises:
-        InvalidInput: PDDL that it cannot read, or a goal that no state can fulfil.
+        InvalidInput: PDDL that the translator cannot read, or a goal that no state can fulfil.
 
     """
     return _unpacked(packed_translation(domain, problem))
@@ -64,8 +65,8 @@ def translate(domain: str, problem: str) -> Translation:
 
 @lru_cache(maxsize=MAX_TRANSLATIONS)
 def packed_translation(domain: str, problem: str) -> bytes:
-    """Return a translation as its file holds it; it is made where there is no file, or a damaged one."""
-    # a folder for each version of the translator and of this format
+    """Return a translation as its file holds it; translate if the file is missing or damaged."""
+    # one folder for each version of the translator and of this format
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "reflectrl" / "alfworld" / f"{version('fast-downward-textworld')}-1"
     path = folder / f"{hashlib.sha256(json.dumps([domain, problem]).encode()).hexdigest()}.json.z"
@@ -74,11 +75,11 @@ def packed_translation(domain: str, problem: str) -> bytes:
         _unpacked(kept)
         return kept
     made = zlib.compress(msgspec.json.encode(_translated(domain, problem), order="deterministic"))
-    with contextlib.suppress(OSError):  # a full disk or a read-only home costs time, nothing else
+    with contextlib.suppress(OSError):  # a full disk or a read-only home only costs time
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(made)
-        Path(file.name).replace(path)  # in one move: other processes may write the same one
+        Path(file.name).replace(path)  # atomic, since other processes may write the same file
     return made
 
 
@@ -90,7 +91,7 @@ def _translated(domain: str, problem: str) -> Translation:
     try:
         with _LOCK, _untouched():
             task, sas = fast_downward.pddl2sas(domain, problem, verbose=False)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it answers bad PDDL with asserts, exits and its own errors
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - for bad PDDL, it raises assertions, exits and errors of its own
         if is_signal(error):
             raise
         raise InvalidInput(
@@ -105,7 +106,7 @@ def _translated(domain: str, problem: str) -> Translation:
         )
     above = {kind.name: frozenset((kind.name, *kind.supertype_names)) for kind in task.types}
     kinds = {entity.name: above[entity.type_name] for entity in task.objects}
-    # costs are no facts, nor is that everything equals itself
+    # left out: costs, and that everything equals itself
     atoms = [atom for atom in task.init if isinstance(atom, fast_downward.translate.pddl.conditions.Atom)]
     facts = tuple((atom.predicate, tuple(atom.args)) for atom in atoms if atom.predicate != "=")
     unknown = sorted({entity for _, arguments in facts for entity in arguments} - kinds.keys())
