@@ -1,6 +1,6 @@
-"""Questions that exactly one file of a repository answers: others cannot be asked of an agent that must find it.
+"""Questions that exactly one file of a repository answers: an agent that must find a file cannot be asked others.
 
-All of it is about words: a question is as clear as the set of its content words is rare.
+The criterion is about words only: a question is clear if few files hold its content words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP_WORDS = frozenset(
     mentioned mentions need needed program read say says see show shows table tell want wants
     """)
 )
-"""Words that no file is found by: English function words, and what is common to questions about files."""
+"""Words that identify no file: English function words, and words common in questions about files."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Kept:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of ``text`` in their order, lower-cased; ``rent_lisbon`` is two words."""
+    """Return the words of ``text`` in their order, lower-cased; ``rent_lisbon`` is two words."""
     return _WORD.findall(text.lower())
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The different words of ``text`` without stop words."""
+    """Return the different words of ``text`` without stop words."""
     return frozenset(words_of(text)) - STOP_WORDS
 
 
@@ -80,12 +80,12 @@ def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
 
 
 def _one_line(text: str) -> str:
-    """White space folded, and without the control characters that a terminal or a prompt would obey."""
+    """Fold white space, and drop the control characters that a terminal or a prompt would obey."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def holders_of(texts: Mapping[str, str], questions: Iterable[str]) -> Mapping[str, set[str]]:
-    """The files in which each word occurs; for the words of the questions only, so large repositories fit."""
+    """Return the files in which each word of the questions occurs; no other words, so that large repositories fit."""
     wanted = frozenset[str]().union(*map(content_words, questions))
     holders: defaultdict[str, set[str]] = defaultdict(set)
     for file, text in texts.items():

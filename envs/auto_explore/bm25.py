@@ -14,8 +14,8 @@ class BM25:
 
     Args:
         texts: text of each file, by path.
-        k1: how soon further occurrences of a word in a file count for less.
-        b: how much long files are held back, from 0 to 1.
+        k1: saturation: how soon further occurrences of a word in a file count less.
+        b: normalisation by length: how much long files count less, from 0 to 1.
 
     """
 
@@ -34,16 +34,16 @@ class BM25:
         return len(self._lengths)
 
     def files_with(self, word: str) -> int:
-        """Number of files that hold ``word``, which is in lower case."""
+        """Return the number of files that hold ``word``, which must be in lower case."""
         return len(self._counts.get(word, ()))
 
     def rarity(self, word: str) -> float:
-        """Weight of a word, which is the larger the fewer files hold it."""
+        """Return the weight of a word, which is larger for a word in fewer files."""
         having = self.files_with(word)
         return math.log(1 + (len(self) - having + 0.5) / (having + 0.5))
 
     def holding(self, words: Collection[str]) -> list[str]:
-        """The files that hold any of the words, the best first; equal ones by path."""
+        """Return the files that hold any of the words, best first; equal ones by path."""
         scores: defaultdict[str, float] = defaultdict(float)
         for word in sorted(set(words)):  # in a fixed order, because sums of floats depend on it
             rarity = self.rarity(word)
@@ -53,6 +53,6 @@ class BM25:
         return sorted(scores, key=lambda file: (-scores[file], file))
 
     def ranking(self, words: Collection[str]) -> list[str]:
-        """Every file, the best first; those that hold none of the words come last, by path."""
+        """Return every file, best first; those that hold none of the words come last, by path."""
         best = self.holding(words)
         return [*best, *sorted(self._lengths.keys() - set(best))]

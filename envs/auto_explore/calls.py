@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox may make, as a seccomp filter; the kernel answers all others ENOSYS.
+"""The system calls that a program in the sandbox may make, as a seccomp filter; others fail with ENOSYS.
 
-Not listed are calls that reach what is no part of the sandbox (keyrings, other processes, the kernel's settings), those
-that take memory or disk space without leaving a trace in ``/proc``, and whatever python can do without. ENOSYS lets
-libraries fall back on an older call, as on a kernel that does not have the newer one.
+Left out are calls that reach beyond the sandbox (keyrings, other processes, the kernel's settings), those that take
+memory or disk space without a trace in ``/proc``, and whatever python can do without. ENOSYS lets libraries fall back
+on an older call, as on a kernel without the newer one.
 """
 
 from __future__ import annotations

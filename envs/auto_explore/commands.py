@@ -1,4 +1,4 @@
-"""``Shell``: reads one command and plays it in a tree. It looks like a shell's, but no shell and no process runs it."""
+"""``Shell``: parses one command and executes it in a tree. The syntax is that of a shell, but no process is started."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from reflectrl.envs.auto_explore.tree import ROOT, WRITE, Limits, Tree, shown
 
 MAX_COMMAND_CHARS = 65_536
 DEFAULT_LINES = 10
-"""Lines that head and tail show unless a number is given."""
+"""Number of lines that head and tail show unless a number is given."""
 SNIFF_BYTES = 8192
-"""Bytes that occur in text; others mark binary content."""
+"""Bytes at the beginning of a file that are checked for binary content."""
 HELP = f"""\
 ls [FOLDER], cd FOLDER, cat FILE..., head -n N FILE, tail -n N FILE: look around and read
 write FILE, and on the lines after it the whole new text of the file
@@ -40,7 +40,7 @@ class Result:
     """Result of a command."""
 
     output: str
-    """Text without control characters, cut; a sentence when the command failed."""
+    """Output without control characters, shortened; a sentence if the command failed."""
     failed: bool = False
     ended: bool = False
     """True after ``exit`` or ``id FILE``."""
@@ -82,7 +82,7 @@ def has_body(command: str) -> bool:
 
 
 def presentable(text: str, most: int) -> str:
-    """``text`` without control characters but newline and tab, cut after ``most`` characters."""
+    """Return ``text`` without control characters but newline and tab, cut after ``most`` characters."""
     text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
     return text if len(text) <= most else f"{text[:most]}\n(cut after {most:,} characters)"
 
@@ -96,10 +96,10 @@ def _is_binary(head: bytes) -> bool:
 
 
 class Shell:
-    """A working directory in ``tree``, and the commands that are played there.
+    """A working directory in ``tree``, and the commands that are executed there.
 
-    ``writable=False`` refuses to write; ``programs=False`` refuses python, pip, write and edit. ``entries`` is
-    what the tree held at first, files and folders.
+    ``writable=False`` refuses to write; ``programs=False`` refuses python, pip, write and edit. ``entries`` is the
+    number of files and folders that the tree held at first.
     """
 
     def __init__(self, tree: Tree, limits: Limits, *, writable: bool, programs: bool, entries: int) -> None:
@@ -124,7 +124,7 @@ class Shell:
         self._bodied = {"edit": self._edit, "python": self._code, "write": self._fill} if programs else {}
 
     def run(self, command: str) -> Result:
-        """Play one command; an error is a sentence in the result."""
+        """Execute one command; an error becomes a sentence in the result."""
         try:
             line, _, body = command.partition("\n") if has_body(command) else (command.rstrip("\n"), "", "")
             words, sign, target = parse(line)
@@ -268,7 +268,7 @@ class Shell:
                 return f"{shown(name)} is binary, {size:,} bytes\n"
             if end and size > window:
                 data = os.pread(fd, window, size - window)
-                while data and data[0] & 0xC0 == 0x80:  # the rest of a character that began before
+                while data and data[0] & 0xC0 == 0x80:  # the rest of a character that began before this part
                     data = data[1:]
         return data.decode("utf-8", "replace")
 

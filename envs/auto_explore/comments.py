@@ -15,9 +15,9 @@ class Marks:
     """Comment marks of a language."""
 
     line: str
-    """Begins a comment that ends with its line."""
+    """Mark that begins a comment up to the end of the line."""
     block: tuple[str, str] | None = None
-    """Begins and ends a comment of several lines."""
+    """Marks that begin and end a comment of several lines."""
 
 
 _SLASHES = Marks("//", ("/*", "*/"))
@@ -31,7 +31,7 @@ COMMENTS = {
     **dict.fromkeys((".hs", ".lua"), Marks("--")),
     ".sql": Marks("--", ("/*", "*/")),
 }
-"""Comment marks by suffix of the file's name."""
+"""Comment marks by file suffix."""
 
 _DEFINITION = re.compile(
     r"\b(?:class|const|def|defmodule|enum|fn|func|fun|function|impl|interface|let|local|message|module|namespace|"
@@ -52,7 +52,7 @@ _DIRECTIVE = re.compile(
 
 
 def commented(path: PurePath, text: str) -> Iterator[Pair]:
-    """Yield name and comment of the file, by its first comment, and of definitions."""
+    """Yield name and comment of the file, from its first comment, and of its definitions."""
     lines = text.splitlines()
     marks = COMMENTS[path.suffix.lower()]
     number = 0
@@ -73,7 +73,7 @@ def commented(path: PurePath, text: str) -> Iterator[Pair]:
 
 
 def _comment(lines: list[str], start: int, marks: Marks) -> tuple[str, int]:
-    """The comment that begins at line ``start``, and the line after it; ``start`` itself if none begins there."""
+    """Return the comment that begins at line ``start``, and the line after it; ``start`` itself if there is none."""
     first = lines[start].strip()
     end = start
     if marks.block and first.startswith(marks.block[0]):
@@ -90,7 +90,7 @@ def _comment(lines: list[str], start: int, marks: Marks) -> tuple[str, int]:
 
 
 def _defined(line: str) -> str | None:
-    """The name that a line of code defines."""
+    """Return the name that a line of code defines."""
     line = line.strip()[:500]
     found = _DEFINITION.search(line) or _CALLABLE.match(line)
     return found[1] if found else None

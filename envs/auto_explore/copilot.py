@@ -1,7 +1,7 @@
 """``RepositoryCopilot``: questions about, and whole tasks on, any repository (appendix C.2 of the paper).
 
-A question is an episode of the environment without a known answer. A task is done by commands that a person or a chat
-model types; they read, edit and run programs in a private copy, and writing the changes back is a step of its own.
+A question is an episode of the environment with an unknown answer. A task is done by the commands of a person or a chat
+model, which read, edit and run programs in a private copy; writing the changes back is a separate step.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from reflectrl.envs.auto_explore.env import AutoExplore
 
 MAX_STEPS = 40
-"""Commands of one task, unless given."""
+"""Default maximum number of commands of one task."""
 MAX_ENTRIES = 50
-"""Entries of the working directory that a state names."""
+"""Maximum number of entries of the working directory that a state lists."""
 END = "END"
-"""Typed on a line of its own after the lines of a command."""
+"""Line that ends the lines of a command."""
 RULES = (
     "You work on a repository, in a private copy of it, by typing one command at a time; after each you are shown what "
     f"it did. The commands:\n{HELP}\nPaths are relative to the present folder, or begin with / at the root of the "
@@ -49,11 +49,11 @@ _BLOCK = re.compile(r"^```[^\n`]*\n(.*)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 Typist = Callable[[str], str]
-"""Returns the next command after a state: the task at first, then the result of the previous command."""
+"""Function from a state to the next command; a state is the task at first, then the result of the previous command."""
 
 
 def _person(state: str) -> Typist:
-    """Show what there is to do; read a line for each command, and those after it that belong to it."""
+    """Show the rules and the state; read a line for each command, and the further lines that belong to it."""
     print(visible(f"{RULES}\nThe lines after a command end with {END} on a line of its own.\n\n{state}"))  # noqa: T201
 
     def command(_: str) -> str:
@@ -64,7 +64,7 @@ def _person(state: str) -> Typist:
 
 
 def _model(ask: Ask) -> Typist:
-    """A chat model that sees everything it has typed and read before."""
+    """Return a chat model that sees everything it has typed and read before."""
     chat: Messages = [{"role": "system", "content": f"{RULES}\n{REPLY}"}]
 
     def command(state: str) -> str:
@@ -80,7 +80,7 @@ def read_command(reply: str) -> str:
     """Return the command in a model's reply.
 
     Raises:
-        BadReply: there is no block in it.
+        BadReply: the reply contains no block.
 
     """
     found = _BLOCK.search(reply)
@@ -91,7 +91,7 @@ def read_command(reply: str) -> str:
 
 @dataclass(frozen=True)
 class RepositoryCopilot:
-    """The copilot that ``AutoExplore`` brings. See ``reflectrl.core.extras.Copilot``."""
+    """The copilot of ``AutoExplore``. See ``reflectrl.core.extras.Copilot``."""
 
     environment: type[AutoExplore]
     player_options: tuple[str, ...] = ("horizon", "page", "output", "listing", "tools")
@@ -157,14 +157,14 @@ def _file(library: Library, repository: str, file: str) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Replace typed bytes that are not text, which no endpoint would take."""
+    """Replace typed bytes that are not text, which no endpoint would accept."""
     return text.encode(errors="replace").decode()
 
 
 def _play(
     sandbox: Sandbox, state: str, typist: Typist, steps: int, show: Callable[[str, str], None] | None
 ) -> str | None:
-    """Play commands until one ends the work; return the file that it names, if any."""
+    """Execute commands until one ends the work; return the file that it names, if any."""
     for left in reversed(range(steps)):
         command = typist(state)
         result = sandbox.run(command)
@@ -177,7 +177,7 @@ def _play(
 
 
 def _place(sandbox: Sandbox) -> str:
-    """Name the working directory and what lies in it."""
+    """Describe the working directory and its entries."""
     entries = [f"{entry.name}/" if entry.folder else entry.name for entry in sandbox.entries()]
     more = f" and {len(entries) - MAX_ENTRIES} more" if len(entries) > MAX_ENTRIES else ""
     where = "" if str(sandbox.cwd) == "." else sandbox.cwd

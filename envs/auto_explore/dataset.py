@@ -1,7 +1,7 @@
 """The labelled dataset of AutoExplore: questions about repositories, each with the one file that answers it.
 
-As in appendix C.3 of the paper, a row is made backwards: a writer reads a file and asks what that file answers. Here
-the questions that another file answers too are then dropped, and no file is asked about in two splits.
+As in appendix C.3 of the paper, a row is made in reverse: a writer reads a file and asks questions that it answers.
+Here, questions that another file answers too are dropped, and no file has questions in two splits.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from reflectrl.envs.auto_explore.files import RepositoryFiles, readable_files, v
 from reflectrl.envs.auto_explore.paraphrase import paraphrase
 
 BY_CONTENT = "test_by_content"
-"""A further split: questions about the files of "test" that name neither them nor their folders."""
+"""An additional split: questions about the files of "test" that name neither them nor their folders."""
 UNSEEN = "unseen"
-"""A further split: questions about repositories that no other split asks about."""
+"""An additional split: questions about repositories that no other split asks about."""
 
 Write = Callable[[str, str], Sequence[Pair]]
-"""Writes unfiltered questions and answers about a file, given its path and text."""
+"""Function from a file's path and text to unfiltered questions and answers about it."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Question:
     """One row of the dataset: (n, q, a, f, c*) of the paper."""
 
     repository: str
-    """Name of the repository, which is a folder name."""
+    """Name of the repository, which is the name of its folder."""
     question: str
     answer: str
     file: str
     """Path with slashes, relative to the repository's root."""
     number: int
-    """Counts the questions of one file, from 1."""
+    """Number of the question among those of its file, from 1."""
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The shortest way to the answer: ``("cd people", "id lisbon.md")``; names are quoted as for a shell."""
+        """Commands of a shortest path to the file: ``("cd people", "id lisbon.md")``; names are quoted for a shell."""
         *folders, name = self.file.split("/")
         return (*(f"cd {shlex.quote(folder)}" for folder in folders), f"id {shlex.quote(name)}")
 
@@ -59,21 +59,21 @@ class Question:
 
     @property
     def id(self) -> str:
-        """Unique id; begins with the depth, so that a prefix selects one."""
+        """Unique id, which begins with the depth, so that a prefix selects all tasks of a depth."""
         return f"d{self.depth}/{self.repository}/{self.file}#{self.number}"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Questions, and the repositories they are about."""
+    """Questions, with their repositories."""
 
     questions: Mapping[str, tuple[Question, ...]]
     """Rows by split: train, validation, test, and perhaps ``BY_CONTENT`` and ``UNSEEN``."""
     repositories: Mapping[str, Path]
     """Folder of each repository, by name."""
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict, compare=False)
-    """Numbers of ``"questions"`` and ``"files"`` (a hidden or unreadable folder counts once) that were left out, by
-    reason; empty for a dataset that was read from a folder."""
+    """Numbers of ``"questions"`` and ``"files"`` that were left out, by reason (a hidden or unreadable folder counts
+    once); empty for a dataset that was read from a folder."""
 
 
 def ask_about(
@@ -91,10 +91,10 @@ def ask_about(
     Args:
         repositories: folders by name.
         write: writes the questions about a file.
-        per_file: most questions a file.
-        seed: shuffles and splits.
+        per_file: maximum number of questions about a file.
+        seed: seed of the order and of the splits.
         by_content: writes further questions about the files of the test split, for ``BY_CONTENT``.
-        paraphrased: put the questions of ``write`` in other words, see ``paraphrase``.
+        paraphrased: rephrase the questions of ``write``, see ``paraphrase``.
         held_out: names of the repositories that only the split ``UNSEEN`` asks about.
 
     Raises:
@@ -131,7 +131,7 @@ def _written(
     *,
     paraphrased: bool = False,
 ) -> tuple[list[Question], Counter[str], int]:
-    """Clear questions about all files, or ``only`` some; counts of dropped ones by reason, and of files without any."""
+    """Return clear questions about all files or ``only`` some, the number dropped by reason, and that of files without any."""
     questions: list[Question] = []
     rejected: Counter[str] = Counter()
     mute = 0
@@ -155,7 +155,7 @@ def keep_answerable(
 ) -> tuple[tuple[Question, ...], Mapping[str, int]]:
     """Drop the questions that not exactly one file answers, then all but ``per_file`` of each file in a seeded order.
 
-    With ``paraphrased`` the questions are put in other words between the two.
+    With ``paraphrased``, the questions are rephrased between the two steps.
 
     Returns:
         The questions by file, and the number of dropped ones by reason.

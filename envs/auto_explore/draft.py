@@ -1,4 +1,4 @@
-"""``Draft``: repositories that were fetched, and the questions about their files that are still to be written."""
+"""``Draft``: fetched repositories, before the questions about their files are written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def draft_dataset(
 
 
 def _drawn(repository: Path, count: int | None, seed: int) -> Sequence[tuple[str, str]]:
-    """Path and text of the files to ask about."""
+    """Return path and text of the files to ask about."""
     files = readable_files(repository).readable
     if count is None or count >= len(files):
         return files
@@ -61,11 +61,11 @@ class Draft:
     per_file: int
     seed: int
     writer: str
-    """Source of the questions, as ``dataset.writer`` of a recipe."""
+    """Source of the questions: ``dataset.writer`` of a recipe."""
 
     @property
     def inquiries(self) -> Sequence[Inquiry]:
-        """One chat a file, if a chat model writes the questions."""
+        """Return one chat for each file if a chat model writes the questions."""
         if self.writer != "openai":
             return ()
         return [
@@ -75,11 +75,11 @@ class Draft:
 
     @property
     def reply_tokens(self) -> int:
-        """Tokens that a reply may need: an analysis, and one or two sentences an entry."""
+        """Maximum number of tokens of a reply: an analysis, and one or two sentences for each entry."""
         return 200 + 120 * self.per_file
 
     def write(self, folder: Path, replies: Sequence[str | None]) -> Mapping[str, Mapping[str, int]]:
-        """Write the dataset; questions that not exactly one file answers are left out.
+        """Write the dataset, without the questions that not exactly one file answers.
 
         Returns:
             How many questions and files were left out, by reason.

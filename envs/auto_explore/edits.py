@@ -1,4 +1,4 @@
-"""Edits of a text: blocks that say which lines stand there, and which are to stand there instead."""
+"""Edits of a text: blocks with the present lines, and the lines that replace them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _BLOCK = re.compile(r"<{7}[^\n]*\n(.*?)^={7}\n(.*?)^>{7}[^\n]*(?:\n|\Z)", re.DOT
 
 
 def apply_edits(text: str, blocks: str) -> str:
-    """``text`` with the lines of each block, one after the other, replaced.
+    """Return ``text`` with the lines of each block replaced, one block after the other.
 
     Raises:
-        InvalidInput: no block, something else between them, or old lines that do not stand in the text exactly once.
+        InvalidInput: no block, other text between blocks, or old lines that do not occur in the text exactly once.
 
     """
     found = list(_BLOCK.finditer(blocks))

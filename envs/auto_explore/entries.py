@@ -1,7 +1,7 @@
-"""``Entries``: how many files and folders a copy holds, looked at while a program may be adding to them.
+"""``Entries``: the number of files and folders in a copy, checked while a program may be adding to them.
 
-Nothing limits that on the file system of a copy, where the system's own count is of all files: a rise of it is only a
-reason to count.
+The file system of a copy has no limit on this number. The system only counts all files of the file system, so a rise of
+that count is merely a reason to count again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from reflectrl.envs.auto_explore.tree import FOLDER
 
 PAUSE_FACTOR = 10.0
-"""Shortest pause between two counts, as a multiple of the time that the first of them took."""
+"""Shortest pause between two counts, as a multiple of the duration of the first count."""
 BLIND_S = 1.0
-"""Longest pause: what is removed elsewhere on the file system may hide what is made here."""
+"""Longest pause in seconds: files removed elsewhere on the file system may hide new ones in the copy."""
 
 
 class Entries:
-    """Watches that the folder ``root`` holds no more than ``most`` files and folders."""
+    """Checks that the folder ``root`` holds no more than ``most`` files and folders."""
 
     def __init__(self, root: Path, most: int) -> None:
         self._root = root
@@ -30,11 +30,11 @@ class Entries:
 
     @property
     def full(self) -> bool:
-        """True if the folder held that many when it was first counted."""
+        """True if the folder already held that many at the first count."""
         return self._left <= 0
 
     def too_many(self) -> bool:
-        """Return whether the folder holds more now; counts if the file system has gained entries, or after a pause."""
+        """Return whether the folder holds more now; count if the file system has gained entries, or after a pause."""
         now = time.monotonic()
         if now < self._next or (now < self._due and not self._risen()):
             return False
@@ -49,16 +49,16 @@ class Entries:
 
 
 def used_inodes(place: Path) -> int | None:
-    """Files and folders on the file system of ``place``; ``None`` if it does not count them, as Btrfs does not."""
+    """Return the number of files and folders on the file system of ``place``; ``None`` without a count (Btrfs)."""
     found = os.statvfs(place)
     return found.f_files - found.f_ffree if found.f_files else None
 
 
 def count_entries(root: Path, most: int) -> int:
-    """Files and folders below ``root``, however deep; counting ends soon after ``most``.
+    """Return the number of files and folders below ``root``, at any depth; counting ends soon after ``most``.
 
-    What is moved meanwhile may be counted twice or not at all, but nothing outside is looked at: the way up ends at
-    ``root``.
+    What is moved meanwhile may be counted twice or not at all, but nothing outside of ``root`` is read: the way up ends
+    there.
     """
     top = os.open(root, FOLDER)
     here = os.dup(top)
@@ -89,7 +89,7 @@ def count_entries(root: Path, most: int) -> int:
 
 
 def _listed(folder: int, most: int) -> tuple[int, list[str]]:
-    """The number of entries of a folder, as far as ``most``, and the names of those that are folders."""
+    """Return the number of entries of a folder, up to ``most``, and the names of those that are folders."""
     number, folders = 0, []
     with os.scandir(folder) as found:
         for item in found:
@@ -102,14 +102,14 @@ def _listed(folder: int, most: int) -> tuple[int, list[str]]:
 
 
 def _enter(name: str, parent: int) -> int | None:
-    """Open a folder, also one that its owner may not read; ``None`` if it is gone."""
+    """Open a folder, even without permission to read it; ``None`` if it no longer exists."""
     try:
         try:
             return os.open(name, FOLDER, dir_fd=parent)
         except PermissionError:
             handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
             try:
-                itself = f"/proc/self/fd/{handle}"  # a name might lead elsewhere by now
+                itself = f"/proc/self/fd/{handle}"  # the name might lead elsewhere by now
                 os.chmod(itself, 0o700)  # noqa: PTH101
                 return os.open(itself, os.O_RDONLY | os.O_DIRECTORY)
             finally:

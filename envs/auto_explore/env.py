@@ -16,14 +16,13 @@ from reflectrl.envs.auto_explore.search import ALL, VERB, Search
 from reflectrl.envs.auto_explore.walk import Walk, absolute, command, longest_menu
 
 STEP, FOUND = -1, 15
-"""The paper's rewards; divided by the usual horizon of 15, they stay about within [-1, 1]."""
+"""The paper's rewards; divided by the usual horizon of 15, they are about within [-1, 1]."""
 UNNAMED = "The file"
 STANDINGS = (f"{UNNAMED} is not here.", f"{UNNAMED} is in this folder.", f"{UNNAMED} is further down.")
-"""Place of the file as seen from the working directory; its name replaces ``UNNAMED`` once it was shown."""
+"""Place of the file relative to the working directory; once its name was shown, the name replaces ``UNNAMED``."""
 FITS, FOUND_FILE, MISSING = "{} fits: {}.", "{} is among the files found.", "Not found yet: it tells of {}."
 TOGETHER = "Not found yet: all words together tell of it."
-"""The same where files are searched for: a file that was found, with words of the question in it or without, and what
-finds it."""
+"""The same for a search: a file that was found, with words of the question or without, and what would find it."""
 TOOLS = ("search", "head")
 TOOL_INSTRUCTIONS = {
     "search": (
@@ -33,7 +32,7 @@ TOOL_INSTRUCTIONS = {
     "head": "head shows the first lines of a file.",
 }
 MAX_REASONS = 3
-"""Words of the question that a reflection finds in a file."""
+"""Maximum number of the question's words in a file that a reflection names."""
 
 
 class AutoExplore(NatLangEnv):
@@ -45,12 +44,12 @@ class AutoExplore(NatLangEnv):
 
     Args:
         dataset: a folder written by gen-data, or a repository about which the offline writer asks questions: a folder,
-            a git URL, ``pypi:NAME==VERSION``, ``company:nano`` or ``company:full``; or a library that is open already.
+            a git URL, ``pypi:NAME==VERSION``, ``company:nano`` or ``company:full``; or an open library.
         horizon: steps of an episode.
-        page: entries of a folder shown at a time; larger folders are shown as ranges that ``ls`` opens.
-        output: characters shown of a command's result, up to the sandbox's own limit of 4,000.
-        listing: show the folder's entries in the text as well, which a reflector needs that is to speak of them.
-        tools: further commands: ``search`` for files by words of the question, ``head`` for a look at a file's first
+        page: number of a folder's entries shown at a time; larger folders are shown as ranges that ``ls`` opens.
+        output: number of characters shown of a command's result, up to the sandbox's own limit of 4,000.
+        listing: show the folder's entries in the text as well, for a reflector that has to mention them.
+        tools: additional commands: ``search`` for files by words of the question, ``head`` to read a file's first
             lines. Each is a step like any other.
         leave_out: probability with which an entry that does not lead to the answer is missing in an episode
             (distractor leave-out, for training).
@@ -100,11 +99,11 @@ class AutoExplore(NatLangEnv):
         self._file: PurePosixPath | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The questions of a split; ``options`` hold repository, question and file."""
+        """Return the questions of a split; ``options`` hold repository, question and file."""
         return self._library.tasks.get(split, ())
 
     def start(self, task: Task) -> None:
-        """Stand in the root. A task without ``file`` has an unknown answer: see ``explore``.
+        """Begin in the root. A task without ``file`` has an unknown answer: see ``explore``.
 
         Raises:
             InvalidInput: no question, a repository that is not in the dataset, a file that is not in the repository.
@@ -125,7 +124,7 @@ class AutoExplore(NatLangEnv):
         self._good = True
 
     def observe(self) -> Observation:
-        """Question, folder, its entries and the last result; the commands that are legal here."""
+        """Return question, folder, its entries and the last result, with the commands that are legal here."""
         return Observation(self._walk.text, self._walk.actions, f"Question: {self._question}")
 
     def act(self, action: str) -> Outcome:
@@ -150,7 +149,7 @@ class AutoExplore(NatLangEnv):
 
     @classmethod
     def extras(cls) -> Extras:
-        """Questions about any repository as a dataset, and the copilot of appendix C.2."""
+        """Return the builder of datasets from any repository, and the copilot of appendix C.2."""
         from reflectrl.envs.auto_explore.copilot import RepositoryCopilot
         from reflectrl.envs.auto_explore.draft import draft_dataset
 
@@ -162,13 +161,13 @@ class AutoExplore(NatLangEnv):
         return self._walk.answer
 
     def expert(self) -> str | None:
-        """First command of a shortest way to the file; ``None`` once a file is named, or if the answer is unknown."""
+        """Return the first command of a shortest path to the file; ``None`` when one is named, or if it is unknown."""
         if self._file is None or self._walk.answer is not None:
             return None
         return self._walk.step_towards(self._file)
 
     def reflection(self) -> str | None:
-        """Judge the last command and say where the file is, seen from here, without naming the next command."""
+        """Judge the last command and say where the file is relative to this folder, without naming the next command."""
         if self._file is None:
             return None
         if self.last_action is None:
@@ -176,11 +175,11 @@ class AutoExplore(NatLangEnv):
         return f"{'Mistake' if self.mistaken() else 'Good'}. {self._standing(self._file)}"
 
     def mistaken(self) -> bool | None:
-        """True if the last command was neither on a shortest way to the file nor the one that reads it."""
+        """Return whether the last command was neither on a shortest path to the file nor the one that reads it."""
         return None if self._file is None or self.last_action is None else not self._good
 
     def secrets(self) -> Sequence[str]:
-        """The file's name and the folders on the way to it, but for words that stand in every reflection."""
+        """Return the names of the file and the folders on its path, except words that occur in every reflection."""
         if self._file is None:
             return ()
         parts = (*self._file.parent.parts, self._file.stem)
@@ -188,7 +187,7 @@ class AutoExplore(NatLangEnv):
         return [part for part in parts if not holds(common, part)]
 
     def spoiler(self) -> str | None:
-        """The next command, if any, and the file."""
+        """Return the next command, if any, and the file."""
         if self._file is None:
             return None
         best, where = super().spoiler(), f"The file is /{self._file}."
@@ -201,12 +200,12 @@ class AutoExplore(NatLangEnv):
         elsewhere, here, below = STANDINGS
         if not file.is_relative_to(cwd):
             return elsewhere
-        # only a name that was shown may be said: a model that learns to write another one learns to invent
+        # only a name that was shown may be mentioned, or a model would learn to invent names
         named = file.stem if holds(self.observe().full_text, file.stem) else UNNAMED
         return (here if file.parent == cwd else below).replace(UNNAMED, named)
 
     def _search_standing(self, file: PurePosixPath) -> str | None:
-        """What the list of found files says about the file; ``None`` where a walk is shorter than a search."""
+        """Return what the list of found files says about the file; ``None`` where a walk is shorter than a search."""
         walk = self._walk
         if file in walk.found:
             path = absolute(file)
@@ -221,7 +220,7 @@ class AutoExplore(NatLangEnv):
         return TOGETHER if word == ALL else MISSING.format(word)
 
     def _file_reads(self) -> Sequence[str]:
-        """Reading the right file, or its first lines, is no mistake either."""
+        """Return the commands that read the right file, or its first lines, which are no mistakes either."""
         file = self._file
         if file is None:
             return ()
@@ -229,7 +228,7 @@ class AutoExplore(NatLangEnv):
         return [command(verb, name) for verb in ("cat", "open", "head") for name in names]
 
     def _steps_left(self) -> int | None:
-        """Number of commands on a shortest way, where several may be; ``None`` where the expert's is the only one."""
+        """Return the length of a shortest path, if there may be several; ``None`` if the expert's is the only one."""
         if self._file is None or self._walk.answer is not None or "search" not in self._tools:
             return None
         return self._walk.steps_to(self._file)
@@ -243,5 +242,5 @@ class AutoExplore(NatLangEnv):
 
 
 def _whole_way(keep: Callable[[PurePosixPath], bool]) -> Callable[[PurePosixPath], bool]:
-    """Return whether a file and all folders on the way to it exist."""
+    """Return whether a file and all folders on the path to it exist."""
     return lambda path: all(map(keep, (path, *path.parents[:-1])))

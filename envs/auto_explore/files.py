@@ -1,4 +1,4 @@
-"""The files of a repository: those an agent is shown, and those of them that can be asked about."""
+"""The files of a repository: those that an agent is shown, and among them those that can be asked about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from reflectrl.core import InvalidInput
 
 MAX_BYTES = 1 << 20
-"""Bytes of the largest file that is asked about; of larger ones, no more than this is searched for other answers."""
+"""Bytes of the largest file that is asked about; in larger ones, only this much is searched for other answers."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class RepositoryFiles:
     readable: tuple[tuple[str, str], ...]
     """Path and text of the files that can be asked about, by path."""
     others: Mapping[str, str]
-    """Path of the visible files that cannot, with the text in which another file's question may be answered too."""
+    """Path of the other visible files, with text in which the question about another file may be answered, too."""
     skipped: Mapping[str, int]
     """Number of files that cannot be asked about, by reason."""
 
 
 def readable_files(repository: Path) -> RepositoryFiles:
-    """Read a repository; hidden files, links and what lies behind them are not looked at.
+    """Read a repository, except hidden files, links and what is behind them.
 
     Raises:
         InvalidInput: no such folder.
@@ -49,7 +49,7 @@ def readable_files(repository: Path) -> RepositoryFiles:
 
 
 def decoded(content: bytes) -> tuple[str, str | None]:
-    """The text of a file's first ``MAX_BYTES`` + 1 bytes, and why it cannot be asked about if it cannot."""
+    """Return the text of a file's first ``MAX_BYTES`` + 1 bytes, and the reason if it cannot be asked about."""
     if b"\0" in content:
         return "", "binary"
     if len(content) > MAX_BYTES:
@@ -62,7 +62,7 @@ def decoded(content: bytes) -> tuple[str, str | None]:
 
 
 def visible_files(repository: Path, skipped: Counter[str]) -> list[str]:
-    """Paths of the files that an agent is shown, sorted; counts in ``skipped`` what it is not."""
+    """Return the paths of the files that an agent is shown, sorted; count the others in ``skipped``."""
     if not repository.is_dir():
         raise InvalidInput(f"{repository} is not a folder; expected a repository: give the path of a folder of files.")
     found: list[str] = []

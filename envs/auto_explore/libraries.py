@@ -1,4 +1,4 @@
-"""``Library``: the tasks of a dataset and one private copy of each of its repositories, shared by a process."""
+"""``Library``: the tasks of a dataset with one private copy of each of its repositories, shared within a process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ QUESTIONS_PER_FILE = 3
 
 
 class Library:
-    """Opens each repository once; every episode walks a view of its own."""
+    """Opens each repository once; every episode gets a view of its own."""
 
     def __init__(self, dataset: Dataset, scratch: Scratch | None = None) -> None:
-        self._scratch = scratch  # what was fetched lies there as long as the library is used
+        self._scratch = scratch  # keeps fetched files as long as the library is used
         self.tasks: Mapping[str, tuple[Task, ...]] = {
             split: tuple(map(_task, questions)) for split, questions in dataset.questions.items()
         }
@@ -32,7 +32,7 @@ class Library:
         self._indexes: dict[str, Index] = {}
 
     def sandbox(self, repository: str, file: str | None = None) -> Sandbox:
-        """A view of the private copy, at its root; a copy that has gone, or has lost ``file``, is made again.
+        """Return a view of the private copy, at its root; a copy that is gone, or lacks ``file``, is made again.
 
         Raises:
             InvalidInput: the dataset has no such repository, or the repository no such file.
@@ -55,7 +55,7 @@ class Library:
         return copy.view()
 
     def index(self, repository: str) -> Index:
-        """The index of a repository's private copy, made when it is first asked for.
+        """Return the index of a repository's private copy, made at the first request.
 
         Raises:
             InvalidInput: the dataset has no such repository.
@@ -69,7 +69,7 @@ class Library:
 
 
 def _holds(copy: Sandbox, file: str | None) -> bool:
-    """Return whether the copy is where it was and ``id`` names ``file`` in it."""
+    """Return whether the copy still exists and ``id`` names ``file`` in it."""
     try:
         view = copy.view()
         return file is None or view.run(f"id {shlex.quote(file)}").answer == file
@@ -83,9 +83,9 @@ def _task(question: Question) -> Task:
 
 
 def open_library(dataset: str) -> Library:
-    """The library of a dataset's folder or, with extractive questions about it, of a repository's source.
+    """Return the library of a dataset's folder or, with extractive questions about it, of a repository's source.
 
-    It is opened once in a process: what changes in a folder afterwards is not seen.
+    It is opened once in a process: later changes of a folder are not seen.
 
     Raises:
         InvalidInput: neither a dataset nor a source, or a repository with too few questions.

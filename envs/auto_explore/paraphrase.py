@@ -1,7 +1,7 @@
-"""Harder questions about files: in other words than theirs, and without the words that give a file away.
+"""Harder questions about files: rephrased, and without the words that give a file away.
 
-A list of synonyms and no model: the words are common in programs' documentation, and a replaced one usually stands in
-other files. What such a question means identifies its file, but no search for its words does so by itself.
+A list of synonyms replaces a model: the words are common in programs' documentation, and a replaced word usually occurs
+in other files. The meaning of such a question identifies its file, but a search for its words alone does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from reflectrl.envs.auto_explore.ambiguity import STOP_WORDS, Pair, content_words, holders_of
 
 MIN_WORDS = 3
-"""Fewest content words of a question."""
+"""Minimum number of content words of a question."""
 _SYNONYMS = """
     add append  allow enable  append add  apply use  argument input  array sequence  attribute property  base root
     build assemble  call invoke  change alter  check verify  choose pick  class type  clear empty  collect gather
@@ -52,7 +52,7 @@ _SYNONYMS = """
 
 
 def _inflected(word: str, ending: str) -> str:
-    """The form of a regular English word with the ending s, ed or ing."""
+    """Return the form of a regular English word with the ending s, ed or ing."""
     if ending == "s" and re.search(r"(?:[sxz]|[cs]h)$", word):
         return f"{word}es"
     if ending != "ing" and re.search(r"[^aeiou]y$", word):
@@ -61,7 +61,7 @@ def _inflected(word: str, ending: str) -> str:
 
 
 def _table() -> Mapping[str, str]:
-    """Replacement of each word in each of its forms."""
+    """Return the replacement of each word in each of its forms."""
     words = _SYNONYMS.split()
     pairs = list(zip(words[::2], words[1::2], strict=True))
     forms = {_inflected(old, ending): _inflected(new, ending) for ending in ("s", "ed", "ing") for old, new in pairs}
@@ -72,10 +72,10 @@ REPLACEMENTS = _table()
 
 
 def paraphrase(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) -> Mapping[str, tuple[Pair, ...]]:
-    """Write questions in other words, which name neither their file nor a folder, and no word of only one file.
+    """Rephrase questions, without names of their file or its folders, and without words that occur in one file only.
 
-    A question is left out if fewer than ``MIN_WORDS`` content words are left, or if these, before they are replaced,
-    stand together in another file as well, or if another file has the same question.
+    A question is left out if fewer than ``MIN_WORDS`` content words remain, if these, before their replacement, occur
+    together in another file as well, or if another file has the same question.
 
     Args:
         texts: text of every file, by path.
@@ -98,12 +98,12 @@ def paraphrase(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
 
 
 def _tells(word: str, holders: Mapping[str, set[str]]) -> bool:
-    """Return whether a word gives its file away."""
+    """Return whether a word identifies its file."""
     return len(holders[word]) < 2 or not word.isalpha()
 
 
 def _reworded(question: str, without: Collection[str]) -> str:
-    """The question without some words, and the others replaced where there is a synonym."""
+    """Return the question without some words, and with synonyms of the others where there are any."""
 
     def other(match: re.Match[str]) -> str:
         word = match[0].lower()

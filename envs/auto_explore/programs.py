@@ -1,8 +1,8 @@
-"""Python programs on a copy of a repository, run by bubblewrap: no network, nothing else to write to, within limits.
+"""Python programs on a copy of a repository, run by bubblewrap without network, within limits, and writing only there.
 
-Limits that the system keeps for each process are set before the program begins. What it and its children use together
-is read every few milliseconds from the sandbox's own ``/proc``, and the whole process namespace is killed when that is
-too much; it can make no other system calls than those that ``calls`` lists.
+Limits that the system enforces for each process are set before the program begins. The resources that it and its
+children use together are read every few milliseconds from the sandbox's own ``/proc``; beyond a limit, the whole
+process namespace is killed. A program can only make the system calls that ``calls`` lists.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from reflectrl.envs.auto_explore.tree import Limits
 MOUNT = PurePosixPath("/repository")
 """Path of the copy as a program sees it."""
 TICK_S = 0.02
-"""Seconds between two looks at what a program uses."""
+"""Seconds between two checks of the resources that a program uses."""
 BLIND_S = 3.0
-"""Seconds after which a program that cannot be looked at is stopped."""
+"""Seconds after which a program whose resources cannot be read is stopped."""
 DYING_S = 30.0
-"""Seconds that a killed program may take to be gone."""
+"""Maximum seconds until a killed program has ended."""
 MAX_OPEN_FILES = 256
 NICENESS = 10
 SHARED_MEMORY_BYTES = 16 * 1024**2
@@ -44,7 +44,7 @@ IN_MEMORY = ("tmp", "dev/shm")
 """Folders outside the copy that a program may write to; they are deleted with it."""
 
 MACHINES = ("x86_64", "aarch64")
-"""Architectures for which the numbers in the filter of system calls are right."""
+"""Architectures for which the filter has the right numbers of system calls."""
 
 _ENVIRONMENT = {
     "HOME": "/tmp",
@@ -53,7 +53,7 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_CACHE_DIR": "1",
-    "PIP_NO_INDEX": "1",  # or it would try again and again to reach a network that is not there
+    "PIP_NO_INDEX": "1",  # or pip would retry to reach a network that does not exist
     "PIP_NO_INPUT": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
@@ -66,23 +66,23 @@ class Finished:
     """Result of a program."""
 
     output: str
-    """Standard output and error, as they came."""
+    """Standard output and error, in their order."""
     failed: bool
     notice: str
-    """Sentence beside the output, such as why the program was stopped; may be empty."""
+    """Sentence about the program, such as why it was stopped; may be empty."""
     written: int
-    """Bytes that it was seen to write."""
+    """Number of bytes that it was seen to write."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """Resources that a program and all it started hold together."""
+    """Resources that a program and all its children hold together."""
 
     processes: int = 0
     memory: int = 0
     written: int = 0
     temporary: int = 0
-    """Files and folders in memory."""
+    """Number of files and folders in memory."""
 
 
 def run_program(
@@ -97,7 +97,7 @@ def run_program(
 ) -> Finished:
     """Run python with ``arguments`` on the copy at ``root``.
 
-    There, ``write_bytes`` may still be written; it may hold ``entries`` files and folders in the end.
+    The program may write ``write_bytes`` bytes there; in the end the copy may hold ``entries`` files and folders.
 
     Raises:
         InvalidInput: bubblewrap or libseccomp is missing, or cannot work here.
@@ -145,7 +145,7 @@ def _watch(
     write_bytes: int,
     held: Entries,
 ) -> Finished:
-    """Let the program begin, and wait for its end or for a reason to end it."""
+    """Start the program, and wait for its end or for a reason to end it."""
     assert started.stdout is not None  # it is a pipe
     try:
         status = json.loads(statuses.readline())
@@ -209,7 +209,7 @@ def _follow(
 def _use(child: int, namespace: int | None, most: int) -> _Use:
     """Read the resources of all processes of the sandbox; ``child`` is the first of them, seen from here.
 
-    Of more than ``most`` processes only the number is read: each look at a fork bomb gives it time to grow.
+    Of more than ``most`` processes only the number is read, because each further read gives a fork bomb time to grow.
     """
     proc = Path(f"/proc/{child}/root/proc")
     threads = memory = written = temporary = 0
@@ -231,13 +231,13 @@ def _use(child: int, namespace: int | None, most: int) -> _Use:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers in a file of lines such as ``Threads: 1`` or ``RssAnon: 12 kB``."""
+    """Return the numbers in a file of lines such as ``Threads: 1`` or ``RssAnon: 12 kB``."""
     lines = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
     return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
 
 def _limit(child: int, limits: Limits, write_bytes: int) -> None:
-    """Set what the system limits for each process; children inherit it."""
+    """Set the limits that the system enforces for each process; children inherit them."""
     for what, most in (
         (resource.RLIMIT_AS, limits.memory_bytes),
         (resource.RLIMIT_FSIZE, write_bytes),
@@ -251,7 +251,7 @@ def _limit(child: int, limits: Limits, write_bytes: int) -> None:
 
 
 def _end(handle: int) -> None:
-    """Kill the first process of the namespace, which takes all others with it, and wait until they are gone."""
+    """Kill the first process of the namespace, and with it all others, and wait until they have ended."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     with selectors.DefaultSelector() as selector:
@@ -266,18 +266,18 @@ def _cannot_start(output: bytes) -> InvalidInput:
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Both ends of a pipe, closed with ``stack`` at the latest."""
+    """Return both ends of a pipe, closed with ``stack`` at the latest."""
     read, write = os.pipe()
     return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb", buffering=0))
 
 
 def _interpreter() -> Path:
-    """The interpreter itself: what a virtual environment's link leads to."""
+    """Return the path of the interpreter itself, the target of a virtual environment's link."""
     return Path(sys.executable).resolve()
 
 
 def _walls(root: Path, cwd: PurePosixPath, *, writable: bool, scratch: int) -> Iterator[str]:
-    """Bubblewrap's options: what the program finds around it."""
+    """Yield bubblewrap's options, which define the program's surroundings."""
     yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--uid", "65534", "--gid", "65534")
     yield from ("--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv")
     for name, value in _ENVIRONMENT.items():
@@ -294,7 +294,7 @@ def _walls(root: Path, cwd: PurePosixPath, *, writable: bool, scratch: int) -> I
 
 
 def _system() -> Iterator[str]:
-    """The system's programs and libraries; folders that are links today stay links."""
+    """Yield the system's programs and libraries; folders that are links today stay links."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -305,7 +305,7 @@ def _system() -> Iterator[str]:
 
 
 def _packages(root: Path) -> Iterator[str]:
-    """The interpreter's own folder, and the packages of the virtual environment that runs this, if any."""
+    """Yield the interpreter's own folder, and the packages of this process's virtual environment, if any."""
     base = Path(sys.base_prefix).resolve()
     packages = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")]
     outside: list[Path] = []

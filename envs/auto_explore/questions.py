@@ -1,8 +1,7 @@
-"""Questions about a file made of the file's own words, offline and without a model.
+"""Questions about a file, made of the file's own words, offline and without a model.
 
-``write_questions`` asks about the headings of documents, about what docstrings and comments of code say, about the
-columns of tables. ``write_content_questions`` asks about what stands below: sentences and values. What they read is
-never run.
+``write_questions`` asks about the headings of documents, the docstrings and comments of code, and the columns of
+tables. ``write_content_questions`` asks about what follows them: sentences and values. The files are never executed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import PurePosixPath
 from reflectrl.envs.auto_explore.ambiguity import STOP_WORDS, Pair, content_words
 from reflectrl.envs.auto_explore.comments import COMMENTS, commented
 
-# The subject comes first: there a small model finds it, whatever the wording.
+# The subject comes first: there a small model finds it, in any wording.
 ABOUT_TEXT = (
     "{}. Where can I read about it?",
     "{}. Which file covers it?",
@@ -43,7 +42,7 @@ _GENERIC = re.compile(
     "instructions|known issues|new features|next steps|quick start|release notes|table of contents",
     re.IGNORECASE,
 )
-"""Headings of two content words that say nothing; those of one word are never asked about."""
+"""Matches headings of two content words without meaning; headings of one word are never asked about."""
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEGAL_FILE = re.compile(r"(un)?licen[cs]e|copying|copyright", re.IGNORECASE)
 _LEGAL = re.compile(
@@ -66,7 +65,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
 
 
 def write_questions(file: str, text: str) -> list[Pair]:
-    """Questions and answers, in the order of the text; a kind of file that is not known has none."""
+    """Return questions and answers, in the order of the text; none for an unknown kind of file."""
     path = PurePosixPath(file)
     if _is_document(path):
         return _ask(file, _headings(text.splitlines()), ABOUT_TEXT)
@@ -77,10 +76,10 @@ def write_questions(file: str, text: str) -> list[Pair]:
 
 
 def write_content_questions(file: str, text: str) -> list[Pair]:
-    """Return questions that name neither the file nor a folder on its way, so that only its content identifies it.
+    """Return questions that name neither the file nor a folder above it, so that only the content identifies the file.
 
-    They say what stands below a heading, which value a column begins with, what a comment goes on to say. Words of the
-    path are left out of what names the subject; what holds one elsewhere is not asked.
+    They ask what follows a heading, which value a column begins with, or how a comment continues. Words of the path are
+    left out of the subject's name; a question that holds one elsewhere is dropped.
     """
     path = PurePosixPath(file)
     if _is_document(path):
@@ -92,7 +91,7 @@ def write_content_questions(file: str, text: str) -> list[Pair]:
 
 
 def write_both(file: str, text: str) -> list[Pair]:
-    """Return the questions of both kinds, of which paraphrases are made."""
+    """Return the questions of both kinds, from which paraphrases are made."""
     return [*write_questions(file, text), *write_content_questions(file, text)]
 
 
@@ -101,7 +100,7 @@ def _is_document(path: PurePosixPath) -> bool:
 
 
 def _documented(path: PurePosixPath, text: str) -> Iterator[Pair]:
-    """Name and comment of what code documents."""
+    """Yield name and comment of what code documents."""
     suffix = path.suffix.lower()
     if suffix in (".py", ".pyi"):
         return _docstrings(path.stem, text)
@@ -109,7 +108,7 @@ def _documented(path: PurePosixPath, text: str) -> Iterator[Pair]:
 
 
 def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
-    """One question for each phrase."""
+    """Return one question for each phrase."""
     pairs: dict[str, Pair] = {}
     for said, answer in found:
         phrase = _phrase(said)
@@ -120,7 +119,7 @@ def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair
 
 
 def _ask_content(path: PurePosixPath, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
-    """One question for each fact about a subject."""
+    """Return one question for each fact about a subject."""
     known = content_words(str(path.with_suffix("")))
     pairs: dict[str, Pair] = {}
     for said, fact in found:
@@ -135,7 +134,7 @@ def _ask_content(path: PurePosixPath, found: Iterator[Pair], wordings: Sequence[
 
 
 def _without(phrase: str, known: frozenset[str]) -> str:
-    """A phrase without the words ``known``, and without stop words at its ends."""
+    """Return a phrase without the words ``known``, and without stop words at its ends."""
     words = [word for word in re.findall(r"[^\W_]+", phrase) if word.lower() not in known]
     while words and words[0].lower() in STOP_WORDS:
         del words[0]
@@ -145,13 +144,13 @@ def _without(phrase: str, known: frozenset[str]) -> str:
 
 
 def _worded(file: str, phrase: str, wordings: Sequence[str]) -> str:
-    """A question in a wording that depends on nothing but file and phrase."""
+    """Return a question in a wording that depends only on file and phrase."""
     digest = hashlib.sha256(f"{file}\n{phrase}".encode()).digest()
     return wordings[int.from_bytes(digest[:4]) % len(wordings)].format(phrase)
 
 
 def _phrase(said: str) -> str | None:
-    """Turn a heading or sentence into the beginning of a question; ``None`` if it is no clear subject."""
+    """Turn a heading or sentence into the beginning of a question; ``None`` if its subject is unclear."""
     phrase = _NUMBERING.sub("", _plain(said)).strip(" .:;,!?#-=\"'")
     if len(phrase) > MAX_PHRASE_CHARS:
         phrase = phrase[: max(0, *(phrase.rfind(mark, 0, MAX_PHRASE_CHARS) for mark in (", ", "; ", ": ", " (")))]
@@ -162,7 +161,7 @@ def _phrase(said: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """``text`` without markup, on one line."""
+    """Return ``text`` without markup, on one line."""
     text = text[:MAX_TEXT_CHARS]
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
@@ -174,7 +173,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _headings(lines: Sequence[str]) -> Iterator[Pair]:
-    """Each heading of a document, with the first sentence below it."""
+    """Yield each heading of a document, with the first sentence below it."""
     heading: str | None = None
     paragraph: list[str] = []
     for line, title in _titled(lines):
@@ -190,7 +189,7 @@ def _headings(lines: Sequence[str]) -> Iterator[Pair]:
 
 
 def _titled(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each line outside front matter and fenced code, with the title that it is if it is a heading."""
+    """Yield each line outside front matter and fenced code, with its title if it is a heading."""
     fenced = bool(lines) and lines[0].rstrip() == "---" and "---" in map(str.rstrip, lines[1:])
     front = fenced
     for number, line in enumerate(lines):
@@ -207,7 +206,7 @@ def _titled(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _columns(text: str, delimiter: str) -> Iterator[tuple[str, str, str]]:
-    """Each column of a table: its name, its first value, and the first value of that row."""
+    """Yield each column of a table: its name, its first value, and the first value of that row."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         header, first = next(rows, []), next(rows, [])
@@ -219,7 +218,7 @@ def _columns(text: str, delimiter: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _sentences(documented: Iterator[Pair]) -> Iterator[Pair]:
-    """The first sentence of each docstring or comment, with the name of what it documents."""
+    """Yield the first sentence of each docstring or comment, with the name of what it documents."""
     for name, text in documented:
         sentence = _first_sentence(re.split(r"\n\s*\n|\n\s*[@\\]\w", _BRIEF.sub("", text.strip()), maxsplit=1)[0])
         if _is_description(text, sentence):
@@ -227,7 +226,7 @@ def _sentences(documented: Iterator[Pair]) -> Iterator[Pair]:
 
 
 def _second_sentences(documented: Iterator[Pair]) -> Iterator[Pair]:
-    """The first two sentences of each docstring or comment that has them."""
+    """Yield the first two sentences of each docstring or comment that has them."""
     for _, text in documented:
         first, *others = _SENTENCE_END.split(_plain(_BRIEF.sub("", text.strip())), maxsplit=2)
         if others and _is_description(text, first):
@@ -239,7 +238,7 @@ def _is_description(text: str, sentence: str) -> bool:
 
 
 def _docstrings(module: str, text: str) -> Iterator[Pair]:
-    """Qualified name and docstring of the module, its classes and functions."""
+    """Yield qualified name and docstring of the module, its classes and functions."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # escapes such as "\d" in other people's strings

@@ -1,6 +1,6 @@
-"""``Sandbox``: a private copy of a repository, the commands that explore it, and what they changed (appendix C.1).
+"""``Sandbox``: a private copy of a repository, the commands that explore it, and the changes they made (appendix C.1).
 
-The copy lies where temporary files do; set ``TMPDIR`` to a folder in memory for a RAM disk.
+The copy is in the folder for temporary files; for a RAM disk, set ``TMPDIR`` to a folder in memory.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def _system_errors() -> Iterator[None]:
 class Sandbox:
     """Commands on a private copy of ``repository``, which itself is never written.
 
-    Left out of the copy are hidden and unreadable files, names that are no text, links that lead out, and what is
-    neither a file nor a folder. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by
-    ``close``, at the end of a ``with`` block, with its last user, or when the interpreter exits; after a
-    SIGKILL, when the next one is made.
+    The copy leaves out hidden and unreadable files, names that are no text, links to the outside, and what is neither
+    file nor folder. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by ``close``, at the
+    end of a ``with`` block, with its last user, or when the interpreter exits; after a SIGKILL, when the next one is
+    made.
 
     Raises:
         InvalidInput: ``repository`` is no folder, or holds more than ``limits`` allow.
@@ -57,7 +57,7 @@ class Sandbox:
         self._repository = repository
         self._limits = limits
         self._programs = programs
-        self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}  # as they were copied
+        self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}  # digests of the copied files, before any change
         self._bytes = self._entries = 0
         with _system_errors():
             self._scratch = Scratch()
@@ -87,7 +87,7 @@ class Sandbox:
 
     @_system_errors()
     def run(self, command: str) -> Result:
-        """Play one command. An error is a sentence in the result.
+        """Execute one command. An error becomes a sentence in the result.
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
@@ -97,7 +97,7 @@ class Sandbox:
 
     @_system_errors()
     def entries(self) -> tuple[Entry, ...]:
-        """Visible entries of the working directory: folders first, each part by name.
+        """Return the visible entries of the working directory: folders first, each part by name.
 
         Raises:
             InvalidInput: the working directory was removed.
@@ -108,7 +108,7 @@ class Sandbox:
 
     @_system_errors()
     def text(self, path: PurePosixPath) -> str:
-        """Text of the beginning of the file at ``path``, a megabyte at most; empty if it is binary or cannot be read.
+        """Return the text of the file at ``path``, up to a megabyte; empty if the file is binary or unreadable.
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
@@ -120,7 +120,7 @@ class Sandbox:
 
     @_system_errors()
     def texts(self) -> dict[str, str]:
-        """``text`` of every visible file, by path, without following links.
+        """Return ``text`` of every visible file, by path, without following links.
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
@@ -130,7 +130,7 @@ class Sandbox:
         return {str(path): self.text(path) for path in sorted(self._tree.files())}
 
     def view(self) -> Sandbox:
-        """Another sandbox on the same copy, in a working directory of its own, for reading only."""
+        """Return another sandbox on the same copy, for reading only, with its own working directory."""
         self._tree.check()
         other = copy.copy(self)
         other._shell = self._new_shell(writable=False)
@@ -142,7 +142,7 @@ class Sandbox:
 
     @_system_errors()
     def changes(self) -> dict[str, bytes | None]:
-        """Files that are not as they were copied: path and present content, or ``None`` for those removed.
+        """Return the files that differ from the original: path and present content, or ``None`` for a removed file.
 
         Raises:
             WorkFailed: the copy has gone, or the changed files hold more than ``limits.copy_bytes``.
@@ -170,7 +170,7 @@ class Sandbox:
         """Read the repository's own file ``name``, which must be as it was copied; ``None`` if no file was copied.
 
         Raises:
-            WorkFailed: it has changed since, so what was changed in the copy does not fit.
+            WorkFailed: the file has changed since, so the changes in the copy no longer fit.
 
         """
         path = PurePosixPath(name)
@@ -189,7 +189,7 @@ class Sandbox:
 
     @_system_errors()
     def close(self) -> None:
-        """Remove the copy, for all its views too; closing a view does nothing."""
+        """Remove the copy, for all its views, too; closing a view does nothing."""
         if self._owns:
             self._scratch.close()
 
@@ -204,7 +204,7 @@ class Sandbox:
         self.close()
 
     def _fill(self, source: Tree) -> None:
-        """Copy readable folders and files with visible names, then the links that lead to something inside."""
+        """Copy readable folders and files with visible names, then the links to something inside."""
         links: list[tuple[PurePosixPath, str]] = []
         pending = [ROOT]
         while pending:
@@ -228,7 +228,7 @@ class Sandbox:
                     os.symlink(target, path.name, dir_fd=there)
 
     def _is_folder_to_copy(self, path: PurePosixPath, parent: int) -> bool:
-        """Readable, not too deep, and not the copy itself."""
+        """Return whether a folder is readable, not too deep, and not the copy itself."""
         try:
             with opened(path.name, parent) as fd:
                 itself = os.path.samestat(os.fstat(fd), self._tree.root.parent.stat())

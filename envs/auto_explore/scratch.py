@@ -1,7 +1,7 @@
-"""``Scratch``: a folder for temporary files that does not stay behind, not even after a SIGKILL.
+"""``Scratch``: a folder for temporary files that is always removed, even after a SIGKILL.
 
-Its maker holds a lock on it, which the kernel releases when the last process that has it is gone. So the next maker
-recognises folders that are no longer used, and removes them.
+The process that creates it holds a lock, which the kernel releases when the last process that has it has ended. So the
+next process that creates one recognises folders that are no longer used, and removes them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _make() -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
         with suppress(FileNotFoundError):
             lock = os.open(folder, FOLDER)
-            with suppress(OSError):  # a file system without locks: others cannot lock it either, and leave it alone
+            with suppress(OSError):  # without locks on this file system, other processes leave the folder alone
                 fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), folder.stat()):
                     return folder, lock
-            os.close(lock)  # another process took it for one left behind before it was locked, and removed it
+            os.close(lock)  # another process removed it as unused, before it was locked
 
 
 def _sweep(place: Path) -> None:
@@ -69,8 +69,8 @@ def _close(folder: Path, lock: int, maker: int) -> None:
 
 
 def _empty(top: int) -> None:
-    """Remove what is in a folder, however deep: each folder in it is moved to the top before it is emptied."""
-    left = [int(name[1:]) for name in os.listdir(top) if name[1:].isdecimal()]  # by a removal that was killed
+    """Remove the contents of a folder, however deep: each folder in it is moved to the top before it is emptied."""
+    left = [int(name[1:]) for name in os.listdir(top) if name[1:].isdecimal()]  # left by a removal that was killed
     numbers = itertools.count(max(left, default=0) + 1)
     pending = ["."]
     while pending:

@@ -1,6 +1,6 @@
-"""``Search``: the tool that finds files by words of the question, and the index that it asks.
+"""``Search``: the tool that finds files by words of the question, and the index that it uses.
 
-Each word narrows the search that began with the words before it. The right answer is unknown to it.
+Each word narrows the search of the words before it. The search does not know the right answer.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from reflectrl.envs.auto_explore.bm25 import BM25
 from reflectrl.envs.auto_explore.sandbox import Sandbox
 
 MAX_WORDS = 8
-"""Words of a question that can be searched for."""
+"""Maximum number of a question's words that can be searched for."""
 MAX_FOUND = 5
-"""Files that a search shows."""
+"""Maximum number of files that a search shows."""
 VERB = "search for "
 ALL = "all words"
-"""Searched for in place of a word: all that are left."""
+"""Search term that stands for all remaining words."""
 
 
 class Index:
-    """The words of a repository's files, and the lines in which they stand; built of one private copy."""
+    """The words of a repository's files and the lines that contain them, built from one private copy."""
 
     def __init__(self, copy: Sandbox) -> None:
         self._bm25 = BM25(copy.texts())
         self.holding = lru_cache(maxsize=1024)(self._bm25.holding)
-        # of no method of this index: it would keep itself, and the copy on disk, from being removed
+        # not a cached method of this index, which would keep itself and the copy on disk alive
         self.line = lru_cache(maxsize=65_536)(partial(_line, copy, self._bm25))
 
     def words(self, question: str) -> tuple[str, ...]:
-        """Words of the question that any file holds: the rarest first, ``MAX_WORDS`` at most."""
+        """Return the words of the question that occur in any file: the rarest first, at most ``MAX_WORDS``."""
         telling = content_words(question)
         asked = dict.fromkeys(word for word in words_of(question) if word in telling and self._bm25.files_with(word))
         return tuple(sorted(asked, key=self._bm25.files_with)[:MAX_WORDS])
 
 
 def _line(copy: Sandbox, bm25: BM25, file: PurePosixPath, words: frozenset[str], most: int) -> str:
-    """The first of the lines of a file that hold most of the words, by their rarity.
+    """Return the line of a file that holds most of the words, weighted by rarity; the first of equal ones.
 
-    One of more than ``most`` characters begins with the word before the first of the words.
+    A line of more than ``most`` characters begins with the word before the first of the words.
     """
     lines = (" ".join(line.split()) for line in copy.text(file).splitlines())
     rarity = {word: bm25.rarity(word) for word in sorted(words)}
@@ -67,7 +67,7 @@ class Search:
     index: Index
     question: str
     keep: Callable[[PurePosixPath], bool]
-    """Returns whether the file at a path exists in this episode."""
+    """Function that returns whether the file at a path exists in this episode."""
     words: tuple[str, ...] = ()
     """Words searched for, in this order."""
 
@@ -77,7 +77,7 @@ class Search:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """What can be searched for yet: all words that are left, where there are several, and each of them."""
+        """Words that can still be searched for: all of them together, if there are several, and each of them."""
         words = self._left
         return (ALL, *words) if len(words) > 1 else words
 
@@ -86,12 +86,12 @@ class Search:
         return tuple(word for word in self._asked if word not in self.words)
 
     def add(self, word: str) -> None:
-        """Search for one of ``left`` too."""
+        """Add one of ``left`` to the search."""
         self.words = (*self.words, *(self._left if word == ALL else (word,)))
 
     @property
     def found(self) -> tuple[PurePosixPath, ...]:
-        """The files that hold the words best, the best first."""
+        """Files that match the words best, best first."""
         return self._found(self.words)
 
     @property
@@ -100,14 +100,14 @@ class Search:
         return " ".join(self.words)
 
     def line(self, file: PurePosixPath, most: int) -> str:
-        """The line of a found file that holds most of the words; a long one from where ``most`` characters tell."""
+        """Return the line of a found file that holds most of the words; see ``_line`` for long ones."""
         return self.index.line(file, frozenset(self.words), most)
 
     def missing(self, file: PurePosixPath, most: int) -> tuple[str, ...] | None:
-        """The fewest further searches by which ``file`` is found, and of those after which it stands highest the first.
+        """Return the fewest further searches that find ``file``; of several, those with the highest rank for it.
 
         Returns:
-            ``None`` if that takes more than ``most``.
+            ``None`` if more than ``most`` searches are needed.
 
         """
         if file in self.found:

@@ -32,11 +32,11 @@ _GIT_URL = re.compile(r"(https?|ssh|git)://(?!-)\S+|file://.+|[\w.]+@[\w.][\w.-]
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _TRANSPORTS = "file:git:http:https:ssh"
 _OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
-"""Set while git runs a hook; they would lead a clone astray."""
+"""Variables that git sets while it runs a hook, and that would redirect a clone."""
 
 
 def fetch_all(sources: Sequence[str], folder: Path) -> Mapping[str, Path]:
-    """Fetch several sources; returns the repositories by name.
+    """Fetch several sources; return the repositories by name.
 
     Raises:
         InvalidInput: a source given twice, and what ``fetch`` raises.
@@ -54,20 +54,20 @@ def fetch_all(sources: Sequence[str], folder: Path) -> Mapping[str, Path]:
 
 
 def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> tuple[str, Path]:
-    """Bring a repository onto this machine.
+    """Fetch a repository to this machine.
 
     Args:
-        source: one of ``FORMS``. Of a package, pip runs the build backend to read its metadata: name only packages
-            that you would install. Nothing of the other sources is run.
+        source: one of ``FORMS``. For a package, pip runs the build backend to read its metadata: name only packages
+            that you would install. Nothing of the other sources is executed.
         folder: gets the repository, unless the source is a folder itself, which is used as it is and never written to.
-        taken: names that other repositories have.
-        timeout_s: seconds that git or pip may take.
+        taken: names of other repositories.
+        timeout_s: maximum seconds for git or pip.
 
     Returns:
-        A name, new and safe as the name of a folder, and the repository's folder.
+        A new name that is safe for a folder, and the repository's folder.
 
     Raises:
-        InvalidInput: a source of no known form, a folder that is missing.
+        InvalidInput: a source of no known form, or a folder that does not exist.
         WorkFailed: git or pip failed or took too long.
 
     """
@@ -101,7 +101,7 @@ def _package(source: str, rest: str, folder: Path, taken: Collection[str], timeo
         raise InvalidInput(f"source {source!r} names no package; expected pypi:NAME or pypi:NAME==VERSION.")
     folder.mkdir(parents=True, exist_ok=True)
     name = _unused(package[1], taken, folder)
-    # Only this package comes as source: what its build needs may come built.
+    # Only this package must come as source; what its build needs may be prebuilt.
     options = ("--no-deps", "--no-binary", package[1], "--no-input", "--disable-pip-version-check")
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as place:
         downloads = Path(place) / "downloads"
@@ -146,7 +146,7 @@ def _clone(source: str, folder: Path, taken: Collection[str], timeout_s: float) 
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], what: str, timeout_s: float) -> None:
-    """Run git or pip; on failure or when time is up, nothing of it goes on running."""
+    """Run git or pip; after a failure or a timeout, none of its processes remain."""
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
     with tempfile.TemporaryFile() as output:
         try:
@@ -175,7 +175,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str, time
 
 
 def _unused(name: str, taken: Collection[str], folder: Path | None = None) -> str:
-    """Turn ``name`` into a folder's name that is not in use yet, also in ``folder``."""
+    """Turn ``name`` into a folder's name that is not in use yet, also not in ``folder``."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "repository"
     unused, number = safe, 1
     while unused in taken or (folder is not None and (folder / unused).exists()):

@@ -1,7 +1,7 @@
-"""``Tree``: the files below one folder, reached so that no path, no link and no race leads out of it.
+"""``Tree``: the files below one folder, opened so that no path, no link and no race leads out of it.
 
-A path is walked name by name from the root, each name opened relative to the folder before it and never through a
-link; links are followed here, by reading them. So what was checked is what is open, whatever is swapped meanwhile.
+A path is opened name by name from the root, each name relative to the folder before it and never through a link; links
+are read and followed here. So the file that was checked is the file that is open, whatever is exchanged meanwhile.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from reflectrl.core import InvalidInput, WorkFailed
 
 ROOT = PurePosixPath(".")
 MAX_DEPTH = 100
-"""Folders further down are neither copied nor searched for changes."""
+"""Maximum depth of folders that are copied and searched for changes."""
 MAX_LINKS = 40
-"""Links followed on the way to one file, as in Linux."""
+"""Maximum number of links on the way to one file, as in Linux."""
 MAX_PATH_CHARS = 4096
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -38,7 +38,7 @@ _REFUSALS = {
     errno.ENXIO: "is neither a file nor a folder.",
     errno.ENODEV: "is neither a file nor a folder.",
 }
-"""Error codes of the system that mean a wrong path; others are no fault of the path."""
+"""Error codes of the system that mean a wrong path; other errors have other causes."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,21 @@ class Limits:
     """Largest size, output and resources of one sandbox."""
 
     output: int = 4000
-    """Characters of one command's output."""
+    """Maximum number of characters of one command's output."""
     copy_files: int = 200_000
-    """Files and folders of the repository."""
+    """Maximum number of files and folders of the repository."""
     copy_bytes: int = 2 * 1024**3
-    """Bytes of the repository, and of what ``changes`` returns."""
+    """Maximum number of bytes of the repository, and of the result of ``changes``."""
     write_bytes: int = 64 * 1024**2
-    """Bytes that all commands together may write."""
+    """Maximum number of bytes that all commands together may write."""
     write_files: int = 10_000
-    """Files and folders that all programs together may add."""
+    """Maximum number of files and folders that all programs together may add."""
     seconds: float = 10.0
-    """Time of one program."""
+    """Time limit of one program, in seconds."""
     memory_bytes: int = 1024**3
-    """Memory of one program and all it starts."""
+    """Memory limit of one program and all its children, in bytes."""
     processes: int = 32
-    """Processes and threads of one program at a time."""
+    """Maximum number of processes and threads of one program at a time."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -77,12 +77,12 @@ class Entry:
 
 
 def visible(name: str) -> bool:
-    """Return whether a name is not hidden and printable; others are not copied, listed, reachable or writable."""
+    """Return whether a name is printable and not hidden; others are not copied, listed, reachable or writable."""
     return name.isprintable() and not name.startswith(".")
 
 
 def shown(path: PurePosixPath | str, most: int = 80) -> str:
-    """Return ``path`` for a sentence: short, on one line, and always text."""
+    """Return ``path`` for use in a sentence: short, on one line, and always text."""
     text = str(path)
     text = text if len(text) <= most else f"{text[:most]}..."
     return text if text.isprintable() else ascii(text)
@@ -90,7 +90,7 @@ def shown(path: PurePosixPath | str, most: int = 80) -> str:
 
 @contextmanager
 def opened(folder: str | Path, parent: int | None = None) -> Iterator[int]:
-    """A folder's descriptor; ``folder`` is no link, and a name in ``parent`` if that is given."""
+    """Yield a folder's descriptor; ``folder`` must be no link, and is a name in ``parent`` if that is given."""
     fd = os.open(folder, FOLDER, dir_fd=parent)
     try:
         yield fd
@@ -99,15 +99,16 @@ def opened(folder: str | Path, parent: int | None = None) -> Iterator[int]:
 
 
 class Tree:
-    """Files below ``root``. Paths are relative to it; an absolute path starts there too.
+    """Files below ``root``. Paths are relative to it; an absolute path starts there, too.
 
-    Everything raises ``InvalidInput`` for a path that cannot be used, ``WorkFailed`` once the folder has gone.
+    All methods raise ``InvalidInput`` for a path that cannot be used, and ``WorkFailed`` if the folder no longer
+    exists.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._root = os.open(root, FOLDER)
-        # Never closed before the last user has gone: the number might be given to another folder.
+        # Closed only when the last user has gone, since the number might be given to another folder.
         weakref.finalize(self, os.close, self._root)
 
     def check(self) -> None:
@@ -121,13 +122,13 @@ class Tree:
         raise WorkFailed("the copy of the repository has gone: it was closed or removed; make another Sandbox.")
 
     def entries(self, folder: PurePosixPath) -> tuple[Entry, ...]:
-        """Visible entries, folders first, each part by name. Links count as what they lead to."""
+        """Return the visible entries, folders first, each part by name. A link counts as its target."""
         with self.folder(folder) as (fd, path), os.scandir(fd) as found:
             entries = [entry for item in found if visible(item.name) and (entry := self._entry(path, item))]
         return tuple(sorted(entries, key=lambda entry: (not entry.folder, entry.name)))
 
     def files(self) -> Iterator[PurePosixPath]:
-        """Every visible regular file; links are not followed, and folders that may not be opened are passed over."""
+        """Yield every visible regular file; links are not followed, and folders without permission are skipped."""
         pending = [ROOT]
         while pending:
             try:
@@ -140,7 +141,7 @@ class Tree:
                 pending.extend(folder / item.name for item in items if item.is_dir(follow_symlinks=False))
 
     def named(self, path: PurePosixPath) -> PurePosixPath:
-        """``path`` to a regular file, without links but perhaps for the last name."""
+        """Return ``path`` to a regular file with all links resolved, except perhaps for the last name."""
         fd, _, named = self._reach(path, READ)
         self._check_regular(fd, path)
         os.close(fd)
@@ -148,7 +149,7 @@ class Tree:
 
     @contextmanager
     def folder(self, path: PurePosixPath) -> Iterator[tuple[int, PurePosixPath]]:
-        """A folder's descriptor, and its path without links."""
+        """Yield a folder's descriptor, and its path without links."""
         fd, real, _ = self._reach(path, FOLDER)
         try:
             yield fd, real
@@ -157,7 +158,7 @@ class Tree:
 
     @contextmanager
     def file(self, path: PurePosixPath, flags: int = READ) -> Iterator[int]:
-        """A regular file's descriptor, to read or (with ``WRITE``) to write."""
+        """Yield a regular file's descriptor, to read or (with ``WRITE``) to write."""
         fd, _, _ = self._reach(path, flags)
         self._check_regular(fd, path)
         try:
@@ -166,7 +167,7 @@ class Tree:
             os.close(fd)
 
     def _check_regular(self, fd: int, path: PurePosixPath) -> None:
-        """Close ``fd`` and raise ``InvalidInput`` unless it is a file that lies here only."""
+        """Close ``fd`` and raise ``InvalidInput`` unless it is a regular file without further hard links."""
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             return
@@ -200,7 +201,7 @@ class Tree:
             raise InvalidInput(f"{shown(path)} is too long; a path has at most {MAX_PATH_CHARS:,} characters.")
         pending = _names(path)
         if not pending:
-            self.check()  # an open folder outlives its removal
+            self.check()  # an open folder outlives its own removal
         done: list[str] = []
         named: PurePosixPath | None = None
         links = 0
@@ -211,7 +212,7 @@ class Tree:
                 if name == "..":
                     if not done:
                         raise InvalidInput(f"{shown(path)} leads out of the repository; paths stay inside it.")
-                    # Up is down again from the root: ".." of an open folder would follow it wherever it was moved.
+                    # ".." restarts from the root: that of an open folder would follow it wherever it was moved.
                     pending += reversed(done[:-1])
                     done = []
                     os.close(fd)
@@ -237,11 +238,11 @@ class Tree:
         return fd, PurePosixPath(*done), named or PurePosixPath(*done)
 
     def _top(self) -> int:
-        """The root, opened again: copies of one descriptor, in forked processes too, share how far it was listed."""
+        """Return the root, opened again, because copies of a descriptor share the position in its listing."""
         return os.open(".", FOLDER, dir_fd=self._root)
 
     def _open(self, folder: int, name: str, flags: int, path: PurePosixPath) -> int | str:
-        """Open one name of ``folder``, or read where it leads if it is a link."""
+        """Open one name of ``folder``; for a link, return its target instead."""
         try:
             if not visible(name):
                 raise FileNotFoundError(errno.ENOENT, name)
@@ -261,12 +262,12 @@ class Tree:
 
 
 def _names(path: PurePosixPath) -> list[str]:
-    """Names of ``path``, the last first."""
+    """Return the names of ``path``, the last first."""
     return [name for name in reversed(path.parts) if name.strip("/")]
 
 
 def _link(folder: int, name: str) -> str:
-    """Return the target of a link; empty if it is none."""
+    """Return the target of a link; empty for anything else."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:

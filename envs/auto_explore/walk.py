@@ -1,6 +1,6 @@
-"""``Walk``: a repository and where the search in it stands, as text and as the commands that may come next.
+"""``Walk``: a repository and the state of the search in it, as text and as the commands that may come next.
 
-The prompting and executing halves of the paper's copilot (appendix C.2). The right answer is unknown to it.
+It implements the prompting and the execution of the paper's copilot (appendix C.2), and does not know the right answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reflectrl.envs.auto_explore.search import MAX_FOUND, MAX_WORDS, VERB, Searc
 UP, WHOLE = "cd ..", "ls"
 CUT = " [cut]"
 HEAD_LINES = 3
-"""Lines of a file that ``head`` shows."""
+"""Number of a file's lines that ``head`` shows."""
 ROOT = PurePosixPath(".")
 
 
@@ -33,29 +33,29 @@ class Walk:
     """
 
     sandbox: Sandbox
-    """A view with its own working directory, at the root."""
+    """A view with its own working directory, at first the root."""
     page: int
-    """Most entries shown at a time, 2 or more."""
+    """Maximum number of entries shown at a time, 2 or more."""
     output: int
-    """Characters shown of the last command's result."""
+    """Number of characters shown of the last command's result."""
     listing: bool
     """True to show the entries of the working directory in the text."""
     keep: Callable[[PurePosixPath], bool]
-    """Returns whether the entry at a path exists for this walk."""
+    """Function that returns whether the entry at a path exists for this walk."""
     search: Search | None = None
-    """The tool that finds files by words, where there is one."""
+    """The tool that finds files by words, if there is one."""
     head: bool = False
-    """True if the first lines of a file can be looked at without reading it."""
+    """True if a command shows a file's first lines only."""
     answer: str | None = None
     """The file that ``id`` named, relative to the root."""
     result: str = ""
-    """Output of the last command, cut."""
+    """Output of the last command, shortened."""
 
     def __post_init__(self) -> None:
         self._read: set[PurePosixPath] = set()
-        self._seen: set[PurePosixPath] = set()  # their first lines only
+        self._seen: set[PurePosixPath] = set()  # files of which only the first lines were seen
         self._last_read: PurePosixPath | None = None
-        # of no method of this walk: it would keep itself, and the copy on disk, from being removed
+        # not a cached method of this walk, which would keep itself and the copy on disk alive
         self._listing = lru_cache(maxsize=None)(partial(_entries, self.sandbox, self.keep))
         self._look()
 
@@ -66,7 +66,7 @@ class Walk:
 
     @property
     def text(self) -> str:
-        """Working directory, what lies there and the last result: the paper's prompt without question and history."""
+        """Return working directory, entries and last result: the paper's prompt without question and history."""
         folder = "/" if self.cwd == ROOT else f"/{self.cwd}"
         lines = [f"Folder: {folder}"]
         if self.listing:
@@ -80,11 +80,12 @@ class Walk:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The commands that are legal now: ``id``, ``cd``, ``cd ..``, ``ls`` out of a range, and ``cat`` once a file.
+        """Commands that are legal now: ``id``, ``cd``, ``cd ..``, ``ls`` out of a range, and ``cat`` once a file.
 
-        A large folder has its ranges in place of ``id``, ``cd`` and ``cat``. What ``cat`` takes away stands last, so
-        that no other command changes its label in a folder. With a search, ``id`` of the files found comes first, then
-        the words that are left, so that their labels depend on no folder; ``open`` reads what was found, once a file.
+        A large folder has its ranges instead of ``id``, ``cd`` and ``cat``. Commands that disappear after use (``cat``)
+        come last, so that no other command changes its label in a folder. With a search, ``id`` of the found files
+        comes first, then the remaining words, so that their labels depend on no folder; ``open`` reads a found file,
+        once each.
         """
         names, words, reads = self._search_actions()
         here, cats = self._folder_actions()
@@ -92,7 +93,7 @@ class Walk:
 
     @property
     def found(self) -> tuple[PurePosixPath, ...]:
-        """The files that the search found, the best first."""
+        """Files that the search found, best first."""
         return self.search.found if self.search is not None else ()
 
     def line(self, file: PurePosixPath) -> str:
@@ -100,11 +101,11 @@ class Walk:
         return "" if self.search is None else self._cut(self.search.line(file, self.output))
 
     def read(self, file: PurePosixPath) -> bool:
-        """Return whether the last command read ``file``, or its first lines."""
+        """Return whether the last command read ``file`` or its first lines."""
         return file == self._last_read
 
     def _search_actions(self) -> tuple[list[str], list[str], list[str]]:
-        """Commands that name what was found, that search on, and that read what was found."""
+        """Return the commands that name a found file, that continue the search, and that read a found file."""
         if self.search is None:
             return [], [], []
         found = self.found
@@ -114,24 +115,24 @@ class Walk:
         return names, [VERB + word for word in self.search.left], [*heads, *reads]
 
     def _is_new(self, file: PurePosixPath) -> bool:
-        """Return whether the first lines of a file can be looked at and were not."""
+        """Return whether the first lines of a file can be read and have not been."""
         return self.head and file not in self._read | self._seen
 
     def _folder_actions(self) -> tuple[list[str], list[str]]:
-        """Commands of the working directory; those that read a file apart."""
+        """Return the commands of the working directory; those that read a file are separate."""
         up = (UP,) if self.cwd != ROOT else ()
         whole = (WHOLE,) if self._shown is not self._entries else ()
         if len(self._shown) > self.page:
             return [*(range_command(part) for part in self._ranges(self._shown)), *up, *whole], []
         folders = (command("cd", entry.name) for entry in self._shown if entry.folder)
-        found = self.found  # these have their commands
+        found = self.found  # commands for these exist already
         files = [entry.name for entry in self._shown if not entry.folder and self.cwd / entry.name not in found]
         heads = [command("head", name) for name in files if self._is_new(self.cwd / name)]
         unread = [command("cat", name) for name in files if self.cwd / name not in self._read]
         return [*(command("id", name) for name in files), *folders, *up, *whole], [*heads, *unread]
 
     def run(self, action: str) -> None:
-        """Play one of ``actions``."""
+        """Execute one of ``actions``."""
         self._last_read = None
         if action == WHOLE:
             self._shown, self.result = self._entries, ""
@@ -148,7 +149,7 @@ class Walk:
         self._play(action)
 
     def step_towards(self, file: PurePosixPath) -> str:
-        """The first command of a shortest way from here to naming ``file``; a search rather than a walk as long.
+        """Return the first command of a shortest path to naming ``file``, by search before a walk as long.
 
         Raises:
             WorkFailed: the file is not in the copy any more.
@@ -157,7 +158,7 @@ class Walk:
         return self._walk_step(file) if self.search is None else self._way(file, self.search)[0]
 
     def steps_to(self, file: PurePosixPath) -> int:
-        """Number of commands on a shortest way from here to naming ``file``, that one included.
+        """Return the number of commands on a shortest path to naming ``file``, that one included.
 
         Raises:
             WorkFailed: the file is not in the copy any more.
@@ -166,7 +167,7 @@ class Walk:
         return self._walk_steps(file) if self.search is None else self._way(file, self.search)[1]
 
     def _way(self, file: PurePosixPath, search: Search) -> tuple[str, int]:
-        """First command of a shortest way to naming ``file``, and the number of commands."""
+        """Return the first command of a shortest path to naming ``file``, and the number of commands."""
         if file in search.found:
             return command("id", absolute(file)), 1
         walk = self._walk_steps(file)
@@ -176,7 +177,7 @@ class Walk:
         return self._walk_step(file), walk
 
     def _walk_step(self, file: PurePosixPath) -> str:
-        """First command of the way through the folders."""
+        """Return the first command of the path through the folders."""
         if not file.is_relative_to(self.cwd):
             return UP
         name = file.relative_to(self.cwd).parts[0]
@@ -189,7 +190,7 @@ class Walk:
         return command("id" if self.cwd / name == file else "cd", name)
 
     def _walk_steps(self, file: PurePosixPath) -> int:
-        """Number of commands on the way through the folders."""
+        """Return the number of commands on the path through the folders."""
         steps, folder, shown = 0, self.cwd, self._shown
         while not file.is_relative_to(folder):
             steps, folder, shown = steps + 1, folder.parent, ()
@@ -203,7 +204,7 @@ class Walk:
         return steps
 
     def _holding(self, name: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """The range that holds an entry."""
+        """Return the range that holds an entry."""
         return next(part for part in self._ranges(entries) if name in {entry.name for entry in part})
 
     def _play(self, action: str) -> None:
@@ -222,7 +223,7 @@ class Walk:
         return text if len(text) <= self.output else text[: self.output].rstrip() + CUT
 
     def _look(self) -> None:
-        """Read the working directory; the sandbox shows no name that would not fit on a line of a menu."""
+        """Read the working directory; the sandbox shows only names that fit on a line of a menu."""
         self._entries = _kept(self.sandbox, self.keep)
         self._shown = self._entries
 
@@ -232,14 +233,14 @@ class Walk:
         return [shlex.quote(entry.name) + "/" * entry.folder for entry in self._shown]
 
     def _ranges(self, entries: Sequence[Entry]) -> list[tuple[Entry, ...]]:
-        """The entries, cut into equal runs, as many as fit a page."""
+        """Split the entries into equal runs, as many as fit a page."""
         count = min(self.page, math.ceil(len(entries) / self.page))
         bounds = [len(entries) * number // count for number in range(count + 1)]
         return [tuple(entries[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
 
 
 def _entries(sandbox: Sandbox, keep: Callable[[PurePosixPath], bool], folder: PurePosixPath) -> tuple[Entry, ...]:
-    """Entries of any folder that exist for a walk."""
+    """Return the entries of any folder that exist for a walk."""
     view = sandbox.view()
     view.run(command("cd", absolute(folder)))
     return _kept(view, keep)
@@ -250,20 +251,20 @@ def _kept(sandbox: Sandbox, keep: Callable[[PurePosixPath], bool]) -> tuple[Entr
 
 
 def longest_menu(page: int, *, search: bool, head: bool) -> int:
-    """Most commands of a menu."""
+    """Return the maximum number of commands of a menu."""
     return 2 * page + 2 + head * page + search * (1 + MAX_WORDS + (2 + head) * MAX_FOUND)
 
 
 def command(verb: str, name: str) -> str:
-    """``verb`` on one entry of the working directory, as the sandbox parses it."""
+    """Return the command ``verb`` on one entry of the working directory, in the syntax of the sandbox."""
     return f"{verb} {shlex.quote(name)}"
 
 
 def absolute(path: PurePosixPath) -> str:
-    """A path from the root, wherever the working directory is."""
+    """Return a path from the root, which does not depend on the working directory."""
     return f"/{'' if path == ROOT else path}"
 
 
 def range_command(part: tuple[Entry, ...]) -> str:
-    """The command that narrows a large folder to ``part``."""
+    """Return the command that narrows a large folder to ``part``."""
     return f"ls {shlex.quote(part[0].name)}..{shlex.quote(part[-1].name)}"

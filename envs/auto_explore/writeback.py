@@ -1,4 +1,4 @@
-"""Changes of a copied repository: as a diff, and written back to the original."""
+"""Changes of a copied repository, as a diff or written back to the original."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reflectrl.core import WorkFailed
 from reflectrl.envs.auto_explore.tree import FOLDER
 
 Contents = Mapping[str, bytes | None]
-"""Files by path, with what they hold; ``None`` for those that are not there."""
+"""Files by path, with their contents; ``None`` for those that do not exist."""
 
 
 def diff(before: Contents, after: Contents) -> Iterator[str]:
-    """The lines of a unified diff; of a file that is no text, one line says so."""
+    """Yield the lines of a unified diff; for a file that is no text, one line that says so."""
     for path, new in after.items():
         old = before[path]
         try:
@@ -35,10 +35,10 @@ def diff(before: Contents, after: Contents) -> Iterator[str]:
 
 
 def write_back(repository: Path, changes: Contents) -> None:
-    """Make the files of ``repository`` as ``changes`` has them; each appears in one move, and no link is followed.
+    """Make the files of ``repository`` equal to ``changes``; each appears in one move, and no link is followed.
 
     Raises:
-        WorkFailed: a file cannot be written; those before it are.
+        WorkFailed: a file cannot be written; those before it have been.
 
     """
     root = os.open(repository, os.O_RDONLY | os.O_DIRECTORY)
@@ -83,7 +83,7 @@ def _write(root: int, path: PurePosixPath, content: bytes | None) -> None:
 
 @contextmanager
 def _folder(root: int, path: PurePosixPath, *, make: bool) -> Iterator[int]:
-    """Open a folder name by name, never through a link; those that are missing are made."""
+    """Open a folder name by name, never through a link; create the missing ones."""
     fd = os.dup(root)
     try:
         for name in path.parts:

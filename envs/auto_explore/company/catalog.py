@@ -1,7 +1,7 @@
-"""Vocabulary of the company: departments, their topics with three aspects each, and names. Constants, not seeded.
+"""Vocabulary of the company: departments, their topics with three aspects each, and names. All of it is constant.
 
-No content word stands in the aspects of two subjects, so an aspect's words tell the folder; and no name stands in an
-aspect, a folder's name or a sentence.
+No content word occurs in the aspects of two subjects, so an aspect's words identify the folder; and no name occurs in
+an aspect, a folder's name or a sentence.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ PYTHON, JAVASCRIPT, GO, JAVA, SQL = "python", "javascript", "go", "java", "sql"
 
 @dataclass(frozen=True)
 class Subject:
-    """Topic of one folder."""
+    """The topic of one folder."""
 
     name: str
     """The folder's name, one word."""
     kind: str
-    """``MARKDOWN``, ``TABLE`` or a programming language."""
+    """Kind of the files: ``MARKDOWN``, ``TABLE`` or a programming language."""
     aspects: tuple[str, str, str]
     """Noun phrases, or for code what a function does; every file of the folder covers all three."""
 
 
 @dataclass(frozen=True)
 class Department:
-    """A folder of the root: files of its own, and a folder for each topic."""
+    """A folder of the root, with files of its own and a folder for each topic."""
 
     own: Subject
     topics: tuple[Subject, ...]
-    """The small company has the first two only."""
+    """Topics of the department, of which the small company has only the first two."""
 
 
 DEPARTMENTS = (

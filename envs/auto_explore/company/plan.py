@@ -27,19 +27,19 @@ class Size:
     """Size of a company."""
 
     topics: int
-    """Folders of a department."""
+    """Number of folders of a department."""
     groups: int
-    """Folders of a topic."""
+    """Number of folders of a topic."""
     files: int
-    """Files of each folder."""
+    """Number of files of each folder."""
     pool: int
-    """Entities that a folder's files are drawn from."""
+    """Number of entities that a folder's files are drawn from."""
     sentences: tuple[int, int]
-    """Fewest and most below a heading."""
+    """Fewest and most sentences below a heading."""
     rows: tuple[int, int]
-    """Fewest and most of a table."""
+    """Fewest and most rows of a table."""
     steps: tuple[int, int]
-    """Fewest and most of a function."""
+    """Fewest and most steps of a function."""
 
 
 SIZES = MappingProxyType(
@@ -52,19 +52,19 @@ SIZES = MappingProxyType(
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder and the files in it; its own folders are entries of their own in the plan."""
+    """A folder and its files; folders inside it are separate entries of the plan."""
 
     path: tuple[str, ...]
-    """From the root."""
+    """Names of the folders from the root."""
     subject: Subject
     entities: tuple[str, ...]
-    """One file each, sorted."""
+    """Entities of the folder, one file each, sorted."""
     group: str = ""
-    """The sub-topic's word, which every aspect in the folder is narrowed to."""
+    """Word of the sub-topic, to which every aspect in the folder is narrowed."""
 
 
 def size_named(name: str) -> Size:
-    """The size called ``name``.
+    """Return the size called ``name``.
 
     Raises:
         InvalidInput: there is none.
@@ -76,13 +76,13 @@ def size_named(name: str) -> Size:
 
 
 def plan_company(size: str = "nano", seed: int = 0) -> tuple[Folder, ...]:
-    """Every folder that holds files, parents first.
+    """Return every folder that holds files, parents first.
 
-    The seed draws a folder's entities from its pool. The small company's pools are no larger than its folders: there,
-    all folders of a kind hold the same entities, whatever the seed.
+    The seed draws a folder's entities from its pool. The pools of the small company are no larger than its folders, so
+    there all folders of a kind hold the same entities with every seed.
 
     A topic shares no entity with its sub-topics: "sick notes in oslo" and "sick notes for managers in oslo" never both
-    exist, for the words of the second answer the first as well.
+    exist, because the words of the second answer the first as well.
     """
     scale = size_named(size)
     folders = []
@@ -106,5 +106,5 @@ def _folders(above: tuple[str, ...], subject: Subject, scale: Size, groups: int,
 
 
 def _pools(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the words after which files and sub-topics of a kind are named."""
+    """Return the words that name the files and sub-topics of a kind."""
     return {MARKDOWN: (CITIES, GROUPS), TABLE: (DRINKS, COASTS)}.get(kind, (SERVICES, SCREENS))

@@ -1,4 +1,4 @@
-"""Texts of the company's files: policies, tables, source code, and the three files of the root. All facts are drawn."""
+"""Texts of the company's files: policies, tables, source code, and the three files of the root, with random facts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reflectrl.envs.auto_explore.company.catalog import COLLEAGUES, DEPARTMENTS,
 from reflectrl.envs.auto_explore.company.plan import Folder, Size
 
 _PARAGRAPH = 6
-"""Sentences of a paragraph."""
+"""Number of sentences of a paragraph."""
 _FIRST = (
     "For {aspect}, write to {who} at least {few} days ahead.",
     "{who} decides about {aspect} and replies within {few} working days.",
     "Questions about {aspect} go to {who}, extension {many}.",
     "In {year} we set aside {many} euros for {aspect}.",
 )
-# No word of another aspect, entity or folder may stand here, or a question could have a second answer.
+# No word of another aspect, entity or folder may occur here, or a question could have a second answer.
 _FURTHER = (
     "The yearly ceiling is {many} euros, and {other} approves whatever goes beyond it.",
     "{many} colleagues asked in {year}, and {few} of them were refused.",
@@ -69,7 +69,7 @@ def _sentences(aspect: str, count: int, rng: random.Random) -> Iterator[str]:
 
 
 _MONTHS = 12
-"""A table of no more rows than this has one a month."""
+"""Maximum number of rows of a table with one row a month; longer ones have one a day."""
 
 
 def table(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
@@ -94,7 +94,7 @@ class Language:
     suffix: str
     top: str
     function: str
-    """Says in its first sentence what it does, then who keeps it, and corrects a number in steps."""
+    """Text of a function, which says what it does and who maintains it, and corrects a number in steps."""
     step: str
     end: str = ""
 
@@ -160,7 +160,7 @@ def source(folder: Folder, entity: str, size: Size, rng: random.Random) -> str:
 
 
 def _steps(language: Language, count: int, rng: random.Random) -> str:
-    """Falling thresholds, so that no step hides a later one."""
+    """Return the steps of a function, with falling thresholds, so that no step hides a later one."""
     above = sorted(rng.sample(range(10, 10_000), count), reverse=True)
     return "".join(language.step.format(above=number, less=rng.randint(1, 99) / 10) for number in above)
 

@@ -1,4 +1,4 @@
-"""``write_company``: the plan as files, one in memory at a time."""
+"""``write_company``: writes the planned files, with one in memory at a time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from reflectrl.envs.auto_explore.company.texts import LANGUAGES, policy, root_fi
 
 
 def write_company(folder: Path, size: str = "nano", seed: int = 0) -> None:
-    """Write a company's repository into ``folder``, which is made.
+    """Write a company's repository into ``folder``, which is created.
 
     Args:
-        folder: absent, or empty.
+        folder: a folder that is absent or empty.
         size: ``nano``, 243 files in two levels of folders, or ``full``, about 12 million tokens in three.
         seed: draws the facts and, for ``full``, which files a folder has; never its subjects.
 
     Raises:
-        InvalidInput: an unknown size, or a folder that holds something.
+        InvalidInput: an unknown size, or a folder that is not empty.
 
     """
     scale = size_named(size)
@@ -38,7 +38,7 @@ def write_company(folder: Path, size: str = "nano", seed: int = 0) -> None:
 
 
 def folder_files(folder: Folder, size: Size, seed: int) -> Iterator[tuple[PurePosixPath, str]]:
-    """The files of one planned folder: path from the root, and text."""
+    """Yield the files of one planned folder: path from the root, and text."""
     kind = folder.subject.kind
     write, suffix = {MARKDOWN: (policy, "md"), TABLE: (table, "csv")}.get(kind) or (source, LANGUAGES[kind].suffix)
     for entity in folder.entities:
