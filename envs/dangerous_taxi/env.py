@@ -22,9 +22,9 @@ from reflectrl.envs.dangerous_taxi.world import (
 HORIZONS = {"pickup": 15, "dropoff": 30, "full": 30}
 """Steps of each stage, as in section 5.1."""
 UNSEEN = "unseen_destination"
-"""The split of all starts towards ``UNSEEN_DESTINATION``. Where a ride goes never changes, so none of the states that
-they lead through, nor they themselves, can be reached from a start of another split, by whatever actions. Test starts,
-in contrast, lie on the way of training episodes."""
+"""The split of all starts towards ``UNSEEN_DESTINATION``. A ride's destination never changes, so no start of another
+split can reach these starts or the states after them, with any actions. Test starts, in contrast, lie on the paths of
+training episodes."""
 UNSEEN_DESTINATION = LANDMARKS.index("blue")
 STEP, ILLEGAL, REACHED = -1 / 20, -10 / 20, 20 / 20
 """Gymnasium's rewards, divided by 20 so that they stay within [-1, 1]."""
@@ -38,7 +38,7 @@ def _task(state: int) -> Task:
 
 @cache
 def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
-    """300 waiting passengers as 152/28/45 and 75 unseen, or 100 passengers aboard as 44/14/17 and 25 unseen.
+    """Return the splits: 300 waiting passengers as 152/28/45 and 75 unseen, or 100 aboard as 44/14/17 and 25 unseen.
 
     ``pickup`` and ``full`` share the first, so that no test start of one is a training start of the other.
     """
@@ -53,11 +53,11 @@ def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
 
 
 class DangerousTaxi(NatLangEnv):
-    """Drive to the passenger (stage ``pickup``), with it to the destination (``dropoff``), or both (``full``).
+    """Drive to the passenger (stage ``pickup``), with them to the destination (``dropoff``), or both (``full``).
 
-    Rewards: -0.05 a step, +1 at the stage's goal, -0.5 and the end for whatever has no effect or drops the passenger
-    at the wrong place. ``milestone`` keeps the +1 of the pickup in ``full`` (section 4.4). ``horizon=None`` is 15
-    steps for ``pickup`` and 30 for the others.
+    Rewards: -0.05 a step, +1 at the stage's goal. An action without effect, or a drop-off at the wrong place, is
+    rewarded with -0.5 and ends the episode. ``milestone`` keeps the +1 of the pickup in ``full`` (section 4.4).
+    ``horizon=None`` is 15 steps for ``pickup`` and 30 for the others.
     """
 
     name = "dangerous_taxi"
@@ -83,7 +83,7 @@ class DangerousTaxi(NatLangEnv):
         self._left = distances(to_pickup=stage == "pickup")
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The start states of a split, shuffled once and for all."""
+        """Return the start states of a split, in a fixed shuffled order."""
         return self._splits[split]
 
     def start(self, task: Task) -> None:
@@ -96,7 +96,7 @@ class DangerousTaxi(NatLangEnv):
         self._state = self._previous = state
 
     def observe(self) -> Observation:
-        """The map; all six actions, always."""
+        """Return the map and all six actions."""
         return Observation(map_text(self._state), ACTIONS, common=ACTIONS)
 
     def act(self, action: str) -> Outcome:
@@ -112,7 +112,7 @@ class DangerousTaxi(NatLangEnv):
         return Outcome(REACHED if move == PICK_UP and self.milestone else STEP)
 
     def expert(self) -> str | None:
-        """The first action of a shortest path to the stage's goal; ``None`` once there."""
+        """Return the first action of a shortest path to the stage's goal; ``None`` at the goal."""
         for move, action in enumerate(ACTIONS):
             following = after(self._state, move)
             if following is not None and self._left[following] < self._left[self._state]:
@@ -126,11 +126,11 @@ class DangerousTaxi(NatLangEnv):
         return f"{'Mistake' if self.mistaken() else 'Good'}. {self._standing()}"
 
     def mistaken(self) -> bool | None:
-        """True if the last action brought the goal no nearer."""
+        """Return whether the last action brought the goal no nearer."""
         return None if self.last_action is None else self._left[self._state] >= self._left[self._previous]
 
     def spoiler(self) -> str | None:
-        """Everything a teaching model could have worked out from the map."""
+        """Return everything that a teaching model could work out from the map."""
         return f"{super().spoiler()}. {self._standing()} Actions left at best: {self._left[self._state]}."
 
     def _standing(self) -> str:

@@ -1,7 +1,7 @@
 """The taxi's world, read from gymnasium's ``Taxi-v4``: legal moves, distances and the map as text.
 
-A state is gymnasium's number, 0 to 499, of (taxi row, taxi column, passenger, destination). Everything here is a
-constant of that world, so it is computed once a process.
+A state is gymnasium's number, 0 to 499, of (taxi row, taxi column, passenger, destination). Everything here is
+constant, so it is computed once a process.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ ACTIONS = ("move south", "move north", "move east", "move west", "pick up", "dro
 """Actions in gymnasium's order."""
 PICK_UP, DROP_OFF = 4, 5
 ABOARD = 4
-"""Passenger index while in the taxi; 0 to 3 are the landmarks."""
+"""Index of a passenger in the taxi; 0 to 3 are the landmarks."""
 LANDMARKS = ("red", "green", "yellow", "blue")
 STATES = range(500)
 
 
 class Cell(NamedTuple):
-    """A square, counted from the north-west corner."""
+    """A square of the map, counted from the north-west corner."""
 
     row: int
     column: int
 
     def __str__(self) -> str:
-        """Place as reflections name it."""
+        """Return the cell's position as reflections name it."""
         return f"row {self.row} column {self.column}"
 
 
 class TaxiState(NamedTuple):
-    """A state in parts."""
+    """The parts of a state."""
 
     taxi: Cell
     passenger: int
@@ -61,7 +61,7 @@ def _taxi() -> TaxiEnv:
 
 @cache
 def parts(state: int) -> TaxiState:
-    """A state's parts."""
+    """Return the parts of a state."""
     row, column, passenger, destination = (int(part) for part in _taxi().decode(state))
     return TaxiState(Cell(row, column), passenger, destination)
 
@@ -74,7 +74,7 @@ def landmark(index: int) -> Cell:
 
 @cache
 def after(state: int, action: int) -> int | None:
-    """The next state, or ``None`` if the action is forbidden: no effect, or a drop-off short of the destination."""
+    """Return the next state; ``None`` if the action is forbidden: no effect, or a drop-off short of the destination."""
     _, following, _, delivered = _taxi().P[state][action][0]
     if following == state or (action == DROP_OFF and not delivered):
         return None
@@ -83,7 +83,7 @@ def after(state: int, action: int) -> int | None:
 
 @cache
 def distances(to_pickup: bool) -> Mapping[int, int]:
-    """Fewest actions from each state until the passenger is aboard, or else until it is delivered."""
+    """Return the fewest actions from each state until the passenger is aboard, or else until the delivery."""
     before: dict[int, list[int]] = {}
     for state in STATES:
         for action in range(len(ACTIONS)):
@@ -103,10 +103,10 @@ def distances(to_pickup: bool) -> Mapping[int, int]:
 
 @cache
 def map_text(state: int) -> str:
-    """Five rows of squares with the walls (``|``) and passages (``:``) between them.
+    """Return five rows of squares with the walls (``|``) and passages (``:``) between them.
 
     T taxi, P passenger, D destination, O taxi on the waiting passenger's square, X taxi with the passenger. The taxi
-    hides a D below it, and that is the only reason for a map without one, so the text still distinguishes all states.
+    hides a D below it, and no other map lacks a D, so the text still distinguishes all states.
     """
     taxi, passenger, destination = parts(state)
     grid = [[cell.decode() for cell in row[1:-1]] for row in _taxi().desc[1:-1]]

@@ -1,4 +1,4 @@
-"""``Blackjack``: gymnasium's own engine, with the names of the cards and the best player there is."""
+"""``Blackjack``: gymnasium's own engine, with the names of the cards and an optimal player."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STAND, HIT = "stand", "hit"
 class Blackjack(Game):
     """+1 for a win, 0 for a draw, -1 for a loss. All cards are drawn from an infinite deck.
 
-    A task is what the player sees of the deal; the dealer's hidden card and all later ones are drawn by the episode's
-    seed. Each three cards are one task, so tasks have the probabilities that deals have.
+    A task is the visible part of the deal; the dealer's hidden card and all later cards are drawn from the episode's
+    seed. Every combination of three cards is one task, so tasks have the probabilities of deals.
     """
 
     instructions = (
@@ -32,14 +32,14 @@ class Blackjack(Game):
         "much."
     )
     actions = (STAND, HIT)
-    horizon = 20  # hits, the last of which is beyond 21, whatever is drawn
+    horizon = 20  # every card is a hit, and the last one exceeds 21 in any case
 
     def __init__(self) -> None:
-        # neither a natural's 1.5 nor its win over any other 21: the paper's environment tells no natural
+        # no 1.5 for a natural, nor a win over another 21: the paper's environment does not distinguish naturals
         self._engine: Any = BlackjackEnv(natural=False, sab=False)
 
     def splits(self) -> Mapping[str, tuple[Task, ...]]:
-        """Every three cards. Deals are equal if their values are."""
+        """Return all combinations of three cards. Deals with equal values count as equal."""
         return shared_out(
             (
                 (*sorted((value(first), value(second))), value(dealer)),
@@ -52,7 +52,7 @@ class Blackjack(Game):
         )
 
     def deal(self, task: Task, rng: Generator) -> None:
-        """Lay out the cards; the dealer's second one is the engine's."""
+        """Deal the cards; the dealer's second card comes from the engine."""
         self._engine.reset(seed=int(rng.integers(2**31)))
         self._ranks, self._shown = list(task.options["player"]), task.options["dealer"]
         self._engine.player = list(map(value, self._ranks))
@@ -60,15 +60,15 @@ class Blackjack(Game):
         self._ended = False
 
     def common(self) -> tuple[str, ...]:
-        """Both actions."""
+        """Return both actions."""
         return self.actions
 
     def legal(self) -> tuple[str, ...]:
-        """Both actions."""
+        """Return both actions."""
         return self.actions
 
     def play(self, action: str, rng: Generator) -> Outcome:
-        """Let the engine play it; which ten-valued card was drawn is left to chance."""
+        """Play the action in the engine; the name of a ten-valued card is drawn at random."""
         self._blundered = action != self.best()
         _, reward, self._ended, *_ = self._engine.step(self.actions.index(action))
         if action == HIT:
@@ -77,25 +77,25 @@ class Blackjack(Game):
         return Outcome(float(reward), ended=self._ended)
 
     def best(self) -> str | None:
-        """The action with the higher expected reward, computed without the hidden card."""
+        """Return the action with the higher expected reward, computed without the hidden card."""
         if self._ended:
             return None
         stand, hit = worth(sum(self._engine.player), 1 in self._engine.player, self._engine.dealer[0])
         return HIT if hit > stand else STAND
 
     def mistaken(self) -> bool:
-        """Whether the other action was worth more; the cards that came are not asked."""
+        """Return whether the other action had a higher expected reward, whatever cards followed."""
         return self._blundered
 
     def standing(self) -> str:
-        """Add up the cards."""
+        """Return the totals of the cards."""
         total, ace = sum(self._engine.player), 1 in self._engine.player
         held = _held(total, ace)
         counted = " with an ace as 11" if held > total else ""
         return f"You hold {held}{counted}, the dealer shows {_named(self._shown)}."
 
     def read(self, thought: str) -> Reading:
-        """It has to name the player's total and the dealer's open card."""
+        """Check that the thought names the player's total and the dealer's open card."""
         held = _held(sum(self._engine.player), 1 in self._engine.player)
         words = thought.casefold()
         totals = [int(number) for number in re.findall(r"\bhold\D*(\d+)", words)]
@@ -103,18 +103,18 @@ class Blackjack(Game):
         return Reading(totals[-1:] == [held] and shown[-1:] == [_named(self._shown)])
 
     def text(self) -> str:
-        """The cards that lie open."""
+        """Return the open cards."""
         dealer = ", ".join(self._dealer()) if self._ended else NAMES[self._shown - 1]
         return f"Your cards: {', '.join(names(self._ranks))}. The dealer {'has' if self._ended else 'shows'}: {dealer}."
 
     def sketch(self) -> Sketch:
-        """The dealer's cards above the player's."""
+        """Return a picture with the dealer's cards above the player's."""
         dealer = self._dealer() if self._ended else (NAMES[self._shown - 1], "")
         words = (Words("Dealer", 5, 4, 16), Words("Player", 5, 148, 16))
         return Sketch(TABLE, words, row(dealer, 70, 28) + row(names(self._ranks), 70, 172))
 
     def _dealer(self) -> tuple[str, ...]:
-        """Name the dealer's cards; gymnasium tells no jack from a ten."""
+        """Return the names of the dealer's cards; gymnasium does not distinguish a jack from a ten."""
         return (NAMES[self._shown - 1], *names(self._engine.dealer[1:]))
 
 
@@ -124,10 +124,10 @@ def _named(rank: int) -> str:
 
 @cache
 def worth(total: int, ace: bool, dealer: int) -> tuple[float, float]:
-    """Return the expected rewards of standing and of a hit that is followed by best play.
+    """Return the expected rewards of standing, and of a hit followed by optimal play.
 
     Args:
-        total: of the player's cards, with aces as 1, at most 21.
+        total: total of the player's cards, with aces as 1, at most 21.
         ace: whether one of them is an ace.
         dealer: value of the dealer's open card, 1 for an ace.
 
@@ -143,7 +143,7 @@ def worth(total: int, ace: bool, dealer: int) -> tuple[float, float]:
 
 @cache
 def _dealer_ends(total: int, ace: bool) -> Mapping[int, float]:
-    """Probability of each total at which the dealer ends from here; 0 stands for more than 21."""
+    """Return the probability of each final total of the dealer; 0 stands for more than 21."""
     held = _held(total, ace)
     if held >= 17:
         return {held if held <= 21 else 0: 1.0}

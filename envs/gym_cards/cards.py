@@ -10,9 +10,9 @@ from reflectrl.core import Task
 RANKS = range(1, 14)
 NAMES = ("A", *map(str, range(2, 11)), "J", "Q", "K")
 SHARES = {"train": slice(0, None, 2), "test": slice(1, None, 4), "validation": slice(3, None, 4)}
-"""Part of the shuffled deals for each split: half, a quarter, a quarter."""
+"""Part of the shuffled deals in each split: half, a quarter, a quarter."""
 SHUFFLE = 8
-"""Seed with which EZPoints, which has seven deals, has sums and products in training and in test."""
+"""Seed with which EZPoints, which has only seven deals, has sums and products both in training and in test."""
 
 
 def value(rank: int) -> int:
@@ -21,12 +21,12 @@ def value(rank: int) -> int:
 
 
 def names(ranks: Iterable[int]) -> tuple[str, ...]:
-    """Return what stands on the cards."""
+    """Return the names on the cards."""
     return tuple(NAMES[rank - 1] for rank in ranks)
 
 
 def shared_out(deals: Iterable[tuple[Hashable, Task]]) -> dict[str, tuple[Task, ...]]:
-    """Return the tasks of each split; those of equal deals, the first of each pair, are in one split."""
+    """Return the tasks of each split, where tasks with equal deals (first of each pair) share a split."""
     tasks: dict[Hashable, list[Task]] = {}
     for deal, task in deals:
         tasks.setdefault(deal, []).append(task)

@@ -31,15 +31,15 @@ def _splits(game: str) -> Mapping[str, tuple[Task, ...]]:
 
 
 class GymCards(NatLangEnv):
-    """One of four games. An episode is a success if it ends with rewards that add up to more than 0, as in the paper.
+    """One of four games. As in the paper, an episode is a success if its rewards add up to more than 0.
 
     Args:
         game: ``number_line``, ``ez_points``, ``points24`` or ``blackjack``.
         observation: the state as ``text``, as an ``image`` of 300 by 300 pixels without any text, or ``both``.
-        menu: ``legal`` shows what the rules allow; ``all`` shows all actions of the paper, of which the illegal ones
-            cost what they cost there.
-        ends: an episode ends by the ``rules`` of the game; or, as in GTR's code, also at the first ``penalty`` of -1;
-            or also, with -1, where the state has become ``unsolvable``, so that nothing can be won any more.
+        menu: ``legal`` shows what the rules allow; ``all`` shows all actions of the paper, and illegal ones get the
+            paper's penalty.
+        ends: with ``rules``, an episode ends by the rules of the game; with ``penalty``, also at the first reward of
+            -1, as in GTR's code; with ``unsolvable``, also with a reward of -1 when the game can no longer be won.
 
     Raises:
         InvalidInput: a value that is none of these, or pictures without Pillow.
@@ -71,18 +71,18 @@ class GymCards(NatLangEnv):
         self._tasks = {task.id: task for tasks in self._splits.values() for task in tasks}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The deals of a split, shuffled once and for all."""
+        """Return the deals of a split, in a fixed shuffled order."""
         return self._splits[split]
 
     def start(self, task: Task) -> None:
-        """Deal."""
+        """Deal the cards or numbers of a task."""
         if self._tasks.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is no deal of {self.game!r} of {self.name!r}; use env.tasks(split).")
         self._game.deal(task, self.np_random)
         self._total = 0.0
 
     def observe(self) -> Observation:
-        """The state as words, as a picture or as both."""
+        """Return the state as text, as a picture or as both."""
         game = self._game
         return Observation(
             game.text() if self._shows_text else "",
@@ -92,7 +92,7 @@ class GymCards(NatLangEnv):
         )
 
     def act(self, action: str) -> Outcome:
-        """Play it."""
+        """Play an action."""
         outcome = self._game.play(action, self.np_random)
         if "penalty" in self._ends and outcome.reward < 0:
             outcome = replace(outcome, ended=True)
@@ -102,25 +102,25 @@ class GymCards(NatLangEnv):
         return replace(outcome, success=outcome.ended and self._total > 0)
 
     def expert(self) -> str | None:
-        """The best action: it reaches each goal, and has the highest expected reward in Blackjack."""
+        """Return the best action: it reaches each goal, and has the highest expected reward in Blackjack."""
         return self._game.best()
 
     def spoiler(self) -> str | None:
-        """A whole solution, and the best action: what a solver finds."""
+        """Return a complete solution, and the best action."""
         action = self.expert()
         return None if action is None else f"{self._game.standing()} The best next action is: {action}"
 
     def reflection(self) -> str | None:
-        """Judge the last action and say where things stand."""
+        """Judge the last action and describe the state."""
         standing = self._game.standing()
         if self.last_action is None:
             return standing
         return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
 
     def read_thought(self, thought: str) -> Reading:
-        """Judge what the thought says of the state: the side of the target, a formula, or totals."""
+        """Judge a thought's statement on the state: the side of the target, a formula, or totals."""
         return self._game.read(thought)
 
     def mistaken(self) -> bool | None:
-        """True if the last action was worse than the expert's."""
+        """Return whether the last action was worse than the expert's."""
         return None if self.last_action is None else self._game.mistaken()

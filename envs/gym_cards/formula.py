@@ -1,6 +1,6 @@
-"""Formulas over numbers that are each used once: how one is written, what it equals, and what can become of it.
+"""Formulas that use each number once: how a formula is written, its value, and what it can still equal.
 
-A formula is written one symbol after the other. All values are exact fractions, so 8 / (3 - 8 / 3) is 24.
+A formula is written symbol by symbol. All values are exact fractions, so 8 / (3 - 8 / 3) is 24.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Numbers = tuple[int, ...]
 
 
 class Level(NamedTuple):
-    """The inside of a bracket that is open, or of none, as far as it is written."""
+    """The part of a formula inside an open bracket, or outside all brackets, as far as it is written."""
 
     total: Fraction
     """Value of the terms before the last + or -."""
@@ -33,24 +33,24 @@ FRESH = Level(Fraction(0), Fraction(1), "*")
 
 
 class Formula(NamedTuple):
-    """What was written so far, as far as it decides what may follow; it has no fault."""
+    """A valid beginning of a formula, reduced to what decides which symbols may follow."""
 
     left: Numbers
     levels: tuple[Level, ...] = (FRESH,)
 
     @property
     def wants_operand(self) -> bool:
-        """Whether a number or an opening bracket must follow."""
+        """True if a number or an opening bracket must follow."""
         return self.levels[-1].sign != ""
 
     @property
     def value(self) -> Fraction | None:
-        """Value of a formula that is complete: all numbers used, all brackets closed."""
+        """Value of a complete formula, with all numbers used and all brackets closed; else ``None``."""
         top = self.levels[-1]
         return None if self.left or len(self.levels) > 1 or self.wants_operand else top.total + top.term
 
     def then(self, symbol: str) -> Formula | None:
-        """Return the formula with one more symbol, ``None`` where this one cannot follow."""
+        """Return the formula with one more symbol; ``None`` if the symbol cannot follow."""
         *below, top = self.levels
         if self.wants_operand:
             if symbol == OPEN:
@@ -88,7 +88,7 @@ def _signed(level: Level, sign: str) -> Level:
 def can_equal(formula: Formula, target: int, signs: str) -> bool:
     """Return whether the formula can be completed to one that equals ``target``, with brackets and some of ``SIGNS``.
 
-    Everything that may follow is looked at, by its values: those of a bracket are the values of a set of numbers.
+    All continuations are tried, by their values: those of a bracket are the values of a set of numbers.
     """
     *below, top = formula.levels
     if not below:
@@ -117,13 +117,13 @@ def is_solvable(numbers: Numbers, target: int, signs: str) -> bool:
 
 
 def _missing(value: Fraction, goal: Fraction, signs: str) -> Iterator[Fraction]:
-    """Yield the values that make ``goal`` together with ``value``."""
+    """Yield the values that give ``goal`` when combined with ``value``."""
     if "+" in signs:
         yield goal - value
     if "-" in signs:
         yield from (value - goal, goal + value)
     if not value:
-        return  # nor is any product or quotient with it above 0
+        return  # no product or quotient with it is above 0 either
     if "*" in signs:
         yield goal / value
     if "/" in signs:
@@ -153,7 +153,7 @@ def values(numbers: Numbers, signs: str) -> frozenset[Fraction]:
 
 @lru_cache(maxsize=1 << 14)
 def _ends(level: Level, used: Numbers, signs: str) -> frozenset[Fraction]:
-    """Return the values of a bracket's inside, or of the whole, that goes on with all numbers in ``used``."""
+    """Return the values of a bracket's inside, or of the whole formula, that continues with all numbers in ``used``."""
     if not used:
         return frozenset(() if level.sign else (level.total + level.term,))
     if level.sign == "*" and abs(level.term) == 1:  # a term begins: whatever follows is one value, added or subtracted
@@ -171,7 +171,7 @@ def _ends(level: Level, used: Numbers, signs: str) -> frozenset[Fraction]:
 
 @lru_cache(maxsize=4096)
 def _shares(numbers: Numbers) -> tuple[tuple[Numbers, Numbers], ...]:
-    """Return every way to divide numbers between two, either of whom may get none."""
+    """Return all divisions of numbers into two shares, either of which may be empty."""
     places = range(len(numbers))
     chosen = (set(part) for size in range(len(numbers) + 1) for part in combinations(places, size))
     shares = (
@@ -182,5 +182,5 @@ def _shares(numbers: Numbers) -> tuple[tuple[Numbers, Numbers], ...]:
 
 
 def _halves(numbers: Numbers) -> list[tuple[Numbers, Numbers]]:
-    """Return every way to divide numbers between two who get some each, in one order."""
+    """Return all divisions of numbers into two non-empty shares, each pair in one order."""
     return [(left, right) for left, right in _shares(numbers) if left and (len(left), left) <= (len(right), right)]

@@ -12,14 +12,14 @@ from reflectrl.envs.gym_cards.pictures import Sketch
 
 
 class Game(ABC):
-    """One game. ``GymCards`` counts the steps and says what was a success."""
+    """Base class of the games. ``GymCards`` counts the steps and decides on success."""
 
     instructions: str
-    """Rules that a player must know."""
+    """Rules that the player is told."""
     actions: tuple[str, ...]
     """All actions of the paper, legal or not."""
     horizon: int
-    """Steps of an episode at most."""
+    """Maximum number of steps of an episode."""
 
     @abstractmethod
     def splits(self) -> Mapping[str, tuple[Task, ...]]:
@@ -27,7 +27,7 @@ class Game(ABC):
 
     @abstractmethod
     def deal(self, task: Task, rng: Generator) -> None:
-        """Set the state to the beginning of ``task``; what it leaves open is drawn."""
+        """Set the state to the beginning of ``task``; whatever the task leaves open is drawn."""
 
     @abstractmethod
     def common(self) -> tuple[str, ...]:
@@ -35,32 +35,32 @@ class Game(ABC):
 
     @abstractmethod
     def legal(self) -> tuple[str, ...]:
-        """Return those that are legal now: the rules let them be played, wise or not."""
+        """Return the actions that are legal now, whether they are wise or not."""
 
     @abstractmethod
     def play(self, action: str, rng: Generator) -> Outcome:
-        """Play one of ``actions``; whether it was a success is left open."""
+        """Play one of ``actions``; the outcome does not say whether the game was a success."""
 
     @abstractmethod
     def best(self) -> str | None:
-        """Return the action that leads to the highest return, ``None`` at the end."""
+        """Return the action with the highest return; ``None`` at the end."""
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether the goal can still be reached."""
+        """True if the goal can still be reached."""
         return True
 
     @abstractmethod
     def mistaken(self) -> bool:
-        """Return whether the last action, of which there is one, was worse than ``best``."""
+        """Return whether the last action was worse than ``best``; there must be one."""
 
     @abstractmethod
     def standing(self) -> str:
-        """Say in words where things stand, as far as one can know who sees the state."""
+        """Describe the situation, from what the visible state shows."""
 
     @abstractmethod
     def read(self, thought: str) -> Reading:
-        """Say whether a thought about the present state, in words like those of ``standing``, is right."""
+        """Return whether a thought about the present state, in words like those of ``standing``, is right."""
 
     @abstractmethod
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""``NumberLine`` of gym_cards: walk from a number to another one, 0 to 5."""
+"""``NumberLine`` of gym_cards: move from one number between 0 and 5 to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = 5
 
 
 class NumberLine(Game):
-    """+1 on the target, -1 for a move that leads no nearer to it, also against an end of the line, 0 otherwise."""
+    """+1 on the target; -1 for a move that leads no nearer, such as one against an end of the line; 0 otherwise."""
 
     instructions = (
         "Reach the target number: - subtracts one from the current number, + adds one. The numbers go from 0 to 5. A "
@@ -30,23 +30,23 @@ class NumberLine(Game):
     horizon = 10
 
     def splits(self) -> Mapping[str, tuple[Task, ...]]:
-        """All pairs of different numbers; those of neighbours, which alone tell the order, are for training."""
+        """Return all pairs of different numbers; neighbours, which alone define the order, are for training."""
         pairs = [((a, b), Task(f"{a}-to-{b}", {"start": a, "target": b})) for a, b in permutations(range(LAST + 1), 2)]
         near = [task for (a, b), task in pairs if abs(a - b) == 1]
         shared = shared_out(((a, b), task) for (a, b), task in pairs if abs(a - b) > 1)
         return {**shared, "train": (*shared["train"], *near)}
 
     def deal(self, task: Task, rng: Generator) -> None:  # noqa: ARG002 - nothing is left open
-        """Stand on the start."""
+        """Place the player on the start."""
         self._number: int = task.options["start"]
         self._target: int = task.options["target"]
 
     def common(self) -> tuple[str, ...]:
-        """Both actions."""
+        """Return both actions."""
         return self.actions
 
     def legal(self) -> tuple[str, ...]:
-        """There is no way past either end."""
+        """Return the actions that do not lead past an end of the line."""
         return ("-",) * (self._number > 0) + ("+",) * (self._number < LAST)
 
     def play(self, action: str, rng: Generator) -> Outcome:  # noqa: ARG002 - nothing is drawn
@@ -58,11 +58,11 @@ class NumberLine(Game):
         return Outcome(1.0 if reached else -1.0 if self._strayed else 0.0, ended=reached, illegal=illegal)
 
     def best(self) -> str | None:
-        """Towards the target."""
+        """Return the action towards the target."""
         return None if self._left == 0 else "+" if self._number < self._target else "-"
 
     def mistaken(self) -> bool:
-        """Whether it led no nearer."""
+        """Return whether the last move led no nearer."""
         return self._strayed
 
     def standing(self) -> str:
@@ -71,7 +71,7 @@ class NumberLine(Game):
         return f"The target is {side}."
 
     def read(self, thought: str) -> Reading:
-        """It has to name the side and, where it names the numbers, these."""
+        """Check that the thought names the right side and, if it names numbers, the right ones."""
         words = thought.casefold()
         named = [action for side, action in SIDES.items() if re.search(rf"\b{side}\b", words)]
         called = named[0] if len(named) == 1 else None
@@ -80,11 +80,11 @@ class NumberLine(Game):
         return Reading(called == self.best() and not misread, called)
 
     def text(self) -> str:
-        """Both numbers."""
+        """Return both numbers."""
         return f"Target number: {self._target}. Current number: {self._number}."
 
     def sketch(self) -> Sketch:
-        """Both numbers, as large as in the paper."""
+        """Return a picture of both numbers, as large as in the paper."""
         target, current = f"Target: {self._target}", f"Current: {self._number}"
         return Sketch(PAPER, (Words(target, 30, 60, 36), Words(current, 30, 180, 36)))
 

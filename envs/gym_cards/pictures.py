@@ -1,4 +1,4 @@
-"""Pictures of a table with cards, drawn by Pillow with the font that it brings: 300 by 300 pixels, as the paper has."""
+"""Pictures of a table with cards, drawn by Pillow with its own font: 300 by 300 pixels, as in the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INK, _BACK = "#000000", "#8b1a1a"
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text."""
+    """A line of text in a picture."""
 
     text: str
     left: int
@@ -28,10 +28,10 @@ class Words:
 
 @dataclass(frozen=True)
 class Card:
-    """A card, 1.4 times as high as wide."""
+    """A card in a picture, 1.4 times as high as wide."""
 
     name: str
-    """What stands on it; "" for its back."""
+    """Name on the card; "" for its back."""
     left: int
     top: int
     width: int
@@ -39,7 +39,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Everything in a picture; equal sketches are drawn as equal bytes."""
+    """Contents of a picture; equal sketches give equal bytes."""
 
     background: str
     words: tuple[Words, ...] = ()

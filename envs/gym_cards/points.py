@@ -21,17 +21,17 @@ RULES = (
 )
 
 CLAIM = re.compile(r"([-+*/()\d][-+*/()\d\s]*?)\s*(?:=|equals?\b)\s*(\d+)", re.IGNORECASE)
-"""A claim in a thought that a formula equals a number."""
+"""Matches a claim in a thought that a formula equals a number."""
 LINE = 11
-"""Symbols of a formula in a line of the picture."""
+"""Number of a formula's symbols in one line of the picture."""
 
 
 class Points(Game):
-    """+10 for = after a formula that equals ``target`` and uses each card, -1 for any other =, and the end for both.
+    """+10 for = after a formula that equals ``target`` and uses each card, -1 for any other =; both end the episode.
 
-    A number that no unused card has is illegal: -1, and the formula stays as it is. Any other symbol where none can
-    follow costs nothing, but nothing can be won any more. After ``symbols`` steps a last action, whatever it is, brings
-    -1.
+    A number that no unused card has is illegal: the reward is -1, and the formula stays as it is. Another symbol that
+    cannot follow has no penalty, but the game can no longer be won. After ``symbols`` steps, the last action is
+    rewarded with -1, whatever it is.
     """
 
     target: ClassVar[int]
@@ -39,14 +39,14 @@ class Points(Game):
     signs: ClassVar[str]
     symbols: ClassVar[int]
     width: ClassVar[int]
-    """Pixels of a card."""
+    """Width of a card in pixels."""
 
     def __init__(self) -> None:
         self.instructions = RULES.format(target=self.target)
         self.horizon = self.symbols + 1
 
     def splits(self) -> Mapping[str, tuple[Task, ...]]:
-        """All cards of which a formula can be made. Deals are equal if the cards' values are."""
+        """Return all cards with which the target can be made. Deals with equal card values count as equal."""
         dealt = ((tuple(map(value, ranks)), ranks) for ranks in combinations_with_replacement(RANKS, self.count))
         return shared_out(
             (numbers, Task("-".join(names(ranks)), {"cards": list(ranks)}))
@@ -55,7 +55,7 @@ class Points(Game):
         )
 
     def deal(self, task: Task, rng: Generator) -> None:
-        """Lay out the cards in an order that is drawn."""
+        """Deal the cards in random order."""
         self._ranks = [task.options["cards"][at] for at in rng.permutation(self.count)]
         self._formula: Formula | None = Formula(tuple(sorted(map(value, self._ranks))))
         self._written: list[str] = []
@@ -63,7 +63,7 @@ class Points(Game):
         self._ended = False
 
     def common(self) -> tuple[str, ...]:
-        """The numbers of the cards, and all other symbols."""
+        """Return the numbers of the cards, and all other symbols."""
         return tuple(a for a in self.actions if not a.isdigit() or int(a) in map(value, self._ranks))
 
     def legal(self) -> tuple[str, ...]:
@@ -88,26 +88,26 @@ class Points(Game):
         return Outcome(0.0)
 
     def best(self) -> str | None:
-        """The next symbol of a formula that equals the target, or = where none can be made any more."""
+        """Return the next symbol of a formula that equals the target, or = if there is no such formula any more."""
         if self._ended:
             return None
         return self._next(self._formula)
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether the target can still be reached."""
+        """True if the target can still be reached."""
         return self._formula is not None and can_equal(self._formula, self.target, self.signs)
 
     def mistaken(self) -> bool:
-        """Whether it cost something, or the target cannot be reached any more and could be, or one went on in vain."""
-        if self._steps > self.symbols:  # whatever it was
+        """Return whether the action was penalised, made the target unreachable, or continued when it already was."""
+        if self._steps > self.symbols:  # whatever the action was
             return False
         if self._last == EQUALS:
             return self._next(self._before) != EQUALS
         return self._formula is self._before or not self.is_hopeful
 
     def standing(self) -> str:
-        """Name a whole formula that equals the target and begins as this one."""
+        """Return a complete formula that equals the target and begins like this one."""
         if self._ended:
             return f"{self._text} is written."
         if not self.is_hopeful:
@@ -119,7 +119,7 @@ class Points(Game):
         return f"{' '.join([*self._written, *rest])} equals {self.target}."
 
     def read(self, thought: str) -> Reading:
-        """The last formula that it names has to equal the target and to begin as this one; or rightly there is none."""
+        """Check that the thought's last formula equals the target and begins like this one, or that none exists."""
         if self._ended:
             return Reading()
         claims = CLAIM.findall(thought)
@@ -137,11 +137,11 @@ class Points(Game):
         return Reading(right, symbols[begun])
 
     def text(self) -> str:
-        """The cards and what is written."""
+        """Return the cards and the formula so far."""
         return f"Cards: {', '.join(names(self._ranks))}. Formula: {self._text}"
 
     def sketch(self) -> Sketch:
-        """The cards above the formula, which needs two lines if it is long."""
+        """Return a picture of the cards above the formula, which needs two lines if it is long."""
         symbols = self._written or ["empty"]
         lines = [" ".join(symbols[at : at + LINE]) for at in range(0, len(symbols), LINE)]
         words = tuple(Words(line, 10, 235 + 28 * number, 20) for number, line in enumerate(lines))
@@ -152,7 +152,7 @@ class Points(Game):
         return " ".join(self._written) or "empty"
 
     def _next(self, formula: Formula | None) -> str:
-        """Return the first action after which the target can be reached, a bracket only if nothing else helps."""
+        """Return the first action after which the target can be reached, with a bracket only if nothing else works."""
         if formula is None or formula.value == self.target or not can_equal(formula, self.target, self.signs):
             return EQUALS
         after = ((action, formula.then(action)) for action in self.actions)

@@ -1,4 +1,4 @@
-"""Any gymnasium environment with discrete actions and a text rendering, as an environment of ours."""
+"""Any gymnasium environment with discrete actions and a text rendering, as an environment of this library."""
 
 from reflectrl.envs.gymnasium_game.env import GymnasiumGame
 

@@ -1,4 +1,4 @@
-"""``GymnasiumGame``: an environment of gymnasium, read by its text rendering, with names for its numbered actions."""
+"""``GymnasiumGame``: an environment of gymnasium, observed by its text rendering, with names for its actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import raised
 
 MASK = "action_mask"
-"""Key of ``info`` under which gymnasium's own environments list the actions that change something."""
+"""Key of ``info`` under which gymnasium's own environments list the actions that have an effect."""
 _COLOURED = re.compile(r"\x1b\[[\d;]+m(.+?)\x1b\[0?m", re.DOTALL)
 _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r")
 
@@ -22,17 +22,17 @@ _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r")
 class GymnasiumGame(NatLangEnv):
     """A gymnasium environment with discrete actions that renders as text (mode "ansi").
 
-    A task is a seed: it decides how the episode begins and all that is random in it. What is rendered in colour, such
-    as the player's place, is shown in brackets. There is no expert, so gen-data needs a chat model that plays
-    (``data.teacher=openai``, ``data.trajectory=teacher``); a subclass may write ``expert`` and ``describe``.
+    A task is a seed, for the initial state and all other random draws of the episode. Text that is rendered in colour,
+    such as the player's position, is shown in brackets. There is no expert, so gen-data needs a chat model that plays
+    (``data.teacher=openai``, ``data.trajectory=teacher``); a subclass may define ``expert`` and ``describe``.
 
     Args:
         id: as for ``gymnasium.make``, e.g. "FrozenLake-v1".
         success_reward: an episode is a success if it ends with a reward of at least this.
         actions: names of the actions, in gymnasium's order; absent: "action 0", "action 1", ...
         make: further arguments of ``gymnasium.make``, e.g. ``{is_slippery: false}``.
-        horizon: steps of an episode; absent: as gymnasium limits it.
-        seeds: tasks in all; half of them are for training, a quarter each for validation and test.
+        horizon: maximum number of steps of an episode; absent: gymnasium's limit.
+        seeds: number of tasks; half of them are for training, a quarter each for validation and test.
 
     Raises:
         InvalidInput: no such environment, one whose actions are not discrete, or one that renders no text.
@@ -69,43 +69,43 @@ class GymnasiumGame(NatLangEnv):
         self._info_seen: Mapping[str, Any] = {}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Seeds, each in one split."""
+        """Return seeds, each of which belongs to one split."""
         first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
         numbers = range(int(first * self._seeds), int(last * self._seeds))
         return [Task(f"seed-{number}", {"seed": number}) for number in numbers]
 
     def start(self, task: Task) -> None:
-        """Reset it with the task's seed."""
+        """Reset the environment with the task's seed."""
         self._seen, self._info_seen = self._game.reset(seed=task.options["seed"])
 
     def observe(self) -> Observation:
-        """The rendering, and the actions that the mask allows; all of them are common."""
+        """Return the rendering, and the actions that the mask allows; all actions are common."""
         mask = self._info_seen.get(MASK)
         legal = [name for number, name in enumerate(self._names) if mask is None or mask[number]]
         return Observation(self.describe(self._seen), tuple(legal or self._names), common=self._names)
 
     def act(self, action: str) -> Outcome:
-        """Play its number."""
+        """Play an action by its number."""
         number = self._names.index(action)
         self._seen, reward, terminated, truncated, self._info_seen = self._game.step(number)
         ended = bool(terminated or truncated)
         return Outcome(float(reward), ended=ended, success=ended and float(reward) >= self._success_reward)
 
-    def describe(self, observation: Any) -> str:  # noqa: ARG002 - for those who write this method themselves
-        """The state in words: the text that gymnasium renders, without control characters."""
+    def describe(self, observation: Any) -> str:  # noqa: ARG002 - for subclasses
+        """Return the state in words: the text that gymnasium renders, without control characters."""
         rendered = str(self._game.render())
         return _ESCAPES.sub("", _COLOURED.sub(r"[\1]", rendered)).strip("\n")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the environment."""
         self._game.close()
 
 
 def _made(id: str, make: Mapping[str, Any]) -> Any:  # noqa: A002
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of newer versions, and of render modes, which are looked at below
-            # without its time limit: the base counts the steps
+            warnings.simplefilter("ignore")  # from newer versions, and from render modes, which are checked below
+            # without its time limit, since the base class counts the steps
             game = gymnasium.make(
                 id, **{"render_mode": "ansi", "max_episode_steps": -1, "disable_env_checker": True, **make}
             )

@@ -1,4 +1,4 @@
-"""``NumberLine``: the tutorial environment. Walk along the numbers until the target is reached."""
+"""``NumberLine``: the tutorial environment. The player moves along the numbers until the target is reached."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ UP, DOWN = "add one", "subtract one"
 
 
 def _splits(size: int) -> dict[str, list[Task]]:
-    """Return half of the pairs to train with, a quarter to validate and a quarter to test.
+    """Return half of the pairs for training, a quarter for validation and a quarter for test.
 
-    Only a comparison of 4 with 5 tells their order, so no held-out task begins beside its target; the order of all
-    others follows from those of neighbours.
+    Only a comparison of 4 with 5 shows their order, so no held-out task begins beside its target; the order of all
+    others follows from that of neighbours.
     """
     pairs = [(start, target) for start in range(size) for target in range(size) if start != target]
     random.Random(0).shuffle(pairs)
@@ -26,7 +26,7 @@ def _splits(size: int) -> dict[str, list[Task]]:
 
 
 class NumberLine(NatLangEnv):
-    """Numbers 0 to ``size - 1``: -0.05 a step, +1 on the target, ``size`` steps at most."""
+    """Numbers 0 to ``size - 1``: -0.05 a step, +1 on the target, at most ``size`` steps."""
 
     name = "number_line"
     instructions = "Reach the target by adding or subtracting one at a time."
@@ -46,18 +46,18 @@ class NumberLine(NatLangEnv):
         self._tasks = [task for tasks in self._splits.values() for task in tasks]
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """All pairs of different numbers, shared out once and for all; those of neighbours are for training."""
+        """Return all pairs of different numbers, in fixed splits; pairs of neighbours are for training."""
         return self._splits[split]
 
     def start(self, task: Task) -> None:
-        """Stand on the task's start."""
+        """Place the player on the task's start."""
         if task not in self._tasks:
             raise InvalidInput(f"task {task.id!r} is not in {self.name!r} of size={self.size}; use env.tasks(split).")
         self.number: int = task.options["start"]
         self.target: int = task.options["target"]
 
     def observe(self) -> Observation:
-        """Both numbers; there is no way past either end of the line."""
+        """Return both numbers; no action leads past an end of the line."""
         up = (UP,) if self.number < self.size - 1 else ()
         down = (DOWN,) if self.number > 0 else ()
         return Observation(f"Number {self.number}, target {self.target}.", up + down, common=(UP, DOWN))
@@ -69,7 +69,7 @@ class NumberLine(NatLangEnv):
         return Outcome(reward=1.0 if reached else -0.05, ended=reached, success=reached)
 
     def expert(self) -> str | None:
-        """Towards the target; nothing is left to do on it."""
+        """Return the action towards the target; ``None`` on the target."""
         if self.number == self.target:
             return None
         return UP if self.number < self.target else DOWN
@@ -83,7 +83,7 @@ class NumberLine(NatLangEnv):
         return f"{'Mistake' if self.mistaken() else 'Good'}. The target is {where}."
 
     def mistaken(self) -> bool | None:
-        """True if the last action led away from the target."""
+        """Return whether the last action led away from the target."""
         if self.last_action is None:
             return None
         return self.number > self.target if self.last_action == UP else self.number < self.target

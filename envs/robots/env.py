@@ -16,13 +16,13 @@ from reflectrl.envs.robots.scenes import SCENES, Scene
 
 HORIZON = 10
 STEP, SUCCESS = -0.05, 1.0
-"""Rewards."""
+"""Rewards of each skill and of a success."""
 TASKS = {"train": 25, "validation": 10, "test": 50}
-"""Tasks of each scene: as many as the paper has demonstrations and trials."""
+"""Number of tasks of each scene by split: as many as the paper has demonstrations and trials."""
 STRIPES = {"train": (0, 1, 3, 5, 6, 8, 9), "validation": (4,), "test": (2, 7)}
-"""Tenths of the range of the first coordinate in which the things of a split lie."""
+"""Tenths of the first coordinate's range in which the things are placed, by split."""
 SETS: Mapping[str, Mapping[str, Scene]] = {"metaworld": SCENES, "kitchen": KITCHEN}
-"""Scenes that one name stands for, by simulator."""
+"""Sets of scenes with one common name, by simulator."""
 KNOWN: Mapping[str, Scene] = {**SCENES, **KITCHEN}
 OBSERVATIONS = ("text", "image", "both")
 
@@ -50,7 +50,7 @@ def _simulator(pictures: bool) -> ModuleType:
     """Import MuJoCo once in a process, after its renderer has been chosen.
 
     Raises:
-        InvalidInput: it is not installed, or cannot draw.
+        InvalidInput: MuJoCo is not installed, or cannot draw.
 
     """
     draws = os.environ.setdefault("MUJOCO_GL", "osmesa" if find_library("OSMesa") else "disable")
@@ -69,14 +69,14 @@ def _simulator(pictures: bool) -> ModuleType:
 
 
 class Robots(NatLangEnv):
-    """Robot arm that does seven tasks of Meta-World and Franka Kitchen. Rewards: -0.05 a skill, +1 for the success.
+    """Robot arm with seven tasks of Meta-World and Franka Kitchen. Rewards: -0.05 a skill, +1 for success.
 
     Args:
         task: ``assembly``, ``button``, ``drawer``, ``hammer``, ``bin``, or ``metaworld``, all five; ``microwave``,
             ``light``, or ``kitchen``, both.
         observation: the state as ``text``, as an ``image`` from each of two cameras without any text, or ``both``; the
             kitchen has no pictures.
-        horizon: skills of an episode.
+        horizon: maximum number of skills of an episode.
 
     Raises:
         InvalidInput: another value, Meta-World is not installed, or nothing can draw its pictures.
@@ -110,11 +110,11 @@ class Robots(NatLangEnv):
         }
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The places of things of a split, all scenes shuffled once and for all."""
+        """Return the initial positions of things in a split, for all scenes in a fixed shuffled order."""
         return self._tasks[split]
 
     def start(self, task: Task) -> None:
-        """Lay out the things."""
+        """Place the things of a task."""
         if not any(task == known for tasks in self._tasks.values() for known in tasks):
             raise InvalidInput(f"task {task.id!r} is none of this {self.name!r}; use env.tasks(split).")
         self._scene = KNOWN[task.group]
@@ -123,14 +123,14 @@ class Robots(NatLangEnv):
         self._before = self._stage
 
     def observe(self) -> Observation:
-        """Where hand and things are, in words, in pictures or both; all skills, always."""
+        """Return the positions of hand and things, in words, in pictures or both, with all skills."""
         scene, now = self._scene, self._now
         text = scene.text(now.seen, now.closed) if self._shows_text else ""
         images = self._simulator.pictures(*self._played) if self._shows_images else ()
         return Observation(text, scene.actions, f"Task: {scene.goal}.", images, common=scene.actions)
 
     def act(self, action: str) -> Outcome:
-        """Carry out the skill."""
+        """Execute a skill."""
         self._before = self._stage
         name, place, skills = self._played
         self._played = name, place, (*skills, action)
@@ -139,18 +139,18 @@ class Robots(NatLangEnv):
         return Outcome(SUCCESS if success else STEP, ended=success, success=success)
 
     def expert(self) -> str | None:
-        """The next skill, chosen by what the text says; ``None`` after the success."""
+        """Return the next skill, chosen from what the text says; ``None`` after the success."""
         return None if self._now.success else self._stage.action
 
     def reflection(self) -> str | None:
-        """Judge the last skill and say how far things are, without naming the next one."""
+        """Judge the last skill and describe the progress, without naming the next skill."""
         standing = f"{'Done' if self._now.success else self._stage.standing}."
         if self.last_action is None:
             return standing
         return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
 
     def mistaken(self) -> bool | None:
-        """True if another skill than the expert's brought success no nearer."""
+        """Return whether a skill other than the expert's brought success no nearer."""
         if self.last_action is None:
             return None
         nearer = self._now.success or self._stage.left < self._before.left

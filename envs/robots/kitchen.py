@@ -1,6 +1,6 @@
-"""Two tasks of RAP in Franka Kitchen, in words, and its simulator behind the interface of Meta-World's.
+"""Two tasks of RAP in Franka Kitchen, in words, and its simulator with the interface of Meta-World's.
 
-The hand is moved along straight lines, by the pseudo-inverse of the arm's Jacobian, and keeps its direction.
+The hand moves along straight lines, by the pseudo-inverse of the arm's Jacobian, and keeps its orientation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from reflectrl.envs.robots.scenes import CLOSE, FRONT, OPEN, PULL, PUSH, Scene, 
 TO, RIGHT, LEFT = "move to", "move right of", "move left of"
 PUSH_LEFT, PUSH_RIGHT = "push left", "push right"
 SITES = {"microwave": "microhandle_site", "light switch": "light_site"}
-"""Points of MuJoCo's model that the hand reaches for, by the simulator's name of the task."""
+"""Points in MuJoCo's model that the hand reaches for, by the simulator's name of the task."""
 START_M = 0.3
-"""Range of the hand's place at the start, to its sides and in height: Franka Kitchen itself has one start."""
+"""Range of the hand's initial position, sideways and in height, in metres: Franka Kitchen itself has one start."""
 STEP_M, SETTLE_STEPS = 0.05, 30
-"""Longest way of the hand in a step, and steps in which it comes to its start."""
+"""Maximum distance of the hand in a step, in metres, and number of steps in which it moves to its start."""
 WIDEST_M = 0.08
-"""Distance of the fingers of an open gripper."""
+"""Distance of an open gripper's fingers, in metres."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class KitchenScene(Scene):
 
     @property
     def grasped(self) -> bool:
-        """Whether the gripper has to hold the thing."""
+        """True if the gripper has to hold the thing."""
         return self.last == PULL
 
     def moved(self, seen: Any) -> int:
-        """Return degrees."""
+        """Return the movement in degrees."""
         return round(float(seen[36]))
 
     def stage(self, seen: Any, closed: bool) -> Stage:
-        """Return how far things are, from what the text says."""
+        """Return the stage that the text's facts imply."""
         name, hand = self.thing.name, self.reach(seen)
         if not self.grasped:
             if hand.x > 0 and hand._replace(x=0).words == "at":
@@ -81,16 +81,16 @@ KITCHEN: Mapping[str, KitchenScene] = {
         range=40,
     ),
 }
-"""Tasks by name, with the words of table 8 of the paper's appendix."""
+"""Scenes by name of the task, with the words of table 8 in the paper's appendix."""
 
 
 class Kitchen:
-    """Franka Kitchen without its noise, as the simulator of skills takes Meta-World's environments."""
+    """Franka Kitchen without its noise, with the interface of Meta-World's environments that the skills need."""
 
     def __init__(self, task: str) -> None:
         from gymnasium.spaces import Box
 
-        with contextlib.redirect_stderr(io.StringIO()):  # its import tells of environments that are not made here
+        with contextlib.redirect_stderr(io.StringIO()):  # its import prints which environments are not available
             from gymnasium_robotics.envs.franka_kitchen.kitchen_env import KitchenEnv
         self._env: Any = KitchenEnv(
             tasks_to_complete=[task],
@@ -111,7 +111,7 @@ class Kitchen:
         self._last_rand_vec = np.zeros(2)
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        """Begin with the hand beside or above its usual place, as ``_last_rand_vec`` says."""
+        """Begin with the hand beside or above its usual position, as given by ``_last_rand_vec``."""
         self._env.reset(seed=0)
         aside, up = self._last_rand_vec
         start = self._home + [aside, 0, up]
@@ -130,15 +130,15 @@ class Kitchen:
         turn = 0.5 * np.cross(self._hand.xmat.reshape(3, 3).T, self._direction.T).sum(axis=0)
         wanted = np.append(STEP_M * np.asarray(action[:3]), turn)
         joints = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-3 * np.eye(6), wanted)
-        joints += self.data.qfrc_bias[:7] / self._stiffness  # what holds the arm against gravity
+        joints += self.data.qfrc_bias[:7] / self._stiffness  # to hold the arm against gravity
         speeds = joints / robot.dt / 2
-        robot._get_obs()  # from which it takes the joints' positions
+        robot._get_obs()  # which reads the positions of the joints
         command = np.append(speeds / max(1.0, np.abs(speeds).max()), [-action[3]] * 2)
         *_, info = self._env.step(command)
         return self._seen(), 0.0, False, False, {"success": bool(info["step_task_completions"])}
 
     def _seen(self) -> Any:
-        """Return (39,) as Meta-World has it: hand, gripper and thing in their places, and degrees at 36."""
+        """Return an observation as ``(39,)`` in Meta-World's layout: hand, gripper and thing, and the degrees at 36."""
         seen = np.zeros(39)
         seen[:3], seen[3], seen[_THING] = self._hand.xpos, self.data.qpos[7:9].sum() / WIDEST_M, self._thing.xpos
         seen[36] = abs(np.degrees(self.data.qpos[self._turn]))

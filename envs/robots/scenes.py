@@ -1,7 +1,7 @@
-"""The five tasks that RAP took from Meta-World: what lies on the table, in words, and the stages of doing it.
+"""The five tasks that RAP took from Meta-World: the things on the table, in words, and the stages of each task.
 
-Offsets of the hand follow Meta-World's scripted policies. Directions are the robot's: x to its right, y away from
-it, z up. Everything that a player reads, and the expert too, is in whole centimetres.
+Offsets of the hand follow Meta-World's scripted policies. Directions are the robot's: x to its right, y away from it, z
+up. Everything that a player or the expert reads is in whole centimetres.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 OPEN, CLOSE, LIFT, PUSH, PULL = "open the gripper", "close the gripper", "lift the hand", "push forward", "pull back"
 ABOVE, LOWER, FRONT = "move above", "lower to", "move in front of"
 EMPTY = 0.35
-"""The gripper's opening, from 0 to 1, is less where it is closed on nothing."""
+"""Opening of the gripper, from 0 to 1, below which it is closed on nothing."""
 NEAR_CM = 2
-"""Distance in a direction up to which nothing is said of it."""
+"""Maximum distance in a direction that is not mentioned, in centimetres."""
 LYING_M = 0.05
-"""Height below which a thing lies on the table."""
+"""Height in metres below which a thing lies on the table."""
 _SIDES = (("right of", "left of"), ("behind", "in front of"), ("above", "below"))
 
 
@@ -32,12 +32,12 @@ class Offset(NamedTuple):
 
     @classmethod
     def between(cls, thing: Any, other: Any) -> Offset:
-        """Return where ``thing`` is as seen from ``other``; both (3,), in metres."""
+        """Return the position of ``thing`` as seen from ``other``; both are (3,), in metres."""
         return cls(*(int(round(100 * part)) for part in np.subtract(thing, other)))
 
     @property
     def words(self) -> str:
-        """Distances and directions, such as ``12 cm left of and 5 cm above``; ``at`` for none."""
+        """Distances and directions, such as ``12 cm left of and 5 cm above``; ``at`` if all are small."""
         told = [
             f"{abs(part)} cm {sides[part < 0]}" for part, sides in zip(self, _SIDES, strict=True) if abs(part) > NEAR_CM
         ]
@@ -45,36 +45,36 @@ class Offset(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Point that has been reached on the way to success."""
+    """A stage on the way to success."""
 
     left: int
-    """Rank of the point: 1 is the last one before success, and more is further from it."""
+    """Rank of the stage: 1 is the last one before success, and larger numbers are further from it."""
     standing: str
-    """Description of the point, which names no skill."""
+    """Description of the stage, which names no skill."""
     action: str
     """The expert's next skill."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """Something that the hand can move to."""
+    """A thing that the hand can move to."""
 
     name: str
     place: slice
-    """Where its position stands in Meta-World's observation."""
+    """Slice of its position in Meta-World's observation."""
     touch: tuple[float, float, float]
-    """Metres from its position to the hand that touches it, or that holds at it what belongs there."""
+    """Offset in metres from its position to a hand that touches it, or that holds what belongs there."""
     above: float = 0.12
-    """Metres from there up to the hand above it."""
+    """Height in metres of a hand above it, relative to the touching hand."""
     walls: tuple[float, float] | None = None
-    """Least and greatest y of a hand that reaches for it where it lies, so that no wall stops the fingers."""
+    """Minimum and maximum y of a hand that reaches for it where it lies, so that no wall stops the fingers."""
 
     def position(self, seen: Any) -> Any:
-        """Return (3,) metres, from an observation of Meta-World."""
+        """Return the thing's position from an observation of Meta-World: (3,), in metres."""
         return seen[self.place]
 
     def hand(self, seen: Any) -> Any:
-        """Return (3,) metres, the position of a hand that touches it."""
+        """Return the position of a hand that touches it: (3,), in metres."""
         x, y, z = self.position(seen) + self.touch
         if self.walls is not None and z - self.touch[2] < LYING_M:
             y = min(max(y, self.walls[0]), self.walls[1])
@@ -86,31 +86,31 @@ class Scene:
     """One of the five tasks."""
 
     simulated: str
-    """Meta-World's name."""
+    """Name of the task in Meta-World."""
     goal: str
-    """The task in words."""
+    """Goal of the task in words."""
     thing: Thing
     """Thing that the hand moves to first."""
     last: str
     """The skill that leads to success."""
     target: Thing | None = None
-    """Where the thing is to be carried; ``None`` where it stays in its place."""
+    """Target that the thing is carried to; ``None`` if it stays in its place."""
     carried: str = ""
-    """Name of the part of the thing that has to come to the target."""
+    """Name of the part of the thing that has to reach the target."""
     part: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Metres from the thing's position to that part."""
+    """Offset in metres from the thing's position to that part."""
     progress: str = ""
-    """Sentence about what has moved so far, where nothing is carried, with ``{moved}`` and ``{all}``."""
+    """Sentence on the movement so far, if nothing is carried, with ``{moved}`` and ``{all}``."""
     range: int = 0
     """Distance from the start to the goal, in centimetres."""
     ways: ClassVar[tuple[str, ...]] = (ABOVE, LOWER, FRONT)
-    """Skills that take a thing."""
+    """Skills that take a thing as argument."""
     moves: ClassVar[tuple[str, ...]] = (OPEN, CLOSE, LIFT, PUSH, PULL)
-    """Skills that take none."""
+    """Skills without an argument."""
     stroke: ClassVar[float] = 0.25
-    """Metres by which the hand pushes and pulls."""
+    """Distance in metres by which the hand pushes and pulls."""
     clear_cm: int | None = None
-    """Height above the target at which the carried part passes whatever stands around it; ``None`` if nothing does."""
+    """Height above the target at which the carried part clears its surroundings; ``None`` if there are none."""
 
     @property
     def things(self) -> Sequence[Thing]:
@@ -124,7 +124,7 @@ class Scene:
 
     @property
     def grasped(self) -> bool:
-        """Whether the gripper has to hold the thing."""
+        """True if the gripper has to hold the thing."""
         return self.target is not None
 
     def text(self, seen: Any, closed: bool) -> str:
@@ -139,11 +139,11 @@ class Scene:
         return f"{hand} {rest} The gripper {gripper}."
 
     def moved(self, seen: Any) -> int:
-        """Return how far the thing has been moved, where nothing is carried."""
+        """Return how far the thing has been moved, if nothing is carried."""
         return self.range - round(100 * float(np.linalg.norm(seen[36:39] - self.thing.position(seen))))
 
     def stage(self, seen: Any, closed: bool) -> Stage:
-        """Return how far things are, from what the text says."""
+        """Return the stage that the text's facts imply."""
         return self._moving(seen) if self.target is None else self._carrying(seen, closed, self.target)
 
     def _moving(self, seen: Any) -> Stage:
@@ -173,7 +173,7 @@ class Scene:
         return Stage(2, f"{what}, not {where} the {target.name}", f"{way} the {target.name}")
 
     def _approach(self, hand: Offset, after: int = 0) -> Stage | None:
-        """Return the stage of a hand that is not at the thing yet; ``after`` skills follow the last one."""
+        """Return the stage of a hand that has not reached the thing yet; ``after`` skills follow the last one."""
         name = self.thing.name
         if not _level(hand):
             return Stage(after + 3, f"The hand is not above the {name}", f"{ABOVE} the {name}")
@@ -182,7 +182,7 @@ class Scene:
         return None
 
     def reach(self, seen: Any) -> Offset:
-        """Return where the hand is as seen from where it touches the thing."""
+        """Return the position of the hand relative to the one in which it touches the thing."""
         return Offset.between(seen[:3], self.thing.hand(seen))
 
     def _carriage(self, seen: Any) -> Offset:
@@ -190,7 +190,7 @@ class Scene:
         return Offset.between(self.thing.position(seen) + self.part, self.target.position(seen))
 
     def held(self, seen: Any) -> bool:
-        """Return whether a gripper that is closed holds the thing."""
+        """Return whether a closed gripper holds the thing."""
         return self.grasped and bool(seen[3] > EMPTY) and self.reach(seen).words == "at"
 
 
@@ -199,7 +199,7 @@ def _level(offset: Offset) -> bool:
 
 
 def is_ahead(offset: Offset) -> bool:
-    """Return whether it is straight in front of the other thing."""
+    """Return whether ``offset`` is straight in front of the other thing."""
     return abs(offset.x) <= NEAR_CM and abs(offset.z) <= NEAR_CM and offset.y < -NEAR_CM
 
 
@@ -249,4 +249,4 @@ SCENES = {
         clear_cm=10,
     ),
 }
-"""Tasks by name, with the words of table 9 of the paper's appendix."""
+"""Scenes by name of the task, with the words of table 9 in the paper's appendix."""

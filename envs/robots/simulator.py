@@ -1,4 +1,4 @@
-"""The simulators, headless, moved by skills; a position depends on the task and the skills so far alone."""
+"""The headless simulators, controlled by skills; a state depends only on the task and the skills so far."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from reflectrl.envs.robots.kitchen import KITCHEN, LEFT, PUSH_LEFT, PUSH_RIGHT, 
 from reflectrl.envs.robots.scenes import ABOVE, CLOSE, FRONT, LIFT, LOWER, OPEN, PULL, PUSH, SCENES, Scene
 
 MAX_STEPS, GRIP_STEPS = 60, 15
-"""Simulated steps of a movement, at most, and of the gripper's opening and closing; each takes 0.0125 s, 0.08 s
-in the kitchen."""
+"""Maximum number of simulated steps of a movement, and of the gripper's opening or closing; a step takes 0.0125 s, or
+0.08 s in the kitchen."""
 GAIN, ARRIVED_M = 10.0, 0.012
-"""Share of the way to go per step, before Meta-World clips it, and the distance at which a movement ends."""
+"""Share of the remaining distance per step, before Meta-World clips it, and the distance at which a movement ends."""
 LIFTED_M, BESIDE_M = 0.25, 0.12
-"""Height to which the hand is lifted, and how far beside a thing it stops."""
+"""Height to which the hand is lifted, and its distance when it stops beside a thing, in metres."""
 OPENING, CLOSING = -1.0, 0.8
-"""Effort of the fingers."""
+"""Effort of the fingers to open and to close."""
 REMEMBERED, PICTURED = 20_000, 1000
-"""Positions kept, 2.5 kB each, and those whose pictures are kept, 100 kB each."""
+"""Number of states in the cache, 2.5 kB each, and of pictures, 100 kB each."""
 CAMERAS = ("topview", "behindGripper")
-"""Cameras of Meta-World: from above, robot at the lower edge, and from behind the hand."""
+"""Cameras of Meta-World: from above with the robot at the lower edge, and from behind the hand."""
 SIZE = 300
-"""Pixels of a picture in each direction."""
+"""Width and height of a picture in pixels."""
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 """Everything that the next step of the simulation depends on, to the last bit."""
 
@@ -45,7 +45,7 @@ class Position:
     seen: Any
     """(39,) Meta-World's observation."""
     physics: Any
-    """State of MuJoCo."""
+    """State of MuJoCo's physics."""
     effort: float
     """Effort of the fingers, which later movements keep."""
     success: bool
@@ -53,13 +53,13 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether the fingers press together."""
+        """True if the fingers press together."""
         return self.effort > 0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a reset sets up besides the physics: where furniture stands, and where Meta-World wants things."""
+    """Settings of a reset besides the physics: the positions of furniture and of Meta-World's targets."""
 
     attributes: Mapping[str, Any]
     bodies: Any
@@ -69,7 +69,7 @@ class Setting:
 
 @lru_cache(REMEMBERED)
 def position(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> Position:
-    """Return the position after ``skills``.
+    """Return the state after ``skills``.
 
     Args:
         task: one of ``SCENES`` or ``KITCHEN``.
@@ -107,7 +107,7 @@ class Simulator:
             self._env = ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"](seed=0)
         self._aims = {**_hand_aims(scene.stroke), **_thing_aims(scene)}
         space = self._env._random_reset_space
-        wide = space.high - space.low > 0.01  # what varies by less stays in the middle
+        wide = space.high - space.low > 0.01  # coordinates with a smaller range stay in the middle
         self._low, self._range, self._wide = space.low, space.high - space.low, wide
         self.setting = lru_cache(maxsize=1000)(self._set_up)
 
@@ -127,7 +127,7 @@ class Simulator:
         return Setting(attributes, model.body_pos.copy(), model.site_pos.copy(), self._position(seen, OPENING, False))
 
     def draw(self, setting: Setting, position: Position) -> tuple[Image, ...]:
-        """Draw a position."""
+        """Draw a state."""
         self._return_to(setting, position)
         mujoco.mj_forward(self._env.model, self._env.data)
         drawn = []
@@ -149,7 +149,7 @@ class Simulator:
         mujoco.mj_setState(env.model, env.data, position.physics, _PHYSICS)
 
     def after(self, setting: Setting, before: Position, skill: str) -> Position:
-        """Carry out a skill."""
+        """Execute a skill, and return the state after it."""
         self._return_to(setting, before)
         env = self._env
         seen, success = before.seen, False

@@ -1,4 +1,4 @@
-"""``Product`` and the catalogue of them, made from the words of ``kinds`` by a fixed seed, with its search."""
+"""``Product`` and the catalogue of products, made from the words of ``kinds`` with a fixed seed, and its search."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from reflectrl.envs.shop.kinds import KINDS, PRICES, Kind
 OF_A_KIND = 48
 """Number of products of each kind."""
 MAX_RESULTS = 50
-"""Number of products that a search finds at most, as in WebShop."""
+"""Maximum number of products that a search finds, as in WebShop."""
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """One thing to buy."""
+    """A product of the shop."""
 
     id: str
     kind: Kind
     brand: str
     attributes: tuple[str, ...]
-    """Four of the kind's; the title shows the first two, the description the third, the features all."""
+    """Four attributes of the kind; the title shows the first two, the description the third, the features all."""
     options: Mapping[str, tuple[str, ...]]
     price: int
-    """In dollars."""
+    """Price in dollars."""
 
     @property
     def title(self) -> str:
-        """Brand, two attributes, name and parts."""
+        """Brand, two attributes, name and parts of the product."""
         shown = " ".join(self.attributes[:2])
         return f"{self.brand} {shown} {self.kind.name} with {' and '.join(self.kind.parts)}"
 
     @property
     def description(self) -> str:
-        """A sentence that says a third attribute."""
+        """Sentence with a third attribute."""
         return f"{self.brand} makes this {self.attributes[2]} {self.kind.name} with care."
 
     @property
     def features(self) -> str:
-        """All attributes in the order of the alphabet."""
+        """All attributes in alphabetical order."""
         return ", ".join(sorted(self.attributes))
 
     @property
     def nouns(self) -> frozenset[str]:
-        """Nouns of the title."""
+        """Nouns in the title."""
         return self.kind.nouns | {self.brand}
 
 
@@ -60,7 +60,7 @@ def _products() -> Iterator[Product]:
             kind=kind,
             brand=rng.choice(kind.brands),
             attributes=tuple(rng.sample(kind.attributes, 4)),
-            # all but one or two of the values, in their order
+            # half of the values, rounded up, in their order
             options={
                 name: tuple(sorted(rng.sample(values, (len(values) + 1) // 2), key=values.index))
                 for name, values in kind.options.items()
@@ -77,11 +77,11 @@ def catalogue() -> Mapping[str, Product]:
 
 @cache
 def _index() -> BM25:
-    """Return the index over the titles: what else a product is and comes in is read on its page."""
+    """Return the index over the titles; other properties of a product can only be read on its page."""
     return BM25({id: product.title for id, product in catalogue().items()})
 
 
 @lru_cache(maxsize=4096)
 def search(query: str) -> tuple[Product, ...]:
-    """Return the products that hold words of ``query``, the best first."""
+    """Return the products whose titles hold words of ``query``, best first."""
     return tuple(catalogue()[id] for id in _index().holding(query.split())[:MAX_RESULTS])

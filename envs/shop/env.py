@@ -18,9 +18,9 @@ class Shop(NatLangEnv):
     A success is a purchase with reward 1: the kind, every attribute and option, and the price are right.
 
     Args:
-        department: play the instructions for one department's products only, such as ``home``; all if absent. The
-            search finds those of all departments.
-        horizon: steps of an episode, 15 as in RAP (arXiv 2402.03610).
+        department: play only the instructions for the products of one department, such as ``home``; absent: all. The
+            search covers all departments.
+        horizon: maximum number of steps of an episode, 15 as in RAP (arXiv 2402.03610).
 
     Raises:
         InvalidInput: a department that the shop does not have.
@@ -48,11 +48,11 @@ class Shop(NatLangEnv):
         }
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The instructions of a split, shuffled once and for all."""
+        """Return the instructions of a split, in a fixed shuffled order."""
         return self._splits[split]
 
     def benchmark(self, split: str, tasks: int) -> str:  # noqa: ARG002 - the same for all splits
-        """The shop's own products, which are not WebShop's."""
+        """Return the label of results, which says that the products are not WebShop's."""
         return f"{len(catalogue()):,} self-generated products"
 
     def start(self, task: Task) -> None:
@@ -63,7 +63,7 @@ class Shop(NatLangEnv):
         self._state = self._before = State(goal)
 
     def observe(self) -> Observation:
-        """The open page below the instruction; its buttons and, on the search page, suggested queries."""
+        """Return the open page below the instruction, with its buttons and, on the search page, suggested queries."""
         return Observation(text(self._state), menu(self._state), self._state.goal.instruction)
 
     def act(self, action: str) -> Outcome:
@@ -73,16 +73,16 @@ class Shop(NatLangEnv):
         return Outcome(score, ended=self._state.bought, success=score == 1)
 
     def expert(self) -> str | None:
-        """What a careful customer does, who knows what the pages have shown; ``None`` once something was bought."""
+        """Return the action of a careful customer, from what the pages have shown; ``None`` after the purchase."""
         return next(iter(outlook(self._state).actions), None)
 
     def reflection(self) -> str | None:
-        """Judge the last action and say where things stand, by what the pages have shown."""
+        """Judge the last action and describe the state, from what the pages have shown."""
         standing = outlook(self._state).standing
         if self.last_action is None:
             return standing
         return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
 
     def mistaken(self) -> bool | None:
-        """True if a careful customer would have done something else."""
+        """Return whether a careful customer would have acted otherwise."""
         return None if self.last_action is None else self.last_action not in outlook(self._before).actions

@@ -1,6 +1,6 @@
-"""``outlook``: which actions are sensible for a careful customer, and where things stand.
+"""``outlook``: the sensible actions of a careful customer, and a description of the state.
 
-It knows what the pages have shown and nothing else, or a model that learns from it learns to invent.
+It knows only what the pages have shown, or a model that learns from it would learn to invent.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from reflectrl.envs.shop.pages import BUY, CHOOSE, NEXT, OPEN, PREVIOUS, READ, S
 
 @dataclass(frozen=True)
 class Outlook:
-    """Assessment of a state by what the player can know."""
+    """Assessment of a state, from what the player can know."""
 
     actions: tuple[str, ...]
-    """Actions that are equally good, the expert's first; none once something was bought."""
+    """Actions that are equally good, the expert's first; none after the purchase."""
     standing: str
-    """A fact that names no action."""
+    """Fact about the state that names no action."""
 
 
 def outlook(state: State) -> Outlook:
@@ -46,7 +46,7 @@ def _on_results(state: State) -> Outlook:
 
 
 def _fitting(state: State) -> list[int]:
-    """Return the numbers of the results that may fit; of a poor search only those whose titles show all attributes."""
+    """Return the indices of results that may fit; after a poor search, of those with all attributes in the title."""
     whole = state.query == state.goal.query
     return [
         number
@@ -67,7 +67,7 @@ def _on_product(product: Product, state: State) -> Outlook:
 
 
 def _fault(product: Product, state: State) -> str | None:
-    """Return why a product cannot be what is wanted, as far as its pages have shown; ``None`` if it may be."""
+    """Return why a product cannot be the right one, from what its pages have shown; ``None`` if it may be."""
     goal, read = state.goal, state.opened.get(product.id)
     if product.kind.name != goal.kind:
         return f"it is a {product.kind.name}"
@@ -82,7 +82,7 @@ def _fault(product: Product, state: State) -> str | None:
 
 
 def _unseen(product: Product, read: Collection[str], goal: Goal) -> list[str]:
-    """Return the wanted attributes that neither the title nor the parts that were read show."""
+    """Return the wanted attributes that appear neither in the title nor in the parts read so far."""
     shown = {*product.attributes[:2]}
     if "description" in read:
         shown.add(product.attributes[2])

@@ -1,4 +1,4 @@
-"""``Goal``: what is to be bought, in words, with the score of a purchase and the queries that its words suggest."""
+"""``Goal``: what to buy, in words, with the score of a purchase and the queries that its words suggest."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ TEMPLATES = (
 
 @dataclass(frozen=True)
 class Goal:
-    """Product that an instruction asks for."""
+    """Description of the product that an instruction asks for."""
 
     kind: str
     attributes: tuple[str, ...]
     options: Mapping[str, str]
     limit: int
-    """Highest price, in dollars."""
+    """Maximum price in dollars."""
     product: str
-    """Id of a product that has it all; others may have it too."""
+    """Id of a product that meets the goal; others may meet it, too."""
     template: int
 
     @property
     def instruction(self) -> str:
-        """The goal as a customer would say it."""
+        """The goal in a customer's words."""
         thing = f"{' '.join(self.attributes)} {self.kind}"
         options = " and ".join(f"{name} {value}" for name, value in self.options.items())
         said = TEMPLATES[self.template].format(thing=thing, options=options, limit=self.limit)
@@ -47,9 +47,9 @@ class Goal:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """The best query and worse ones, all in words of the instruction, by the alphabet.
+        """The best query and worse ones, all in words of the instruction, in alphabetical order.
 
-        Some leave attributes out or have an option instead, which no index knows; some do not say what it is.
+        Some leave out attributes, some contain an option, which no index knows, and some do not name the kind.
         """
         look = next(iter(self.options.values()))
         fewer = (f"{attribute} {self.kind}" for attribute in self.attributes)
@@ -58,12 +58,12 @@ class Goal:
 
 
 def score(bought: Product, chosen: Mapping[str, str], goal: Goal) -> float:
-    """Return WebShop's reward of a purchase, from 0 to 1: share of what was asked for times match of the type.
+    """Return WebShop's reward of a purchase, from 0 to 1: fulfilled share of the goal times match of the type.
 
     Args:
         bought: the product.
-        chosen: values by option, of those that were chosen.
-        goal: what was asked for.
+        chosen: chosen values by option.
+        goal: goal of the episode.
 
     """
     attributes = len(set(bought.attributes) & set(goal.attributes))
@@ -73,7 +73,7 @@ def score(bought: Product, chosen: Mapping[str, str], goal: Goal) -> float:
 
 
 def type_match(bought: Product, wanted: Product) -> float:
-    """Return 1 for the same kind; for others 1, 0.5, 0.1 or 0 by the share of the wanted title's nouns."""
+    """Return 1 for the same kind, and else 1, 0.5, 0.1 or 0, by the share of the wanted title's nouns."""
     if bought.kind is wanted.kind:
         return 1.0
     share = len(bought.nouns & wanted.nouns) / len(wanted.nouns)
@@ -81,7 +81,7 @@ def type_match(bought: Product, wanted: Product) -> float:
 
 
 def all_goals() -> Iterator[Goal]:
-    """Yield a goal for each kind and each one or two of its attributes that a product has."""
+    """Yield a goal for each kind and each combination of one or two attributes of a product."""
     rng = random.Random(0)
     for kind in KINDS:
         for wanted in chain(combinations(kind.attributes, 1), combinations(kind.attributes, 2)):

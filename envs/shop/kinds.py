@@ -1,6 +1,6 @@
-"""``Kind``: what the shop sells, in hand-written words. Two neighbours in ``KINDS`` share the last word of their names.
+"""``Kind``: the kinds of products, in hand-written words. Neighbours in ``KINDS`` share the last word of their names.
 
-No two kinds share another noun, brands included, so that the words of a title tell how near a product comes.
+No two kinds share another noun, brands included, so the words of a title show how close a product is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BRANDS = (
     ("Aldermoor", "Brindlow", "Corvane", "Dunmere", "Elkhorn", "Fennick"),
     ("Garrowby", "Hollinside", "Ivarre", "Jessamine", "Kestrow", "Lindqual"),
 )
-"""Invented brands of the first and the second kind of each pair of neighbours."""
+"""Invented brands of the first and the second kind in each pair of neighbours."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Kind:
 
     department: str
     name: str
-    """Two nouns, of which the last is shared with a neighbour."""
+    """Two nouns, the last of which is shared with a neighbour."""
     parts: tuple[str, ...]
-    """Two more nouns of each title."""
+    """Two more nouns in each title."""
     attributes: tuple[str, ...]
     options: Mapping[str, tuple[str, ...]]
-    """All values by the option's name; a product comes in some of them."""
+    """All values by option; a product comes in some of them."""
     brands: tuple[str, ...]
 
     @property
     def nouns(self) -> frozenset[str]:
-        """Nouns of every title."""
+        """Nouns in every title of the kind."""
         return frozenset((*self.name.split(), *self.parts))
 
 
@@ -90,4 +90,4 @@ KINDS = tuple(
     for department, rows in _PAIRS.items()
     for place, row in enumerate(rows)
 )
-"""All kinds, two by two."""
+"""All kinds, in pairs of neighbours."""

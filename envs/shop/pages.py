@@ -1,4 +1,4 @@
-"""``State``: the page of the shop that is open, as text and as a menu, and what an action makes of it."""
+"""``State``: the open page of the shop, as text and as a menu, and the transition by an action."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class State:
 
     goal: Goal
     query: str = ""
-    """Empty on the search page."""
+    """Query of the search; empty on the search page."""
     page: int = 0
     """Number of the page of results, from 0."""
     product: Product | None = None
     """The product whose page is open."""
     chosen: Mapping[str, str] = field(default_factory=dict)
-    """Values by option, of the open product."""
+    """Chosen values of the open product, by option."""
     opened: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Parts that were read of the products that were opened, by id."""
+    """Parts that were read of each opened product, by id."""
     bought: bool = False
 
     @property
@@ -46,7 +46,7 @@ class State:
 
     @property
     def score(self) -> float:
-        """Score of the purchase, from 0 to 1; 0 before one."""
+        """Score of the purchase, from 0 to 1; 0 before the purchase."""
         return score(self.product, self.chosen, self.goal) if self.bought and self.product else 0.0
 
     @property
@@ -92,7 +92,7 @@ def after(state: State, action: str) -> State:
 
 def _on_product(state: State, action: str) -> State:
     product = state.product
-    assert product is not None  # noqa: S101 - the menu offers these actions nowhere else
+    assert product is not None  # noqa: S101 - the menu offers these actions only on a product's page
     if action.startswith(CHOOSE):
         value = action.removeprefix(CHOOSE)
         option = next(name for name, values in product.options.items() if value in values)

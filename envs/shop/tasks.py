@@ -1,4 +1,4 @@
-"""The tasks of the shop: instructions that a careful customer can follow in time, shared out over the splits."""
+"""The tasks of the shop: instructions that a careful customer can fulfil in time, divided among the splits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reflectrl.envs.shop.kinds import KINDS
 from reflectrl.envs.shop.pages import State, after
 
 HORIZON = 15
-"""Steps of an episode, as in RAP (arXiv 2402.03610)."""
+"""Number of steps of an episode, as in RAP (arXiv 2402.03610)."""
 SHARES = {"train": (0.0, 0.6), "validation": (0.6, 0.75), "test": (0.75, 1.0)}
-"""Part of the shuffled tasks for each split."""
+"""Part of the shuffled tasks in each split."""
 
 
 @cache
 def goals() -> Mapping[str, Goal]:
-    """Return the goal of each task by the task's id, in an order that was drawn once and for all."""
+    """Return the goal of each task by id, in a fixed random order."""
     reached = [goal for goal in all_goals() if _in_time(goal)]
     random.Random(0).shuffle(reached)
     return {"_".join(goal.query.split()): goal for goal in reached}
@@ -28,7 +28,7 @@ def goals() -> Mapping[str, Goal]:
 
 @cache
 def splits() -> Mapping[str, tuple[Task, ...]]:
-    """Return the tasks of each split. What is asked for, kind and attributes together, is in one split only."""
+    """Return the tasks of each split. A combination of kind and attributes is in one split only."""
     departments = {kind.name: kind.department for kind in KINDS}
     tasks = [Task(id, {"group": departments[goal.kind]}) for id, goal in goals().items()]
     count = len(tasks)
@@ -36,7 +36,7 @@ def splits() -> Mapping[str, tuple[Task, ...]]:
 
 
 def _in_time(goal: Goal) -> bool:
-    """Return whether the expert, who has to look for it, buys what is wanted within the horizon."""
+    """Return whether the expert, who has to search for the product, buys it within the horizon."""
     state = State(goal)
     for _ in range(HORIZON):
         state = after(state, outlook(state).actions[0])

@@ -1,4 +1,4 @@
-"""``TextWorldGame``: games of TextWorld from files, those of its generator and any world described in PDDL."""
+"""``TextWorldGame``: games of TextWorld from files, from its generator, or from any world in PDDL."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ from reflectrl.core.types import SPLITS
 INSTALL = "pip install 'reflectrl[alfworld]'"
 PDDL = ".tw-pddl"
 KINDS = (".z8", PDDL)
-"""Files that TextWorld 1.7 can play and describe: Inform games with their ``.json`` beside them, worlds in PDDL."""
+"""Files that TextWorld 1.7 can play and describe: Inform games with a ``.json`` beside them, and worlds in PDDL."""
 START = "The game begins."
 
 _PROMPT = re.compile(r"\n>[^\n]*\s*\Z")
-"""Prompt of a game with its status line, which counts the turns."""
+"""Matches the prompt of a game with its status line, which counts the turns."""
 _HEADER = 64
-"""Bytes of a story before those that its checksum covers."""
+"""Number of bytes of a story before those that its checksum covers."""
 _UNREACHABLE = "val1"
-"""Mark of the empty task that the translator of PDDL makes where even a world without side effects has no way."""
+"""Mark of the empty task that the PDDL translator writes if the goal cannot be reached even without side effects."""
 _IDLE: list[Any] = []
-"""Unused engines of worlds in PDDL: their library is never unloaded, so they are used again."""
+"""Unused engines of worlds in PDDL, for reuse, because their library is never unloaded."""
 
 
 class TextWorldGame(NatLangEnv):
     """Play a game with the engine's admissible commands. ``textworld:PATH`` names it wherever an environment is named.
 
-    Rewards: what the game's score rises by, divided by its highest score, so a game that is won brings 1. One game is
-    one task. The games of a folder are split 7:2:1; fewer than three of them, or a single one, are training tasks only.
+    The reward is the increase of the game's score divided by its maximum score, so the return of a game that is won is
+    1. One game is one task. The games of a folder are split 7:2:1; fewer than three of them, or a single one, are
+    training tasks only.
 
     Args:
-        games: a game (``.z8`` with its ``.json`` beside it, or ``.tw-pddl``), or a folder in which they are.
-        horizon: steps of an episode.
-        menu: the longest menu; a game that offers more commands is refused, because cutting could take the right one.
+        games: a game (``.z8`` with its ``.json`` beside it, or ``.tw-pddl``), or a folder of games.
+        horizon: maximum number of steps of an episode.
+        menu: maximum length of the menu; a game with more commands is refused, because a shorter menu could lack the
+            right one.
         expert: follow the game's own winning policy. In PDDL that is a planner, which may take minutes a step in
             worlds larger than a few rooms: leave it out there.
 
@@ -69,14 +71,14 @@ class TextWorldGame(NatLangEnv):
         self._put_away: Callable[[], object] = lambda: None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The games of a split, shuffled once and for all; ids are paths."""
+        """Return the games of a split, in a fixed shuffled order; ids are paths."""
         return self._tasks[split]
 
     def start(self, task: Task) -> None:
         """Load the game, unless it was played last, and begin it.
 
         Raises:
-            InvalidInput: a task of other games, or a file that is not the game it should be.
+            InvalidInput: a task of other games, or a file that cannot be played.
 
         """
         if task not in [known for tasks in self._tasks.values() for known in tasks]:
@@ -86,18 +88,18 @@ class TextWorldGame(NatLangEnv):
             if self._file != file:
                 self.close()
                 self._engine = _open(self._folder / file, self._expert)
-                # an environment that is dropped without close puts its engine away too
+                # also returns the engine if the environment is dropped without close
                 self._put_away = weakref.finalize(self, _close, self._engine, file.endswith(PDDL))
                 self._file = file
             self._state = self._engine.reset()
         self._highest = self._state.get("max_score") or 1
         self._score = 0
-        self._about = _tidy(self._state.get("objective") or self._state["feedback"])  # a world in PDDL begins with it
+        self._about = _tidy(self._state.get("objective") or self._state["feedback"])  # worlds in PDDL begin with it
         self._last = START
         self._mistaken: bool | None = None
 
     def observe(self) -> Observation:
-        """Result of the last command, then room and belongings as far as the game describes them.
+        """Return the result of the last command, then room and belongings if the game describes them.
 
         Raises:
             InvalidInput: more commands than a menu may have.
@@ -110,7 +112,7 @@ class TextWorldGame(NatLangEnv):
                 f"give {self.name!r} the option menu={len(commands)} or more."
             )
         shown = [_tidy(self._state.get(part)) for part in ("description", "inventory")]
-        # a room that was just entered, and what was just asked for, are in the answer already
+        # the answer already contains a room that was just entered, or what was just asked for
         lines = [self._last, *(line for line in shown if line not in self._last)]
         return Observation("\n".join(lines), commands, f"Task: {self._about}")
 
@@ -129,12 +131,12 @@ class TextWorldGame(NatLangEnv):
         return Outcome(gained / self._highest, ended=bool(ended), success=won)
 
     def expert(self) -> str | None:
-        """The first command of the game's own way to win from here; ``None`` if it knows none."""
+        """Return the first command of the game's own winning policy from here; ``None`` if it has none."""
         policy = self._state.get("policy_commands")
         return policy[0] if policy else None
 
     def mistaken(self) -> bool | None:
-        """True if the last command made the game's own way to win no shorter, or lost the game."""
+        """Return whether the last command made the game's own path to the win no shorter, or lost the game."""
         return self._mistaken
 
     def close(self) -> None:
@@ -144,7 +146,7 @@ class TextWorldGame(NatLangEnv):
 
 
 def _find(games: str) -> tuple[Path, list[str]]:
-    """The folder, and the games below it by name."""
+    """Return the folder, and the games below it by name."""
     path = Path(games).expanduser()
     if path.is_dir():
         files = sorted(file.relative_to(path).as_posix() for kind in KINDS for file in path.rglob(f"*{kind}"))
@@ -187,7 +189,7 @@ def _open(path: Path, expert: bool) -> Any:
         engine = _IDLE.pop() if _IDLE else PddlEnv()
         engine.request_infos = infos
         try:
-            # as data: given a path, the engine leaves the file open
+            # as data, because the engine does not close a file that is given as a path
             engine.load(json.loads(path.read_text(encoding="utf-8")))
         except KeyError as error:
             if error.args == (_UNREACHABLE,):
@@ -211,7 +213,7 @@ def _open(path: Path, expert: bool) -> Any:
 
 
 def _check_story(path: Path) -> None:
-    """Check that a story is whole; the interpreter would answer a torn one by ending the process."""
+    """Check that a story is complete; an incomplete one would make the interpreter end the process."""
     story = path.read_bytes()
     words = [int.from_bytes(story[place : place + 2], "big") for place in (0x1A, 0x1C)]
     size, checksum = words[0] * 8, words[1]
@@ -228,13 +230,13 @@ def _close(engine: Any, again: bool) -> None:
 
 @contextmanager
 def _engine_at_work(path: Path) -> Iterator[None]:
-    """Say which game broke the engine; keep the command line's arguments, which the translator of PDDL overwrites."""
+    """Name the game in the engine's errors; keep the command line's arguments, which the PDDL translator overwrites."""
     arguments = sys.argv
     try:
         yield
     except InvalidInput:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - bad PDDL is answered with asserts, exits, errors of parsers
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - for bad PDDL, the engine raises assertions, exits and parser errors
         if is_signal(error):
             raise
         raise InvalidInput(f"{path} cannot be played: the engine {raised(error)}; make the game again.") from error
@@ -243,5 +245,5 @@ def _engine_at_work(path: Path) -> Iterator[None]:
 
 
 def _tidy(text: str | None) -> str:
-    """One line of it, without the prompt."""
+    """Return a text on one line, without the prompt."""
     return " ".join(_PROMPT.sub("", text or "").split())
