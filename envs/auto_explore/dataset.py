@@ -131,7 +131,7 @@ def _written(
     *,
     paraphrased: bool = False,
 ) -> tuple[list[Question], Counter[str], int]:
-    """Return clear questions on all files or ``only`` some, counts of dropped ones by reason, of files without any."""
+    """Return clear questions on all files or ``only`` some, with counts of dropped ones and of files without any."""
     questions: list[Question] = []
     rejected: Counter[str] = Counter()
     mute = 0
