@@ -1,10 +1,10 @@
-"""The ALFWorld table of ``benchmarks/README.md``: the engine beside the stack that everyone else plays on.
+"""Compare the ALFWorld engine with the stock TextWorld stack: the ALFWorld table of ``benchmarks/README.md``.
 
     python benchmarks/alfworld_engine.py                          # some minutes, rewrites the table
     python benchmarks/alfworld_engine.py --games 6 --episodes 60  # a quick look, on stdout
 
-Both play the same games and the same commands in one process, in turns, and processor time is counted, so what else the
-machine does matters to neither. Every text and every list of commands is compared as well; the first difference ends
+Both play the same games with the same commands, alternating in one process. Processor time is measured, so other load
+on the machine does not favour either. Every text and every list of commands is compared too; the first difference ends
 the benchmark.
 """
 
@@ -33,9 +33,9 @@ from reflectrl.envs.alfworld.games import FAMILIES, Game, make_games
 from reflectrl.envs.alfworld.translation import packed_translation
 
 GAMES, REPEATS, STEPS = 24, 2, 15
-"""Size of the race: number of games, repeats of each, commands of a repeat."""
+"""Number of games in the race, repeats of each game, and commands per repeat."""
 EPISODES, DIFFERENT = 1000, 100
-"""Size of the walk that watches memory: all of its games are played once between two samples."""
+"""Number of episodes of the memory test, and of different games: each is played once between two samples."""
 
 FIRST = "a game for the first time on a machine: load and reset"
 LATER = "a game that another process has translated: load and reset"
@@ -46,7 +46,7 @@ STEP = "a step of random play"
 
 @dataclass
 class Times:
-    """Processor seconds that each took, by what was done."""
+    """Processor seconds of the stock stack and of our engine, by operation."""
 
     stock: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     ours: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -64,7 +64,7 @@ class Look:
 
 @contextmanager
 def own_folder(variable: str) -> Iterator[None]:
-    """An empty folder behind a variable of the environment, for a while."""
+    """Point an environment variable at an empty temporary folder within the context."""
     before = os.environ.get(variable)
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
         os.environ[variable] = folder
@@ -77,7 +77,10 @@ def own_folder(variable: str) -> Iterator[None]:
 
 
 def stock_stack() -> Any:
-    """TextWorld's environment in ALFWorld's wrappers. Importing alfworld makes the folder that ALFWORLD_DATA names."""
+    """Return TextWorld's environment in ALFWorld's wrappers.
+
+    Importing alfworld creates the folder that ALFWORLD_DATA names, so the variable points at a temporary folder.
+    """
     with own_folder("ALFWORLD_DATA"):
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
@@ -87,10 +90,10 @@ def stock_stack() -> Any:
 
 
 def race(games: Sequence[Game], repeats: int, steps: int) -> Times:
-    """Play the same with both and compare what they say.
+    """Time both engines on the same games and commands, and compare their replies.
 
     Raises:
-        WorkFailed: they do not say the same.
+        WorkFailed: the replies differ.
 
     """
     stock, engine, times, rng = stock_stack(), Engine(), Times(), random.Random(0)
@@ -100,7 +103,7 @@ def race(games: Sequence[Game], repeats: int, steps: int) -> Times:
 
 
 def run(game: Game, stock: Any, engine: Engine, times: Times, rng: random.Random, steps: int) -> None:
-    """One game of the race."""
+    """Time one game with both engines and compare their replies."""
     data = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
     state = timed(times.stock[NEXT], lambda: (stock.load(data), stock.reset())[1])
     with own_folder("XDG_CACHE_HOME"):
@@ -126,10 +129,10 @@ def timed(times: list[float], call: Callable[[], Any]) -> Any:
 
 
 def compare(game: Game, command: str, reply: Reply, state: Any) -> None:
-    """Texts, commands and wins are the same to the byte.
+    """Check that text, commands and success are identical to the byte.
 
     Raises:
-        WorkFailed: they are not.
+        WorkFailed: they differ.
 
     """
     stock = state.feedback, state["admissible_commands"], state["won"]
@@ -139,7 +142,7 @@ def compare(game: Game, command: str, reply: Reply, state: Any) -> None:
 
 
 def watch_environment(env: AlfWorld, tasks: Sequence[Task], steps: int) -> Times:
-    """Time what the stock stack lacks or needs a planner for: the expert, and restoring a state."""
+    """Time the operations that the stock stack lacks or needs a planner for: the expert, and restoring a state."""
     times, rng = Times(), random.Random(0)
     for task in tasks:
         env.reset(options={"task": task})
@@ -154,7 +157,10 @@ def watch_environment(env: AlfWorld, tasks: Sequence[Task], steps: int) -> Times
 
 
 def watch_memory(env: AlfWorld, tasks: Sequence[Task], episodes: int, every: int) -> Iterator[Look]:
-    """Look after every so many episodes: a reset to the next of the games, and 5 to 15 random steps."""
+    """Play random episodes, and yield the resources before the first and after every ``every`` episodes.
+
+    Each episode is a reset to the next game and 5 to 15 random steps.
+    """
     rng = random.Random(0)
     yield look(0)
     for episode in range(1, episodes + 1):
@@ -168,7 +174,7 @@ def watch_memory(env: AlfWorld, tasks: Sequence[Task], episodes: int, every: int
 
 
 def look(episodes: int) -> Look:
-    """The process and its children, as Linux counts them."""
+    """Return the resources of this process and its children, from ``/proc``."""
     me = Path("/proc/self")
     children = [child for task in me.glob("task/*/children") for child in task.read_text(encoding="ascii").split()]
     counts = (Path(f"/proc/{id}/statm").read_text(encoding="ascii").split() for id in ("self", *children))
@@ -177,7 +183,7 @@ def look(episodes: int) -> Look:
 
 
 def report(race: Times, own: Times, looks: Sequence[Look], games: int) -> str:
-    """The table, and what memory did."""
+    """Return the table and the text on memory growth."""
     lines = [
         [what, thousandths(race.stock[what]), thousandths(race.ours[what]), faster(race, what)]
         for what in (FIRST, LATER, NEXT, SAME, STEP)
@@ -199,23 +205,23 @@ def report(race: Times, own: Times, looks: Sequence[Look], games: int) -> str:
 
 
 def thousandths(seconds: Sequence[float]) -> str:
-    """Median and quartiles in milliseconds."""
+    """Format the median and the quartiles in milliseconds."""
     low, middle, high = (number(1e3 * part) for part in quantiles(seconds, n=4, method="inclusive"))
     return f"{middle} ({low} to {high})"
 
 
 def faster(times: Times, what: str) -> str:
-    """Ratio of the medians."""
+    """Format how many times as fast our engine is, from the medians."""
     return f"**{number(median(times.stock[what]) / median(times.ours[what]))}**"
 
 
 def number(value: float) -> str:
-    """Two digits or more."""
+    """Format a number with at least two significant digits."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def main() -> None:
-    """Race, watch, then write the table."""
+    """Measure both engines and memory, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=GAMES, help=f"of the race, in turn of {len(FAMILIES)} families")
     parser.add_argument("--episodes", type=int, default=EPISODES)

@@ -19,18 +19,18 @@ from reflectrl.report.series import mean_interval
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""Environment of a run: with more threads, sums of nano models take longer and are rounded differently."""
+"""Environment variables of a run: with more threads, nano models' sums take longer and are rounded differently."""
 SEEDS = "80-84"
-"""Seeds of the published tables, with which no setting was chosen."""
+"""Seeds of the published tables; no setting was chosen with them."""
 EXPLORE_SEEDS = "90-94"
-"""Those of AutoExplore, whose settings were changed after others had been tested."""
+"""Seeds of AutoExplore's published tables; its settings were changed after other seeds had been tested."""
 ROUNDINGS: Mapping[str, Mapping[str, str]] = {
     "default": {"ATEN_CPU_CAPABILITY": "default"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
-"""Instruction sets, with the environment variables that select them."""
+"""Environment variables that select each instruction set."""
 NATIVE = "native"
-"""Stands for the instruction set that torch chooses itself: for models that would take hours with another."""
+"""Name of the instruction set that torch selects itself, used for models that would take hours with another."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Arm:
     """A recipe that is trained with several seeds."""
 
     name: str
-    """Begins the names of its run folders."""
+    """Prefix of the names of its run folders."""
     title: str
     recipe: str
     overrides: tuple[str, ...] = ()
     seeds: str = SEEDS
-    """Seeds of the published tables."""
+    """Seeds of its runs in the published tables."""
     roundings: tuple[str, ...] = ("default",)
-    """Instruction sets with which each seed is run, of ``ROUNDINGS``, or ``NATIVE``."""
+    """Instruction sets with which each seed is trained: keys of ``ROUNDINGS``, or ``NATIVE``."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Environment:
 
     title: str
     recipe: str
-    """Nano recipe with reflection, which the arm ``reflecting`` trains."""
+    """Nano recipe with reflection, trained by the arm ``reflecting``."""
     hidden: str
-    """Facts that the text of a state does not show, in a few words."""
+    """Short description of what the text of a state does not show."""
     played: str
-    """Sentence of the tables on how the test tasks differ from those of training."""
+    """Sentence for the tables on how the test tasks differ from the training tasks."""
     silent_recipe: str | None = None
     """Nano recipe without reflection; by default ``recipe`` with the reflector switched off."""
     seeds: str = SEEDS
@@ -79,7 +79,7 @@ class Environment:
 
     @property
     def ablated(self) -> Arm:
-        """The arm with reflection, with the seeds of the ablations, which are compared with it."""
+        """The arm with reflection, on the seeds of the ablations that are compared with it."""
         return replace(self.reflecting, seeds=self.ablations[0].seeds)
 
 
@@ -150,17 +150,17 @@ def plan(
     runs: Path = RUNS / "learning",
     overrides: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Return the runs of some arms of an environment, all of a seed before those of the next.
+    """Return the planned runs of some arms of an environment, in the order of their seeds.
 
     Args:
-        env: one of ``ENVIRONMENTS``, or of ``STUDIES`` in ``studies.py``.
-        arms: some of its arms.
-        seeds: such as ``40-44``; those of each arm by default.
-        runs: folder of the folders of environments or studies.
+        env: a key of ``ENVIRONMENTS``, or of ``STUDIES`` in ``studies.py``.
+        arms: the arms to train.
+        seeds: such as ``40-44``; by default those of each arm.
+        runs: folder that holds one folder per environment or study.
         overrides: changes to the recipes.
 
     Raises:
-        InvalidInput: ``seeds`` are none.
+        InvalidInput: ``seeds`` is not a list of seeds.
 
     """
     planned = [
@@ -180,22 +180,22 @@ def plan(
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and 95 % interval over seeds, in per cent."""
+    """Format the mean and the 95 % interval over seeds, in per cent."""
     mean, half = mean_interval(values)
     return f"{100 * mean:.0f}" if half is None else f"**{100 * mean:.0f}** ± {100 * half:.0f}"
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells below their heads, as Markdown."""
+    """Format rows of cells below their heads as a Markdown table."""
     head, *rest = (f"| {' | '.join(cells)} |" for cells in (heads, *lines))
     return "\n".join([head, f"|{'---|' * len(heads)}", *rest])
 
 
 def objective(recipe: Recipe) -> str:
-    """Describe the objective of RLFT of a recipe.
+    """Describe the RLFT objective of a recipe.
 
     Raises:
-        InvalidInput: a recipe without RLFT.
+        InvalidInput: the recipe has no RLFT.
 
     """
     rlft = recipe.rlft
@@ -229,7 +229,7 @@ _BASELINES = {
 
 
 def objectives(recipe: Recipe) -> str:
-    """Sentence of a table on the objective of its rows, which is that of ``recipe``, and on the paper's."""
+    """Describe the objective of ``recipe``, which is that of a table's rows, and the paper's."""
     paper = load_recipe("dangerous_taxi/nano_paper_objective")
     return textwrap.fill(
         f"Objective of all rows with RLFT, unless they name another: {objective(recipe)}. "
@@ -239,19 +239,22 @@ def objectives(recipe: Recipe) -> str:
 
 
 def made_by(command: str, machine: str | None = None, commits: Sequence[str] = ()) -> str:
-    """Line with the date, commit, command and machine of measured numbers; ``commits`` made them, by default ours."""
+    """Describe how numbers were measured: date, commits (by default the one checked out), command and machine."""
     made_at = ", ".join(f"commit {each}" for each in dict.fromkeys(commits or [commit()]))
     return f"Made on {date.today()} at {made_at} by `{command}`\non {machine or hardware()}"
 
 
 @cache
 def commit() -> str:
-    """Commit that is checked out, as it was before a table was published; ``REFLECTRL_COMMIT`` says it without git."""
+    """Return the commit that is checked out; ``REFLECTRL_COMMIT`` overrides it where there is no git.
+
+    It is read once, because publishing a table makes the working tree dirty.
+    """
     return os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
 
 
 def content(page: Path, mark: str) -> str:
-    """Return what stands between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``page``.
+    """Return the text between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``page``.
 
     Raises:
         InvalidInput: ``page`` lacks the marks.
@@ -261,7 +264,7 @@ def content(page: Path, mark: str) -> str:
 
 
 def publish(page: Path, mark: str, text: str) -> None:
-    """Put ``text`` between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``page``.
+    """Write ``text`` between ``<!-- mark -->`` and the next ``<!-- end -->`` of ``page``.
 
     Raises:
         InvalidInput: ``page`` lacks the marks.
@@ -272,7 +275,7 @@ def publish(page: Path, mark: str, text: str) -> None:
 
 
 def _parts(page: Path, mark: str) -> tuple[str, str, str]:
-    """Return a page up to the end of a mark's line, what follows up to the next end mark, and the rest."""
+    """Split a page into the text up to the end of a mark's line, the text up to the next end mark, and the rest."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
     text, end, after = rest.partition("<!-- end -->")
     if not begin or not end:

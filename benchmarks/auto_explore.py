@@ -1,9 +1,9 @@
-"""What searches that learn nothing find in AutoExplore's company, on both kinds of test questions.
+"""Measure searches without learning in AutoExplore's company, on both kinds of test questions.
 
     python benchmarks/auto_explore.py            # about a minute; rewrites the table of benchmarks/README.md
     python benchmarks/auto_explore.py --seeds 0  # one split of the files only, on stdout
 
-What agents find there after training: ``python benchmarks/learning.py explore``.
+Trained agents are measured by ``python benchmarks/learning.py explore``.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import play_all
 
 SEEDS = (0, 1, 2, 3, 4)
-"""Splits of the files of the published table."""
+"""Seeds of the published table, each of which splits the files differently."""
 Game = tuple[int, Search]
-"""The depth of the file, and how it was searched."""
+"""The depth of the file that answers the question, and the result of the search."""
 
 
 def depth(task: Task) -> int:
-    """Depth of the file which answers a task."""
+    """Return the depth of the file that answers a task."""
     return int(task.id.partition("/")[0].removeprefix("d"))
 
 
 def texts_of(repositories: Mapping[str, Path]) -> Mapping[str, Texts]:
-    """All that the files of each repository say."""
+    """Return the texts of all files of each repository."""
     found = {name: readable_files(folder) for name, folder in repositories.items()}
     return {name: {**dict(files.readable), **files.others} for name, files in found.items()}
 
 
 def walked(dataset: Path, env: NatLangEnv, split: str) -> Mapping[str, list[Game]]:
-    """Every walker, each task of a split of the dataset once."""
+    """Play each task of a split once with every walker."""
     texts = texts_of(read_dataset(dataset).repositories)
     indexes = {name: BM25(texts[name]) for name in texts}
     walkers: Mapping[str, Callable[[Task, str], Search]] = {
@@ -65,7 +65,7 @@ def walked(dataset: Path, env: NatLangEnv, split: str) -> Mapping[str, list[Game
 
 
 def played(env: NatLangEnv, split: str, seed: int, policy: Policy) -> list[Game]:
-    """A policy that reads nothing but the menu, each task of a split once."""
+    """Play each task of a split once with a policy that reads nothing but the menu."""
     tasks = env.split_tasks(split)
     episodes = [Episode(task, derive_seed(seed, "walkers", number)) for number, task in enumerate(tasks)]
     return [
@@ -75,12 +75,12 @@ def played(env: NatLangEnv, split: str, seed: int, policy: Policy) -> list[Game]
 
 
 def success(games: Sequence[Game], at: int | None = None) -> float:
-    """Rate, over all depths or at one."""
+    """Return the success rate over all depths, or at one depth."""
     return fmean(search.success for deep, search in games if at in (None, deep))
 
 
 def overview(games: Mapping[str, Sequence[Sequence[Game]]], seeds: Sequence[int]) -> str:
-    """Table of each player's games of each seed: success, overall and at each depth, steps, and files read."""
+    """Return the table of all players: success by seed, overall and at each depth, steps, and files read."""
     depths = sorted({deep for deep, _ in next(iter(games.values()))[0]})
     lines = []
     for title, by_seed in games.items():
@@ -96,7 +96,7 @@ def overview(games: Mapping[str, Sequence[Sequence[Game]]], seeds: Sequence[int]
 
 
 def report(recipes: Mapping[int, Recipe], folder: Path) -> str:
-    """The tables, about datasets that are made in ``folder``, one for the seed of each recipe."""
+    """Return both tables; a dataset for the seed of each recipe is made in ``folder``."""
     for seed, recipe in recipes.items():
         build_dataset(recipe, folder / str(seed), open_account(recipe, folder / str(seed), None))
     envs = {seed: recipe_env(recipe, folder / str(seed), recipe.eval.env) for seed, recipe in recipes.items()}
@@ -119,7 +119,7 @@ agents on the questions by content: not measured.
 
 
 def main() -> None:
-    """Write the table."""
+    """Play all searches, print the tables, and publish them if all seeds were played."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     seeds = tuple(parser.parse_args().seeds)

@@ -1,12 +1,12 @@
-"""Whether tables of learning still hold: short runs at the commit of a table and at this one, compared byte by byte.
+"""Check whether tables of learning still hold: short runs at a table's commit and at this one, compared byte by byte.
 
-    python benchmarks/confirm.py taxi line          # the tables of these environments; a minute or two an arm
-    python benchmarks/confirm.py taxi --runs DIR    # the short runs stay in DIR
+    python benchmarks/confirm.py taxi line          # the tables of these environments; a minute or two per arm
+    python benchmarks/confirm.py taxi --runs DIR    # keep the short runs in DIR
 
-The same recipe and seed give the same bytes on one machine. Where each arm of a table, trained for a few steps, has the
-same weights, metrics and evaluation at both commits, the changes between them changed nothing that it computes, and the
-table says so: "at commit A (same bytes at B)". Otherwise it stays stale and must be made again. A short run passes all
-stages with one seed; minutes, which no run repeats exactly, remain those of the first commit.
+The same recipe and seed give the same bytes on one machine. If each arm of a table, trained for a few steps, has the
+same weights, metrics and evaluation at both commits, the changes between them did not change what it computes, and the
+table is marked "at commit A (same bytes at B)". Otherwise it stays stale and must be made again. A short run goes
+through all stages with one seed; minutes, which no run repeats exactly, remain those of the first commit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from reflectrl.pipeline.console import Reporter
 
 SHORT = ("data.samples=400", "sft.reflector.steps=20", "sft.policy.steps=20", "eval.episodes=32", "seed=0")
 ITERATIONS = 3
-"""Iterations of each stage of a curriculum in a short run."""
+"""Iterations of each curriculum stage in a short run."""
 
 
 def arms_of(env: str) -> dict[str, tuple[Path, tuple[Arm, ...]]]:
-    """Return the page and the arms of each table that runs of an environment or study make, by the table's name."""
+    """Return the page and the arms of each table of an environment or study, by the table's name."""
     if env in STUDIES:
         return {env: (HERE / "README.md", STUDIES[env].arms)}
     about = ENVIRONMENTS[env]
@@ -50,7 +50,7 @@ def arms_of(env: str) -> dict[str, tuple[Path, tuple[Arm, ...]]]:
 
 
 def overrides(arm: Arm) -> list[str]:
-    """Return the changes to an arm's recipe that make a run of a minute."""
+    """Return the changes to an arm's recipe that shorten a run to about a minute."""
     recipe = load_recipe(arm.recipe, arm.overrides)
     stages = range(len(recipe.rlft.stages)) if recipe.rlft else ()
     validation = ["rlft.validation.every=2"] if recipe.rlft and recipe.rlft.validation else []
@@ -61,13 +61,13 @@ def train(code: Path, folder: Path, arm: Arm) -> None:
     """Train a short run of an arm with the code of a checkout.
 
     Raises:
-        InvalidInput: the run did not end well.
+        InvalidInput: the run failed.
 
     """
     words = ["--recipe", arm.recipe, "--runs", str(folder.parent), "--run", folder.name, *overrides(arm)]
     done = subprocess.run(
         [sys.executable, "-m", "reflectrl", "run", *words],
-        cwd=code,  # the first place in which Python looks for modules
+        cwd=code,  # Python looks for modules here first
         env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(code)},
         capture_output=True,
         text=True,
@@ -79,7 +79,7 @@ def train(code: Path, folder: Path, arm: Arm) -> None:
 
 
 def differences(before: Path, after: Path) -> list[str]:
-    """Return the files of a run that are others in a second run, columns aside that only one of them has."""
+    """Return the files of a run that differ in a second run; columns that only one of them has are ignored."""
     weights = [path.relative_to(before) for path in sorted(before.glob("*/*.safetensors"))]
     changed = [str(path) for path in weights if (before / path).read_bytes() != (after / path).read_bytes()]
     for name in (METRICS, RESULTS):
@@ -97,7 +97,7 @@ def _differ(one: object, other: object) -> bool:
 
 @contextmanager
 def checkout(made_at: str) -> Iterator[Path]:
-    """Check out a commit in a folder that is deleted in the end."""
+    """Check out a commit in a temporary folder, which is deleted afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder, made_at)
         git = ("git", "-C", str(ROOT), "worktree")
@@ -109,7 +109,7 @@ def checkout(made_at: str) -> Iterator[Path]:
 
 
 def confirm(made_at: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -> bool:
-    """Tell whether short runs of arms come out the same at a commit and now; short runs that exist are not repeated."""
+    """Return whether short runs of arms give the same bytes at a commit and now; existing short runs are reused."""
     same = True
     with checkout(made_at) as before:
         for arm in arms:

@@ -1,11 +1,11 @@
-"""The engine's tables in ``benchmarks/README.md``: what reuse of prefixes saves over playing and learning step by step.
+"""Measure what reuse of prefixes saves in rollouts and updates: the engine's tables of ``benchmarks/README.md``.
 
-    python benchmarks/engine.py                 # all of it, long on two cores; rewrites the tables
+    python benchmarks/engine.py                 # all sections, long on two cores; rewrites the tables
     python benchmarks/engine.py gpt2 memory     # some sections only
     python benchmarks/engine.py --quick         # small models and few repeats, on stdout
 
-Both sides run in one process and in turns, on real prompts (``engine_prompts.py``) and random weights; the other side
-is the plain implementation of ``plain.py``. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
+The engine and the plain implementation of ``plain.py`` alternate in one process, on real prompts
+(``engine_prompts.py``) and random weights. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 """
 
 from __future__ import annotations
@@ -77,40 +77,40 @@ SIDES: Mapping[str, tuple[str, Precision]] = {
     "menu first": ("first", "float32"),
     "menu first, bfloat16": ("first", "bfloat16"),
 }
-"""Layout of the prompts, and type of the products, of each way in which the engine computes an iteration."""
+"""Prompt layout (``prompt.menu``) and precision of matrix products of each variant of the engine."""
 PARTS = ("reflect", "act", "update")
 MANY = 64
 """Episodes of the large models' largest update."""
 
 
 def nano() -> str:
-    """An iteration of the nano models, 4, 16 and 64 episodes side by side."""
+    """Measure an iteration of the nano models, with 4, 16 and 64 episodes side by side."""
     return iterations("nano", (4, 16, 64))
 
 
 def gpt2() -> str:
-    """An iteration of GPT-2 small's shape, 1, 2 and 16 episodes side by side, and an update of 64."""
+    """Measure an iteration of GPT-2 small's shape with 1, 2 and 16 episodes side by side, and an update of 64."""
     return iterations("GPT-2 small", (1, 2, 16), MANY)
 
 
 def smollm2() -> str:
-    """An iteration of SmolLM2-135M's shape, 1 and 4 episodes side by side, and an update of 64."""
+    """Measure an iteration of SmolLM2-135M's shape with 1 and 4 episodes side by side, and an update of 64."""
     return iterations("SmolLM2", (1, 4), MANY)
 
 
 def iterations(shape: str, sizes: Sequence[int], learned: int = 0) -> str:
-    """Milliseconds a step of each part of an iteration, and how many times as fast as the plain side that is.
+    """Return the table of milliseconds per step of each part of an iteration, and the speed relative to the plain side.
 
-    Plain reads and writes one prompt at a time and learns from the logits of all tokens; batched pads 16 prompts, and
-    learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32. Of
-    ``learned`` more episodes there is nothing but an update from their first two steps, with the menu first.
+    "Plain" reads and writes one prompt at a time and learns from the logits of all tokens; "batched" pads 16 prompts
+    and learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32. For
+    ``learned`` further episodes, only an update from their first two steps is measured, with the menu first.
     """
     heads = ["environment", "side by side", "side", *PARTS, "update, against batched", "all"]
     return table(heads, [line for env in effort.envs for line in parts(shape, env, sizes, learned)])
 
 
 def parts(shape: str, env: str, sizes: Sequence[int], learned: int) -> list[list[str]]:
-    """Lines of one environment's part of the table; its models are freed when they are measured."""
+    """Measure one environment and return its rows of the table; its models are freed afterwards."""
     with ExitStack() as stack:
         many = max(*sizes, 16, learned)
         cases = {menu: stack.enter_context(case(shape, env, menu, many)) for menu in ("last", "first")}
@@ -132,7 +132,7 @@ def parts(shape: str, env: str, sizes: Sequence[int], learned: int) -> list[list
 
 
 def bases(case: Case) -> dict[str, Work]:
-    """What the engine is compared with: two episodes one prompt at a time, and two steps of 16 episodes."""
+    """Return the work of the baselines: two episodes one prompt at a time, and two steps of 16 episodes in batches."""
     who, few = case.reader, case.episodes[:2]
     many = [episode[:2] for episode in case.episodes[:16]]
     plain, batched = ([step.sample for steps in episodes for step in steps] for episodes in (few, many))
@@ -149,7 +149,7 @@ def bases(case: Case) -> dict[str, Work]:
 
 
 def ours(name: str, episodes: Sequence[Sequence[Step]], speaker: Reader, who: Reader) -> dict[str, Work]:
-    """The engine over episodes, all side by side: a frozen reflector, and a policy of which all weights are trained."""
+    """Return the engine's work on episodes side by side: a frozen reflector, and a policy with all weights trained."""
     each, count = together(episodes), sum(map(len, episodes))
     return {
         f"{name} reflect": Work(partial(writes, speaker, each), count),
@@ -159,13 +159,13 @@ def ours(name: str, episodes: Sequence[Sequence[Step]], speaker: Reader, who: Re
 
 
 def learns(who: Reader, episodes: Sequence[Sequence[Step]]) -> Work:
-    """An update of all weights from all steps of episodes."""
+    """Return an update of all weights from all steps of the episodes."""
     samples = [step.sample for episode in episodes for step in episode]
     return Work(partial(tree_update, who, sgd(who), samples), len(samples))
 
 
 def row(cost: Mapping[str, float], side: str) -> list[str]:
-    """Cells of a side: milliseconds a step, and how many times as fast as plain; of parts that were measured."""
+    """Return the cells of a side: milliseconds per step of each measured part, and the speed relative to plain."""
 
     def cell(*parts: str) -> str:
         if any(f"{side} {part}" not in cost for part in parts):
@@ -178,7 +178,10 @@ def row(cost: Mapping[str, float], side: str) -> list[str]:
 
 
 def cache() -> str:
-    """The greedy reflector of taxi after iterations of 64 episodes, 16 new ones; plain: ``generate`` at each step."""
+    """Measure taxi's greedy reflector with its cache on 16 new episodes, after iterations of 64 other episodes.
+
+    The plain side calls ``generate`` at each step.
+    """
     lines, rounds = [], 3
     with set_up(recipe("nano", "dangerous_taxi")) as scene:
         episodes = scene.steps(scene.play(64 * (8 if effort.quick else 48)))
@@ -208,7 +211,7 @@ def cache() -> str:
 
 
 def whole() -> str:
-    """An iteration of the nano models as their recipes play: 16 episodes, greedy, after 20 iterations of new ones."""
+    """Measure an iteration of the nano models, with 16 episodes and greedy reflections, after 20 other iterations."""
     lines, rounds = [], 2 if effort.quick else 5
     for env, menu in itertools.product(effort.envs, ("last", "first")):
         with case("nano", env, menu, 16 * (20 + rounds)) as scene:
@@ -228,7 +231,7 @@ def whole() -> str:
 
 
 def update_of(side: str) -> Call:
-    """An update of two episodes of ALFWorld by GPT-2 small's shape, for a process of its own."""
+    """Return an update of GPT-2 small's shape on two episodes of ALFWorld, to be run in a separate process."""
     menu, compute = SIDES.get(side, ("last", "float32"))
     with case("GPT-2 small", "alfworld", menu, 2) as scene:
         who, samples = scene.reader, scene.samples
@@ -244,14 +247,14 @@ def update_of(side: str) -> Call:
 
 
 def memory() -> str:
-    """Peak memory of that update beyond the model's own, and as a part of that of full logits."""
+    """Measure the peak memory of ``update_of`` beyond the model's own, and its share of that of full logits."""
     peaks = {side: peak_memory(partial(update_of, side)) for side in ("full logits", "label rows", *SIDES)}
     lines = [[side, f"{peak / 1e9:.2f}", f"{peak / peaks['full logits']:.0%}"] for side, peak in peaks.items()]
     return table([f"forward passes of {BUDGET:,} tokens", "peak, GB", "of full logits"], lines)
 
 
 def horizon() -> str:
-    """An iteration against the length of an episode: ALFWorld, two episodes of H steps, 2 layers of width 256."""
+    """Measure an iteration by the length of episodes: ALFWorld, two episodes of H steps, 2 layers of width 256."""
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
     lengths = (5, 10) if effort.quick else (5, 10, 20, 40)
     for steps in lengths:
@@ -279,13 +282,13 @@ def horizon() -> str:
 
 
 def exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
-    """Slope of the logarithms, by least squares."""
+    """Return the exponent of a power law between lengths and seconds, by least squares on logarithms."""
     slope, _ = linear_regression([math.log(length) for length in lengths], [math.log(value) for value in seconds])
     return slope
 
 
 def frozen() -> str:
-    """Three passes over four episodes with SmolLM2's width, where upper layers alone have adapters."""
+    """Measure three passes over four episodes with SmolLM2's width, where only upper layers have adapters."""
     lines = []
     for env, (layers, adapted) in itertools.product(effort.envs, ((30, "20-29"), (6, "4-5"))):
         with set_up(recipe("SmolLM2", env)) as scene:
@@ -314,7 +317,7 @@ def frozen() -> str:
 
 
 def work() -> str:
-    """Share of the operations a second of a product of two large matrices; two steps of 16 episodes, GPT-2 small."""
+    """Measure FLOP/s as a share of a large matrix product's: two steps of 16 episodes, GPT-2 small."""
     lines = []
     for env, (name, (menu, compute)) in itertools.product(effort.envs, SIDES.items()):
         product, operations = matmul(dtype=getattr(torch, compute))
@@ -332,7 +335,7 @@ def work() -> str:
 
 
 def score() -> str:
-    """The policy in one state; plain: the probability of each action's words, without a menu."""
+    """Measure the policy in one state, against scoring the words of each action without a menu."""
     lines = []
     for shape, env, count in itertools.product(SHAPES, ENVS, (20, 100)):
         with set_up(recipe(shape, env), menu=count) as scene:
@@ -350,7 +353,7 @@ def score() -> str:
 
 
 def kernels() -> str:
-    """Updates of ALFWorld's steps by the small model with other kernels; what compiling took is left out."""
+    """Measure updates of the small model on ALFWorld with other kernels; compile time is not counted."""
     (case,) = cases(16, 1, SHAPES[:1], ["alfworld"])
     who, samples = case.reader, case.samples
     sections = {
@@ -374,7 +377,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Measure section by section; each is published as soon as it is there."""
+    """Measure section by section, and publish each as soon as it is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--envs", nargs="+", choices=ENVS, help="prompts of some environments only, on stdout")
