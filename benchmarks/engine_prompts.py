@@ -1,10 +1,10 @@
-"""Real prompts of all three environments for the benchmarks of the engine, made offline, and models that read them.
+"""Real prompts of three environments for the engine's benchmarks, made without downloads, and models that read them.
 
-    python benchmarks/engine_prompts.py  # how long the prompts are, and how much of them is new
+    python benchmarks/engine_prompts.py  # how long the prompts are, and what share of their tokens is new
 
-Episodes of an expert that errs, in the layout of a recipe, with the expert's reflections. What no download can bring is
-replaced: GPT-2's tokenizer by one that is trained on the prompts themselves, GPT-2's weights by random ones. ALFWorld
-needs its extra: pip install 'reflectrl[alfworld]'.
+The prompts are those of an expert that sometimes errs, in the layout of a recipe, with the expert's reflections.
+Nothing is downloaded: GPT-2's tokenizer is replaced by one that is trained on the prompts, and its weights by random
+ones. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from reflectrl.training.batch import StepSample, step_samples
 ENVS = ("dangerous_taxi", "auto_explore", "alfworld")
 PAPER, NANO = ([f"{env}/{size}" for env in ENVS] for size in ("paper", "nano"))
 OFFLINE = {
-    # the paper's twelve repositories and the chat model that asks about them are far away
+    # the paper's twelve repositories and the chat model that asks about them would need a network
     "auto_explore/paper": (
         "dataset.repositories=[company:nano]",
         "dataset.writer=extractive",
@@ -67,16 +67,16 @@ SMOLLM2: Mapping[str, Any] = {
     "num_key_value_heads": 3,
     "tie_word_embeddings": True,
 }
-"""The shape of SmolLM2-135M."""
+"""Configuration of SmolLM2-135M's shape."""
 EPISODES = 16
-"""Heads of the table."""
+"""Episodes of each row of the table."""
 TRIES = 100
-"""Episodes that are played, at most, for each that lasts long enough."""
+"""Maximum number of episodes played for each one that is wanted, because some are too short."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of an episode, as both players and the update see it."""
+    """One step of an episode: the views of both players, and the sample for the update."""
 
     reflector: View
     """View of the reflector."""
@@ -91,33 +91,33 @@ class Step:
 
 @dataclass(frozen=True)
 class Scene:
-    """A recipe, ready to be played."""
+    """A recipe that is ready to be played."""
 
     recipe: Recipe
     folder: Path
-    """Run folder of the recipe, with the dataset if the environment needs one."""
+    """Run folder of the recipe, with a dataset if the environment needs one."""
     layout: PromptFormat
     labels: tuple[str, ...]
 
     def envs(self, number: int) -> list[NatLangEnv]:
-        """New environments, in this process."""
+        """Return new environments in this process."""
         return [recipe_env(self.recipe, self.folder) for _ in range(number)]
 
     def episodes(self, number: int, seed: int = 0) -> list[Episode]:
-        """Training tasks in a seeded order."""
+        """Return episodes of the training tasks in a seeded order."""
         return list(islice(self._endless(self.envs(1)[0], seed), number))
 
     def play(self, number: int, *, seed: int = 0, expertise: float = 0.6, steps: int | None = None) -> list[Trajectory]:
-        """Episodes of an expert that errs.
+        """Play episodes of an expert that sometimes errs.
 
         Args:
-            number: how many.
-            seed: of the tasks' order, and of everything random in an episode.
-            expertise: probability of the expert's action; else any is played.
-            steps: take only episodes that last so long, and only their first so many steps.
+            number: number of episodes.
+            seed: seed of the tasks' order, and of everything random in an episode.
+            expertise: probability of the expert's action; otherwise a random one is played.
+            steps: number of steps; shorter episodes are skipped, and longer ones cut.
 
         Raises:
-            InvalidInput: next to no episode lasts so long.
+            InvalidInput: too few episodes have that many steps.
 
         """
         envs = self.envs(1)
@@ -132,7 +132,7 @@ class Scene:
         return kept if steps is None else [replace(whole, turns=whole.turns[:steps]) for whole in kept]
 
     def steps(self, trajectories: Sequence[Trajectory]) -> list[list[Step]]:
-        """Views and samples of each episode, with normalised advantages discounted as in the recipe."""
+        """Return the steps of each episode, with normalised advantages and the recipe's discount."""
         gamma = self.recipe.rlft.gamma if self.recipe.rlft else 1.0
         samples = step_samples(trajectories, self.layout, RLFTSettings(gamma=gamma))
         each = iter(samples)
@@ -153,12 +153,12 @@ class Scene:
 
 @contextmanager
 def set_up(name: str, overrides: Sequence[str] = (), *, menu: int = 0) -> Iterator[Scene]:
-    """A shipped recipe in a folder that lasts as long as the context.
+    """Set up a shipped recipe in a temporary folder for the context.
 
     Args:
-        name: of the recipe.
-        overrides: of the recipe, such as ``env.options.horizon=40``.
-        menu: have labels for a menu of so many actions, even where the environment never shows one.
+        name: name of the recipe.
+        overrides: changes to the recipe, such as ``env.options.horizon=40``.
+        menu: minimum number of labels, for menus longer than the environment's.
 
     """
     recipe = load_recipe(name, [*OFFLINE.get(name, ()), *overrides])
@@ -174,7 +174,7 @@ def set_up(name: str, overrides: Sequence[str] = (), *, menu: int = 0) -> Iterat
 
 @dataclass(frozen=True)
 class Reader:
-    """A model with random weights and what reads prompts for it."""
+    """A model with random weights, its tokenizer, and its encoder of prompts."""
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
@@ -183,7 +183,7 @@ class Reader:
 
 
 def nano(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, *, max_length: int | None = None) -> Reader:
-    """``builtin/nano`` as the nano recipe of the same environment has it, before training, or reading more tokens."""
+    """Return ``builtin/nano`` of the same environment's nano recipe before training, optionally for longer prompts."""
     section = load_recipe(f"{scene.recipe.env.name}/nano").model
     section = section.model_copy(update={"max_length": max_length or section.max_length})
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
@@ -193,7 +193,7 @@ def nano(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, *, max
 
 
 def gpt2_small(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, **shape: Any) -> Reader:
-    """The shape of GPT-2 small, random weights, no dropout; ``shape`` overrides ``GPT2Config``."""
+    """Return a model of GPT-2 small's shape, with random weights and no dropout; ``shape`` overrides ``GPT2Config``."""
     length = shape.get("n_positions", 1024)
     still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     return random_model(scene, episodes, GPT2Config(**still, **shape), length, seed)
@@ -202,10 +202,10 @@ def gpt2_small(scene: Scene, episodes: Sequence[Sequence[Step]], seed: int = 0, 
 def wide_tokenizer(
     scene: Scene, episodes: Sequence[Sequence[Step]], config: PretrainedConfig, max_length: int
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer for a model of any shape, whose configuration learns its special tokens.
+    """Return a tokenizer for a model of any shape, and write its special tokens to the model's configuration.
 
-    The vocabulary is as large as that of ``config``: the words of the prompts come first, and every id beyond stands
-    for a character of its own that no prompt has, so that whatever a random model says can be read again.
+    Its vocabulary has the size that ``config`` names: the words of the prompts come first, and each further id is a
+    character that no prompt contains, so that any text of a random model can be encoded again.
     """
     words = min(2000, config.vocab_size)
     tokenizer = train_tokenizer(corpus(episodes), scene.labels, pieces="words", vocabulary=words, max_length=max_length)
@@ -217,7 +217,7 @@ def wide_tokenizer(
 
 
 def smollm2(scene: Scene, episodes: Sequence[Sequence[Step]], **shape: Any) -> Reader:
-    """The shape of SmolLM2-135M, random weights; ``shape`` overrides ``LlamaConfig``."""
+    """Return a model of SmolLM2-135M's shape, with random weights; ``shape`` overrides ``LlamaConfig``."""
     size: dict[str, Any] = {**SMOLLM2, "max_position_embeddings": 1024, **shape}
     return random_model(scene, episodes, LlamaConfig(**size), size["max_position_embeddings"])
 
@@ -233,7 +233,7 @@ def random_model(
     dtype: torch.dtype = torch.float32,
     lora: LoraSection | None = None,
 ) -> Reader:
-    """Random weights of any shape, made where they are used, with new adapters if there are any."""
+    """Return a model of any shape with random weights, created on ``device``, and new adapters if ``lora`` is given."""
     tokenizer = wide_tokenizer(scene, episodes, config, max_length)
     with seeded(seed):
         with torch.device(device):
@@ -249,13 +249,13 @@ def _reader(scene: Scene, lm: LanguageModel, max_length: int) -> Reader:
 
 
 def corpus(episodes: Iterable[Iterable[Step]]) -> list[str]:
-    """Every text that the players read; most often the reflector's is the beginning of the policy's."""
+    """Return all prompt texts; a reflector's prompt that begins the policy's prompt is not repeated."""
     read = [(step.policy.prompt.text, step.reflector.prompt.text) for episode in episodes for step in episode]
     return [policy for policy, _ in read] + [asked for policy, asked in read if not policy.startswith(asked)]
 
 
 def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple[int, ...]:
-    """Token ids that end a reply: so many of them that a random model ends one after about ``1 / share`` tokens."""
+    """Return token ids that end a reply, enough for a random model to end one after about ``1 / share`` tokens."""
     drawn = random.Random(f"{seed} ends").sample(range(vocabulary), round(share * vocabulary))
     return tuple(sorted({eos, *drawn}))
 
@@ -270,14 +270,14 @@ def without_menu(prompt: Prompt) -> Prompt:
 
 
 def with_menu(seen: MenuView, layout: PromptFormat, actions: Sequence[str]) -> MenuView:
-    """Return the prompt with the same state and reflection but another menu."""
+    """Return the view with the same state and reflection but another menu."""
     menu = Menu(labels(layout.labels, len(actions)), tuple(actions))
     bare = without_menu(seen.prompt)
     return replace(seen, prompt=replace(bare, tail=menu.tail_text + bare.tail, menu=menu), menu=menu)
 
 
 def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str]:
-    """``number`` different actions: those of the episodes' menus, then the same once more with a number behind."""
+    """Return ``number`` different actions: those of the episodes' menus, then the same with a number appended."""
     menus = (step.policy.menu for episode in episodes for step in episode)
     real = list(dict.fromkeys(action for menu in menus for action in menu.actions))
     made_up = (f"{action} {turn}" for turn in count(2) for action in real)
@@ -288,13 +288,13 @@ def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str
 
 
 def new_tokens(rows: Iterable[Sequence[int]]) -> int:
-    """Tokens of the prefix tree over ``rows``: what is left to compute if no beginning is computed twice."""
+    """Return the number of tokens in the prefix tree over ``rows``: those to compute if no prefix is computed twice."""
     ordered = [(), *sorted(tuple(row) for row in rows)]
     return sum(len(row) - len(os.path.commonprefix([last, row])) for last, row in pairwise(ordered))
 
 
 def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) -> list[str]:
-    """One line of the table."""
+    """Return one row of the table."""
     said = [[reader.encoder.tokens(step.reflector.prompt) for step in episode] for episode in episodes]
     read = [[reader.encoder.tokens(step.policy.prompt) for step in episode] for episode in episodes]
 
@@ -338,7 +338,7 @@ HEADS = (
 
 
 def main() -> None:
-    """Play, count and print."""
+    """Play the recipes, count tokens, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=EPISODES)
     arguments = parser.parse_args()
@@ -346,7 +346,7 @@ def main() -> None:
     for name, place in product((*PAPER, *NANO), ("last", "first")):
         with set_up(name, [f"prompt.menu={place}"]) as scene:
             episodes = scene.steps(scene.play(arguments.episodes))
-            small = {"n_layer": 1, "n_embd": 8, "n_head": 1}  # lengths are the tokenizer's, whatever the shape
+            small = {"n_layer": 1, "n_embd": 8, "n_head": 1}  # lengths depend on the tokenizer, not on the shape
             reader = gpt2_small(scene, episodes, **small) if name in PAPER else nano(scene, episodes)
             lines.append(lengths(scene, reader, episodes))
     print(table(HEADS, lines))

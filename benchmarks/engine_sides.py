@@ -1,4 +1,4 @@
-"""Both sides of the engine's benchmark: recorded episodes, models that read them, and who plays and learns."""
+"""Both sides of the engine's benchmark: recorded episodes, models that read them, players and updates."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from reflectrl.training.batch import StepSample
 
 @dataclass
 class Effort:
-    """Amount of work that is measured."""
+    """How much is measured."""
 
     quick: bool = False
-    """Small models instead of large ones, and few repeats."""
+    """True for small models instead of large ones, and few repeats."""
     envs: tuple[str, ...] = ENVS
     """Environments whose prompts are read."""
 
 
 effort = Effort()
 BUDGET = 2048
-"""Tokens of a forward pass of an update."""
+"""Maximum number of tokens in a forward pass of an update."""
 LIMIT = 64
-"""Tokens of a reflection at most; random weights end one after about 33."""
+"""Maximum number of tokens in a reflection; with random weights, one ends after about 33."""
 SHAPES = ("nano", "GPT-2 small", "SmolLM2")
 CASE = ("environment", "model")
 STEPS = {"dangerous_taxi": 5, "auto_explore": 5, "alfworld": 5}
-"""Overrides of the recipe for the episodes that the large model reads."""
+"""Number of steps of the episodes that the large models read, by environment."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A call, and how many steps it computes."""
+    """A call, and the number of steps that it computes."""
 
     call: Call
     steps: int
@@ -63,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Case:
-    """Recorded episodes of an environment, and random models of one shape that read them."""
+    """Recorded episodes of an environment, and a model with random weights that reads them."""
 
     env: str
     shape: str
@@ -73,12 +73,12 @@ class Case:
 
     @property
     def heavy(self) -> bool:
-        """True where a call takes seconds: nothing to warm up, and few repeats."""
+        """True if a call takes seconds, so that there is no warm-up and there are few repeats."""
         return self.shape != SHAPES[0] and not effort.quick
 
     @property
     def rounds(self) -> int:
-        """Repeats of a call."""
+        """Number of repeats of a call."""
         return 1 if self.heavy else 2 if effort.quick else 5
 
     @property
@@ -87,18 +87,18 @@ class Case:
         return [step.sample for episode in self.episodes for step in episode]
 
     def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> dict[str, Times]:
-        """Time the contenders in turns, seven times after a warm-up, or ``heavy_rounds`` times."""
+        """Time the contenders in turn: seven rounds after a warm-up, or ``heavy_rounds`` if a call is heavy."""
         return race(contenders, heavy_rounds if self.heavy else 2 if effort.quick else 7, warm_up=not self.heavy)
 
     def line(self, times: dict[str, Times], *words: str) -> list[str]:
-        """A line of a table: who, the medians of both sides in seconds, how many times as fast."""
+        """Return a row of a table: the case, the median seconds of both sides, and their ratio."""
         seconds = (f"{times[name].seconds:.3g}" for name in ("plain", "ours"))
         return [self.env, self.shape, *words, *seconds, f"**{times_as_fast(times, 'ours', 'plain'):.1f}**"]
 
 
 @contextmanager
 def case(shape: str, env: str, menu: str, number: int) -> Iterator[Case]:
-    """``number`` episodes of an environment in a layout of the prompts, and a model that reads them."""
+    """Set up ``number`` episodes of an environment with the given place of the menu, and a model that reads them."""
     with set_up(recipe(shape, env), [f"prompt.menu={menu}"]) as scene:
         steps = None if shape == SHAPES[0] else STEPS[env]
         episodes = scene.steps(scene.play(number, steps=steps))
@@ -106,7 +106,7 @@ def case(shape: str, env: str, menu: str, number: int) -> Iterator[Case]:
 
 
 def computing(who: Reader, compute: Precision, *, frozen: bool = False) -> Reader:
-    """The same reader as the engine loads it: with fused activations, in a precision, and perhaps frozen."""
+    """Return a copy of the reader as the engine loads it: fused activations, a precision, and optionally frozen."""
     own = copy.deepcopy(who.model).requires_grad_(not frozen)
     section = ModelSection(compute=compute)
     adopt_kernels(own, section)
@@ -115,7 +115,7 @@ def computing(who: Reader, compute: Precision, *, frozen: bool = False) -> Reade
 
 
 def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[str] = ENVS) -> Iterator[Case]:
-    """``many`` episodes for the small model, ``few`` for the large one, of each environment."""
+    """Yield the cases of all shapes and environments: ``many`` episodes for the small model, ``few`` for large ones."""
     for shape, env in itertools.product(shapes, envs):
         with set_up(recipe(shape, env)) as scene:
             if shape == SHAPES[0]:
@@ -126,12 +126,12 @@ def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[st
 
 
 def recipe(shape: str, env: str) -> str:
-    """Recipe whose prompts a model of ``shape`` reads."""
+    """Return the name of the recipe whose prompts a model of ``shape`` reads."""
     return f"{env}/{'nano' if shape == SHAPES[0] else 'paper'}"
 
 
 def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_length: int | None = None) -> Reader:
-    """A model with a choice head."""
+    """Return a model of ``shape`` with a choice head."""
     length = max_length or 1024
     if shape == SHAPES[0]:
         made = nano(scene, episodes, max_length=max_length)
@@ -146,13 +146,13 @@ def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_len
 
 
 def policy(who: Reader, frozen_layers: FrozenLayers | None = None) -> LMPolicy:
-    """The engine's."""
+    """Return the engine's policy."""
     kept = PrefixCache(who.model.device, who.model.dtype)
     return LMPolicy(who.model, who.encoder, prefix_cache=kept, frozen_layers=frozen_layers)
 
 
 def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflector:
-    """The engine's; without a cache it writes everything."""
+    """Return the engine's reflector; without a cache of replies it writes every reflection."""
     return LMReflector(
         who.model,
         who.tokenizer,
@@ -166,7 +166,7 @@ def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflect
 
 
 def plain_reflector(who: Reader, temperature: float, batch_size: int = 1) -> PlainReflector:
-    """The plain side's, with the same words."""
+    """Return the plain side's reflector, which writes the same words."""
     stops = ends(who.model.config.vocab_size, who.tokenizer.eos_token_id)
     return PlainReflector(
         who.model,
@@ -180,13 +180,13 @@ def plain_reflector(who: Reader, temperature: float, batch_size: int = 1) -> Pla
 
 
 def together(episodes: Sequence[Sequence[Step]]) -> list[list[Step]]:
-    """The first steps of all episodes, then the second ones, and so on: how a rollout asks."""
+    """Return the first steps of all episodes, then the second ones, and so on: the batches of a rollout."""
     longest = max(map(len, episodes))
     return [[episode[at] for episode in episodes if at < len(episode)] for at in range(longest)]
 
 
 def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
-    """Act at each step; the states of these steps are forgotten at the end."""
+    """Act at each step, and clear the policy's cached prefixes afterwards."""
     for steps in calls:
         player.act([step.policy for step in steps], [0.5] * len(steps))
     if isinstance(player, LMPolicy):
@@ -194,20 +194,20 @@ def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
 
 
 def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
-    """Reflect at each step without states of earlier ones."""
+    """Reflect at each step, starting with an empty cache."""
     if isinstance(player, LMReflector):
         player.clear()
     asks(player, calls)
 
 
 def scripted(who: Reader, steps: Sequence[Step]) -> Repeater:
-    """Chooses the expert's words; random weights would say nothing that recurs."""
+    """Return a sampler that chooses the expert's words, since those of random weights would never recur."""
     words = [who.tokenizer(step.policy.said["reflector"])["input_ids"][: LIMIT - 1] for step in steps]
     return Repeater(words, who.tokenizer.eos_token_id)
 
 
 def writes(who: Reader, calls: Sequence[Sequence[Step]]) -> None:
-    """Write the expert's reflections with the engine, without states of earlier ones."""
+    """Write the expert's reflections with the engine, starting with an empty cache."""
     kept, drafts = PrefixCache(who.model.device, who.model.dtype), Drafts(pass_tokens(who.model))
     for steps in calls:
         rows = [who.encoder.tokens(step.reflector.prompt, reserve=LIMIT) for step in steps]
@@ -240,7 +240,7 @@ def tree_update(
     terms: Terms = REINFORCE,
     frozen_layers: FrozenLayers | None = None,
 ) -> float:
-    """The update of ``ReflectRLTrainer``: forward passes over prefix trees."""
+    """Make the update of ``ReflectRLTrainer``: forward passes over prefix trees."""
     player = policy(who, frozen_layers)
     passes = player.divide(
         [sample.view for sample in samples], [sample.decision for sample in samples], max_tokens=BUDGET
@@ -255,7 +255,7 @@ def tree_update(
 
 
 def sgd(who: Reader) -> torch.optim.Optimizer:
-    """An optimizer without states, with a step so small that repeats do the same work; it leaves no gradients."""
+    """Return a stateless optimizer that clears gradients, with steps so small that repeats do the same work."""
     optimizer = torch.optim.SGD(who.model.parameters(), lr=1e-6)
     optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
     return optimizer
@@ -268,7 +268,7 @@ def iteration(
     episodes: Sequence[Sequence[Step]],
     part: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """An iteration on recorded prompts, all episodes side by side: reflect, act, update, each within its ``part``."""
+    """Reflect, act and update on recorded prompts, with all episodes side by side; ``part`` wraps each part."""
     if isinstance(player, LMPolicy):
         player.forget()
     for steps in together(episodes):
@@ -281,12 +281,12 @@ def iteration(
 
 
 class InTurn:
-    """Calls a function with the next of some arguments, so that no repeat sees what an earlier one has seen."""
+    """A callable that gives a function another argument at each call, so that no repeat sees an earlier one's data."""
 
     def __init__(self, function: Callable[[Any], object], arguments: Sequence[Any]) -> None:
         self._function = function
         self._arguments = iter(arguments)
 
     def __call__(self) -> None:
-        """With the next."""
+        """Call the function with the next argument."""
         self._function(next(self._arguments))

@@ -1,10 +1,10 @@
-"""What ``reflectrl estimate`` says, beside what an iteration of the same steps takes with all layers.
+"""Compare the estimate of ``reflectrl estimate`` with a measured iteration of the same steps and all layers.
 
     python benchmarks/estimate.py            # nano, GPT-2 small and SmolLM2's shape: minutes; rewrites the table
     python benchmarks/estimate.py --quick    # nano only, on stdout
 
-Models have random weights. The words that are reflected are the expert's, as in the estimate: each is chosen from the
-model's distribution, and then replaced. Times are of one thread: run it with OMP_NUM_THREADS=1.
+Models have random weights. Reflections are the expert's, as in the estimate: each token is sampled from the model and
+then replaced. Times are of one thread: run it with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ LARGE = {
 }
 SHORT = ["model.dtype=float32", "model.compute=float32", "rlft.episodes=8", "rlft.micro_batch_tokens=2048"]
 SHORT += ["env.options.horizon=6", "players.reflector.max_new_tokens=24", "players.reflector.temperature=1.0"]
-"""Changes to ``dangerous_taxi/pickup`` for an iteration of minutes."""
+"""Overrides of ``dangerous_taxi/pickup`` that shorten an iteration to minutes."""
 
 
 @contextmanager
 def large(config: PretrainedConfig) -> Iterator[Recipe]:
-    """The recipe of a model of which there are only a configuration and a tokenizer."""
+    """Write a configuration and a tokenizer without weights, and yield a recipe for this model."""
     with set_up("dangerous_taxi/paper") as scene, tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
         wide_tokenizer(scene, scene.steps(scene.play(4)), config, 1024).save_pretrained(folder)
         config.architectures = ["CausalLM"]
@@ -58,7 +58,7 @@ def large(config: PretrainedConfig) -> Iterator[Recipe]:
 
 
 def measured(recipe: Recipe, played: Played, folder: Path) -> dict[str, float]:
-    """Seconds of the parts of an iteration, with a model of all layers."""
+    """Return the measured seconds of each part of an iteration, with all layers of the model."""
     section, rlft, limit = recipe.model, recipe.rlft, recipe.players.reflector.max_new_tokens
     lm = shallow_model(section, shape_of(section).layers, folder / "whole", corpus=played.corpus, labels=played.labels)
     add_choice_head(lm.base)
@@ -98,7 +98,7 @@ def measured(recipe: Recipe, played: Played, folder: Path) -> dict[str, float]:
 
 
 def compare(name: str, recipe: Recipe) -> list[list[str]]:
-    """Lines of the table for one model."""
+    """Return the rows of the table for one model."""
     began = clock()
     found = estimate(recipe)
     took = clock() - began
@@ -115,7 +115,7 @@ def compare(name: str, recipe: Recipe) -> list[list[str]]:
 
 
 def main() -> None:
-    """Estimate and measure, then publish."""
+    """Estimate and measure each model, print the table, and publish it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="nano only, on stdout")
     arguments = parser.parse_args()

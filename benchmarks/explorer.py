@@ -1,12 +1,12 @@
-"""The explorer's table: files found in packages that no training saw, by questions in other words than the files'.
+"""Measure which files are found in packages outside training, by questions in other words than the files'.
 
     python benchmarks/explorer.py                              # without agents; fetches 47 packages, about 10 minutes
     python benchmarks/explorer.py --dataset FOLDER             # the same on a dataset that was written already
-    python benchmarks/explorer.py --runs runs/smollm2-explorer # its agents too, on the dataset of the first run
+    python benchmarks/explorer.py --runs runs/smollm2-explorer # also agents of runs, on the first run's dataset
     python benchmarks/explorer.py --keep FOLDER                # writes the dataset, so that it is fetched once
 
-Everyone plays each question once, with the commands of ``smollm2/explorer`` and one thread. Walkers that learn nothing
-and do not search have the folder's commands only.
+All players play each question once, with the commands of ``smollm2/explorer`` and one thread. Walkers that neither
+learn nor search have only the commands for folders and files.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ SEARCHES = {
     "search tool: three words, first file": 3,
     "search tool: all words, first file": 0,
 }
-"""Players that search without looking; 0 is all words at once."""
+"""Number of searches of each player that names the first result; 0 is one search for all words."""
 POLICIES = {"before training": "base", "SFT": "policy-sft", "**SFT + RLFT (Reflect-RL)**": "policy"}
-"""Policies of a run, by their names in the table."""
+"""Policies of a run by their titles in the table."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,25 @@ class Found:
 
     success: bool
     steps: int | None
-    """``None`` for a player that takes none."""
+    """Number of steps; ``None`` for a player that takes none."""
     files: float
-    """Files opened."""
+    """Number of files opened."""
     chars: float
-    """Characters that were read of files: those shown, or all that an index or a walker reads."""
+    """Characters of files that were shown to the player, or read by its index or its walk."""
 
 
 Line = tuple[str, Sequence[Found], float]
-"""A player, what it found, and its processor seconds a question."""
+"""A player's title, its results, and its processor seconds per question."""
 
 
 @dataclass
 class Packages:
-    """The questions, and the packages that they are about."""
+    """The questions, and the packages that they ask about."""
 
     dataset: Path
     recipe: Recipe
     most: int | None
-    """Questions that are played; all if absent."""
+    """Maximum number of questions to play; ``None`` for all."""
 
     def __post_init__(self) -> None:
         self.env = self.explorer(self.recipe)
@@ -97,20 +97,20 @@ class Packages:
         self.index_seconds = time.process_time() - began
 
     def explorer(self, recipe: Recipe) -> AutoExplore:
-        """A new environment with the options of a recipe."""
+        """Return a new environment with the options of a recipe."""
         return AutoExplore(**self._options(recipe))
 
     def _options(self, recipe: Recipe) -> dict[str, object]:
         return {**recipe.env.options, **recipe.eval.env, "dataset": str(self.dataset)}
 
     def walked(self, title: str, walk: Callable[[Task, str], Found]) -> Line:
-        """Each question once."""
+        """Play each question once with a search that reads no prompts."""
         began = time.process_time()
         found = [walk(task, str(task.options["repository"])) for task in self.tasks]
         return title, found, (time.process_time() - began) / len(self.tasks)
 
     def played(self, title: str, env: AutoExplore, policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> Line:
-        """Each question once, by players who read prompts."""
+        """Play each question once with players that read prompts."""
         episodes = [Episode(task, derive_seed(0, "explorer", number)) for number, task in enumerate(self.tasks)]
         began = time.process_time()
         trajectories = play_all([env], episodes, policy=policy, seats=seats, layout=layout)
@@ -119,18 +119,18 @@ class Packages:
 
 
 def outcome(trajectory: Trajectory) -> Found:
-    """An episode in short."""
+    """Return the result of an episode."""
     texts = [turn.observation.text for turn in trajectory.turns]
     return Found(trajectory.success, len(trajectory.turns), opened(trajectory.actions), shown(texts))
 
 
 def opened(actions: Iterable[str]) -> int:
-    """Different files read: one that was read whole is not offered again, and a look at its first lines counts once."""
+    """Return the number of different files that were read, in full or in part."""
     return len({action.partition(" ")[2] for action in actions if action.startswith(READ)})
 
 
 def shown(texts: Sequence[str]) -> int:
-    """Characters of files that the texts of an episode show; a line of a search counts once."""
+    """Return the number of characters of files in an episode's texts; a line of search results counts once."""
     lines, results = set(), 0
     for text in texts:
         for line in text.splitlines():
@@ -142,7 +142,7 @@ def shown(texts: Sequence[str]) -> int:
 
 
 def without_training(packages: Packages) -> Iterator[Line]:
-    """Players that learn nothing."""
+    """Play all questions with each player that does not learn."""
     plain, env = packages.plain, packages.env
 
     def chars(repository: str, files: Iterable[str] | None = None) -> int:
@@ -183,7 +183,7 @@ def without_training(packages: Packages) -> Iterator[Line]:
 
 
 def searched(env: AutoExplore, task: Task, searches: int) -> Found:
-    """Search for the rarest words one after the other, or (with 0) for all at once; name the first file of the list."""
+    """Search for the rarest words one after the other, or (with 0) for all at once, and name the first file found."""
     env.reset(seed=0, options={"task": task})
     texts, success = [], False
     for number in range(max(1, searches) + 1):
@@ -191,7 +191,7 @@ def searched(env: AutoExplore, task: Task, searches: int) -> Found:
         left = [action for action in menu if action.startswith(VERB) and (action == VERB + ALL) == (searches == 0)]
         names = [action for action in menu if action.startswith("id ")]
         choices = left if number < max(1, searches) and left else names
-        if not choices:  # no word of the question stands in any file
+        if not choices:  # no word of the question occurs in any file
             break
         _, _, terminated, truncated, info = env.step(choices[0])
         success = bool(info["success"])
@@ -202,7 +202,7 @@ def searched(env: AutoExplore, task: Task, searches: int) -> Found:
 
 
 def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
-    """The agents of run folders: each policy that is there, by itself the most probable command."""
+    """Play all questions with the policies of run folders, choosing the most probable command."""
     for run in runs:
         recipe = load_recipe(str(run / "recipe.yaml"))
         players = RunPlayers(recipe, RunFolder(run))
@@ -221,7 +221,7 @@ def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
 
 
 def cells(line: Line) -> list[str]:
-    """A line of the table."""
+    """Return the cells of a row."""
     title, found, seconds = line
     mean, half = mean_interval([float(one.success) for one in found])
     steps = [one.steps for one in found if one.steps is not None]
@@ -236,7 +236,7 @@ def cells(line: Line) -> list[str]:
 
 
 def report(packages: Packages, lines: Iterable[Line], command: str) -> str:
-    """The table, and how it was made."""
+    """Return the table and how it was made."""
     asked = Counter(str(task.options["repository"]) for task in packages.tasks)
     size = sum(len(text) for texts in packages.texts.values() for text in texts.values()) / 2**20
     files = sum(map(len, packages.texts.values()))
@@ -255,7 +255,7 @@ seconds a question, without the index that the search tool and BM25 need: {packa
 
 @contextmanager
 def dataset_of(arguments: argparse.Namespace, recipe: Recipe) -> Iterator[Path]:
-    """The folder of the questions: a given one, a run's, or a new one."""
+    """Yield the folder of the dataset: the given one, the first run's, or a new one."""
     if arguments.dataset or arguments.runs:
         yield arguments.dataset or arguments.runs[0] / DATASET
         return
@@ -266,7 +266,7 @@ def dataset_of(arguments: argparse.Namespace, recipe: Recipe) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Play everyone, print the table, and publish it if asked to."""
+    """Play all players, print the table, and publish it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="run folders whose agents play")
     parser.add_argument("--dataset", type=Path, help="folder of a dataset with the split 'unseen'")

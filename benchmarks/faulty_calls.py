@@ -1,11 +1,11 @@
-"""Calls to a chat endpoint with faults, from a process that is killed: count wrong, lost and doubled replies.
+"""Count wrong, lost and doubled replies of a faulty chat endpoint, called by a process that is killed.
 
     python benchmarks/faulty_calls.py --calls 10000 --faults 0.3 --kills 5 --seed 0
 
-A real HTTP server answers each question with its digest, or with a fault: error statuses, pauses it asks for, resets,
-cut, broken, empty, late and refused replies; and a few questions with words that break the rules, which the client
-complains about. The client is killed by SIGKILL at random moments and started again. Nothing may be wrong in the end;
-what the server answered well, and the client asked again, was under way when it was killed.
+A real HTTP server answers each question with its digest, or with a fault: error statuses, requests to wait, resets,
+truncated, broken, empty, late and refused replies. A few questions first get a reply in a wrong format, about which the
+client must complain. The client is killed by SIGKILL at random moments and started again. In the end no reply may be
+wrong; if a question was answered well and asked again, its reply was in flight when the client was killed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ FAULTS = (
     *("408", "409", "425", "429", "429:0.02", "500", "502", "503:0.02", "504", "reset", "cut", "truncated", "bad-utf8"),
     *("html", "list", "no-choices", "wrong-type", "empty", "length", "refusal", "content-filter", "deep", "late"),
 )
-"""Each is as likely as the others."""
+"""Faults of the server, drawn with equal probability."""
 TIMEOUT_S = 3.0
 ANSWERS = "answers.json"
 PLANNED_REQUESTS_PER_CALL = 4
-"""Requests for which faults are drawn; later ones, which are not expected, would meet none."""
+"""Number of requests per call for which faults are drawn; later requests, which are not expected, meet none."""
 MAX_REQUESTS_PER_CALL = 1.6
-"""More count as a fault of the client."""
+"""Maximum number of requests per call; more count as a failure of the client."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Counts of a measurement; the fields are the columns."""
+    """Counts of a measurement; its fields are the columns of the table."""
 
     calls: int
     requests: int
@@ -64,11 +64,11 @@ class Outcome:
 
     @property
     def fine(self) -> bool:
-        """True if nothing was lost, doubled or wrong, at few enough requests."""
+        """True if no reply was rejected, lost, doubled or wrong, and there were few enough requests."""
         return not (self.rejected or self.lost or self.doubled or self.wrong) and self.ratio <= MAX_REQUESTS_PER_CALL
 
     def table(self) -> str:
-        """Table of the results, as Markdown."""
+        """Return the counts as a Markdown table."""
         names = [field.name.replace("_", " ") for field in fields(self)] + ["calls a second"]
         values = [*vars(self).values(), self.calls / self.seconds]
         cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in values]
@@ -76,30 +76,35 @@ class Outcome:
 
 
 def chats(count: int) -> list[Messages]:
-    """Chats that are sent."""
+    """Return the chats to send."""
     return [[{"role": "user", "content": f"What is the digest of {number}?"}] for number in range(count)]
 
 
 def digest(chat: Messages) -> str:
-    """The only right reply to a question."""
+    """Return the only right reply to a question."""
     return hashlib.sha256(chat[0]["content"].encode()).hexdigest()
 
 
 def reply(chat: Chat) -> str:
-    """One question in 30 gets a bad reply first."""
+    """Return the server's reply to a chat; one question in 30 gets a bad reply first."""
     right = digest(chat)
     return "I would rather not say." if len(chat) == 1 and int(right, 16) % 30 == 0 else right
 
 
 def read(words: str) -> str:
-    """The digest, right or wrong."""
+    """Return a reply that has the form of a digest, right or wrong.
+
+    Raises:
+        BadReply: it is no digest.
+
+    """
     if not re.fullmatch(r"[0-9a-f]{64}", words):
         raise BadReply("Answer with the digest only.")
     return words
 
 
 def run_client(url: str, folder: Path, calls: int, in_flight: int) -> None:
-    """Work of the process that is killed."""
+    """Ask all questions, in the process that is killed."""
     from reflectrl.endpoint.chat import ChatClient
     from reflectrl.endpoint.journal import Journal
 
@@ -112,15 +117,15 @@ def run_client(url: str, folder: Path, calls: int, in_flight: int) -> None:
 
 
 def measure(calls: int, share: float, kills: int, seed: int, in_flight: int) -> Outcome:
-    """Ask, kill and start again, then look at the files and at what the server saw.
+    """Start the client, kill and restart it several times, and count what is in its files and on the server.
 
     Raises:
-        SystemExit: the client failed by itself.
+        SystemExit: the client failed without being killed.
 
     """
     rng = random.Random(seed)
     faults = [rng.choice(FAULTS) if rng.random() < share else "none" for _ in range(PLANNED_REQUESTS_PER_CALL * calls)]
-    moments = sorted(rng.sample(range(1, max(kills + 1, calls)), kills))  # by the requests that the server saw
+    moments = sorted(rng.sample(range(1, max(kills + 1, calls)), kills))  # in requests that the server has seen
     with tempfile.TemporaryDirectory() as place, ScriptedEndpoint() as server:
         folder, start, killed = Path(place, "calls"), time.perf_counter(), 0
         server.reply = reply
@@ -142,7 +147,7 @@ def measure(calls: int, share: float, kills: int, seed: int, in_flight: int) -> 
 
 
 def count(folder: Path, server: ScriptedEndpoint, faults: list[str], kills: int, seconds: float) -> Outcome:
-    """Compare what is on the disk with what was wanted and with what the server saw."""
+    """Compare the files of the client with the right replies and with the server's requests."""
     answers = json.loads((folder / ANSWERS).read_text())
     wanted = [digest(chat) for chat in chats(len(answers))]
     lines = [json.loads(line) for line in (folder / REPLIES).read_text().splitlines()]
@@ -168,7 +173,7 @@ def count(folder: Path, server: ScriptedEndpoint, faults: list[str], kills: int,
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--faults", type=float, default=0.3, help="share of the requests that meet one")

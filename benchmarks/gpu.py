@@ -1,12 +1,12 @@
-"""The engine on a card, beside the plain implementation on the same card: ``benchmarks/gpu.md``.
+"""Compare the engine with the plain implementation on a GPU: ``benchmarks/gpu.md``.
 
     python benchmarks/gpu.py                  # all parts, each of at most eight minutes
     python benchmarks/gpu.py tests smollm2    # some parts only
-    python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; without a card on the processor
+    python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; on the CPU if there is no GPU
 
-Needs torch with CUDA and this package importable, and nothing that must be downloaded: weights are random and made on
-the card, prompts are those of DangerousTaxi. Where the files were copied without git, ``REFLECTRL_COMMIT`` names the
-commit. What a part has measured is written after each of its lines, so a part that is cut off keeps the lines before.
+It needs torch with CUDA and this package, and downloads nothing: weights are random and created on the GPU, prompts are
+those of DangerousTaxi. Where the files were copied without git, ``REFLECTRL_COMMIT`` names the commit. Results are
+written as they are measured, so a part that is interrupted keeps what it has.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ PAGE = HERE / "gpu.md"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PARTS_OF_AN_ITERATION = ("reflect", "act", "update", "iteration")
 STEPS = 5
-"""Steps of each episode."""
+"""Number of steps of each episode."""
 ALONE = 2
-"""Episodes that the plain side, which reads one prompt at a time, plays."""
+"""Number of episodes that the plain side plays, one prompt at a time."""
 Side = Callable[[Callable[[str], AbstractContextManager[object]]], None]
-"""Plays and learns an iteration, each part of it within a context."""
+"""Function that plays and updates for one iteration, with each part of it in a given context."""
 
 
 def shape(name: str) -> PretrainedConfig:
-    """Configuration of a model without dropout; the activation of GPT-2 is the fused one."""
+    """Return the configuration of a model without dropout, and with the fused activation for GPT-2."""
     if name == "gpt2_xl":
         still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 3000} if effort.quick else {"n_embd": 1600}
@@ -66,8 +66,8 @@ def shape(name: str) -> PretrainedConfig:
 
 @contextmanager
 def reader(name: str, episodes: int) -> Iterator[tuple[Reader, list[list[Step]]]]:
-    """A model in bfloat16 with new adapters, and the steps of episodes that it reads."""
-    gc.collect()  # a model whose forward is patched holds itself
+    """Set up a model in bfloat16 with new adapters, and the steps of episodes that it reads."""
+    gc.collect()  # a model with a patched forward is in a reference cycle
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with set_up("dangerous_taxi/paper") as scene:
@@ -79,7 +79,7 @@ def reader(name: str, episodes: int) -> Iterator[tuple[Reader, list[list[Step]]]
 
 
 def measured(side: Side, *readings: Callable[[], float]) -> list[dict[str, float]]:
-    """What each reading, such as a clock's, grows by in each part of an iteration, and in all of it."""
+    """Return by how much each reading, such as a clock's, grows in each part of an iteration and in all of it."""
     totals: list[dict[str, float]] = [defaultdict(float) for _ in readings]
 
     @contextmanager
@@ -96,14 +96,14 @@ def measured(side: Side, *readings: Callable[[], float]) -> list[dict[str, float
 
 
 def clock() -> float:
-    """Seconds, once the card has done what it was given."""
+    """Return the time in seconds after all pending work of the GPU."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def plain(who: Reader, episodes: Sequence[Sequence[Step]], size: int) -> Side:
-    """The plain side, ``size`` prompts at a time; one at a time it also computes the logits of whole vocabularies."""
+    """Return an iteration of the plain side, ``size`` prompts at a time; size 1 uses full-vocabulary logits."""
     player = PlainPolicy(who.model, who.encoder, who.label_ids, batch_size=size)
     optimizer = sgd(who)
     if size == 1:
@@ -114,11 +114,11 @@ def plain(who: Reader, episodes: Sequence[Sequence[Step]], size: int) -> Side:
 
 
 def engine(who: Reader, episodes: Sequence[Sequence[Step]]) -> Side:
-    """The engine, all episodes side by side."""
+    """Return an iteration of the engine with all episodes side by side."""
     speaker = reflector(who, 1.0)
 
     def play(part: Callable[[str], AbstractContextManager[object]]) -> None:
-        speaker.clear()  # an iteration's prompts are not those of the one before
+        speaker.clear()  # prompts differ between iterations
         iteration(policy(who), speaker, partial(tree_update, who, sgd(who)), episodes, part)
 
     return play
@@ -128,7 +128,7 @@ def engine(who: Reader, episodes: Sequence[Sequence[Step]]) -> Side:
 
 
 def tests() -> Iterator[str]:
-    """The tests that need a card: equal logits, gradients and words; learning; resuming to the same bytes."""
+    """Run the tests that need a GPU: equal logits, gradients and words; learning; resuming to the same bytes."""
     mark = "gpu" if DEVICE == "cuda" else "not gpu"
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=short", "-W", "default", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -141,7 +141,7 @@ def tests() -> Iterator[str]:
 
 
 def machine() -> Iterator[str]:
-    """Speed of matrix products and of memory, and what a call from Python and a wait cost."""
+    """Measure the speed of matrix products and of memory, and the cost of a call and of a synchronization."""
     lines = []
     side = 256 if effort.quick else 8192
     wide, deep = (96, 64) if effort.quick else (14_336, 4096)
@@ -162,7 +162,7 @@ def machine() -> Iterator[str]:
 
 
 def seconds_of(call: Call) -> float:
-    """Seconds of one call of many."""
+    """Return the mean seconds of one call among many."""
     times = 5 if effort.quick else 50
 
     def calls() -> None:
@@ -174,7 +174,7 @@ def seconds_of(call: Call) -> float:
 
 
 def model(name: str) -> Iterator[str]:
-    """An iteration, part by part, with more and more episodes side by side; each is played once, after a first one."""
+    """Measure each part of an iteration with more and more episodes side by side; each size once, after a warm-up."""
     numbers = (2,) if effort.quick else (4, 16, 64)
     heads = ["episodes", "policy's tokens / new", "part", "plain, ms a step", "batched, ms", "ours, ms"]
     heads += ["times as fast as plain", "as batched", "passes a step"]
@@ -207,7 +207,7 @@ def model(name: str) -> Iterator[str]:
 
 
 def speeds(side: Side, base: Any) -> str:
-    """Operations a second of each part, as a part of those of a large product, and how fast weights are read."""
+    """Return the FLOP/s of each part, their share of a large matrix product's, and the rate of reading weights."""
     wide = 256 if effort.quick else 8192
     product, work = matmul(wide, wide, wide, device=DEVICE, dtype=torch.bfloat16)
     peak = work / seconds_of(product)
@@ -227,7 +227,7 @@ def speeds(side: Side, base: Any) -> str:
 
 
 class _Operators(TorchDispatchMode):
-    """Counts the operators that are called, backward included: kernels on a card, and views."""
+    """A counter of called operators, including the backward pass: kernels on a GPU, and views."""
 
     calls = 0
 
@@ -237,7 +237,7 @@ class _Operators(TorchDispatchMode):
 
 
 def syncs() -> Iterator[str]:
-    """How often Python waits for the card, and where, in an iteration of SmolLM2's shape with 16 episodes."""
+    """Count how often and where Python waits for the GPU, in an iteration of SmolLM2's shape with 16 episodes."""
     number = 2 if effort.quick else 16
     steps = number * STEPS
     lines = []
@@ -258,7 +258,7 @@ def syncs() -> Iterator[str]:
 
 @contextmanager
 def waits() -> Iterator[list[warnings.WarningMessage]]:
-    """Note each operation after which Python waits for the card; there are none on a processor."""
+    """Record each operation after which Python waits for the GPU; there are none on a CPU."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", message="called a synchronizing")
@@ -281,14 +281,14 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def hardware() -> str:
-    """The card, or the processor."""
+    """Describe the GPU, or the CPU if there is none."""
     if DEVICE == "cuda":
         return f"one {torch.cuda.get_device_name()} with {os.cpu_count()} cores,\ntorch {torch.__version__}"
     return f"{os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}"
 
 
 def main() -> None:
-    """Measure part by part; each is published as soon as it is there."""
+    """Measure part by part, and publish each as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")

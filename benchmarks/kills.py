@@ -1,13 +1,13 @@
-"""Check that a run that is killed anywhere and started again ends with the same bytes as one that never was.
+"""Check that a run that is killed at any moment and restarted ends with the same bytes as an undisturbed one.
 
-A tiny run of AutoExplore, whose questions and reflections come from a scripted chat endpoint with faults, is made once
-undisturbed. Then, again and again, a stage of a copy is started, ended at a random moment, and started once more. Most
-are ended by SIGKILL, as a power cut would, every fifth by SIGTERM or SIGINT.
+A tiny run of AutoExplore, with questions and reflections from a scripted chat endpoint with faults, is made once
+undisturbed. Then a stage of a copy is started, stopped at a random moment and restarted, many times. Most are stopped
+by SIGKILL, as in a power cut, every fifth by SIGTERM or SIGINT.
 
     python benchmarks/kills.py --kills 50 --seed 0
 
-What is compared is every file of the run folder, but for checkpoints, calls (which are kept in the order in which their
-replies came) and clocks. A call may be made twice only if its reply was under way at the kill.
+All files of the run folder are compared, except checkpoints, calls (which are stored in the order of their replies) and
+times. A call may be made twice only if its reply was in flight at the kill.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from reflectrl.pipeline.folder import RunFolder
 
 @dataclass(frozen=True)
 class Kind:
-    """Stage and number of processes that are killed."""
+    """A stage to kill, and its number of processes."""
 
     stage: str
     processes: int = 1
 
     @property
     def name(self) -> str:
-        """Name in the table."""
+        """Name of this kind in the table."""
         return self.stage if self.processes == 1 else f"{self.stage}, {self.processes} ranks"
 
     def command(self, recipe: Path, run: Path) -> list[str]:
-        """Command that starts it."""
+        """Return the command that starts the stage."""
         asked = [self.stage, "--recipe", str(recipe), "--runs", str(run.parent), "--run", run.name]
         if self.processes == 1:
             return [sys.executable, "-m", "reflectrl", *asked]
@@ -66,12 +66,12 @@ def begun(run: Path, stage: str) -> bool:
 
 
 def entries(run: Path) -> set[str]:
-    """Visible entries of a run folder."""
+    """Return the names of the visible files and folders of a run folder."""
     return {path.name for path in run.iterdir() if not path.name.startswith(".")} if run.is_dir() else set()
 
 
 class Command:
-    """A stage at work in a session of its own; times are seconds since its start."""
+    """A stage that runs in a separate process session; times are seconds since its start."""
 
     def __init__(self, kind: Kind, recipe: Path, run: Path, log: Path) -> None:
         self._kind, self._run, self.log = kind, run, log
@@ -88,25 +88,25 @@ class Command:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
     def until_begun(self) -> float:
-        """Wait for the moment at which it has read the recipe."""
+        """Wait until the stage has read the recipe."""
         return self._until(lambda: begun(self._run, self._kind.stage))
 
     def until_written(self) -> float:
-        """Wait for the first thing that it writes."""
+        """Wait until the stage has written its first file."""
         return self._until(lambda: bool(entries(self._run) - self._there))
 
     def until_end(self) -> float:
-        """Wait for its end; anything but success is an error."""
+        """Wait until the stage has ended, which must be successful."""
         if self.process.wait(timeout=300) != 0:
             raise RuntimeError(f"{self._kind.name} ended with {self.process.returncode}:\n{self.log.read_text()}")
         return self.seconds
 
     def until(self, seconds: float) -> float:
-        """Wait for so long."""
+        """Wait for some seconds, or until the stage has ended."""
         began = time.monotonic()
         return self._until(lambda: time.monotonic() - began >= seconds)
 
@@ -116,7 +116,10 @@ class Command:
         return self.seconds
 
     def end(self, number: signal.Signals) -> str | None:
-        """End it; a person's signal has to be answered by advice. Returns what was wrong."""
+        """Stop the stage with a signal, and return what was wrong.
+
+        After SIGTERM or SIGINT, it has to print how to continue.
+        """
         if number is signal.SIGKILL:
             kill_tree(self.process.pid)
             self.process.wait()
@@ -128,11 +131,11 @@ class Command:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL for a process and all that it started, in whatever sessions; returns when they are gone."""
+    """Kill a process and all its descendants in any session by SIGKILL, and wait until they are gone."""
     tree = [root]
     for process in tree:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGSTOP)  # it starts no more of them
+            os.kill(process, signal.SIGSTOP)  # a stopped process starts no further ones
             tree += _children(process)
     for process in tree:
         with contextlib.suppress(ProcessLookupError):
@@ -158,11 +161,11 @@ def _alive(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-# ---- what is compared ------------------------------------------------------------------------------------------------
+# ---- comparison ------------------------------------------------------------------------------------------------------
 
 
 def results(run: Path) -> dict[str, bytes]:
-    """Every file that a run is made for, hidden leftovers included."""
+    """Return the files to compare, including hidden leftovers."""
     found = {
         path.relative_to(run).as_posix(): path.read_bytes()
         for path in run.rglob("*")
@@ -177,13 +180,13 @@ def results(run: Path) -> dict[str, bytes]:
 
 
 def differing(run: Path, other: Path) -> list[str]:
-    """The files that are not the same in both."""
+    """Return the names of the files that differ between two runs."""
     one, two = results(run), results(other)
     return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
 
 
 def kept_replies(run: Path) -> set[str]:
-    """The replies that are on the disk, but for a line that was torn."""
+    """Return the replies on the disk, without a last line that was cut off."""
     lines = [line for path in run.glob("calls/*/replies.jsonl") for line in path.read_bytes().split(b"\n")[:-1]]
     return {text for line in lines if (text := json.loads(line)["text"]) is not None}
 
@@ -193,32 +196,32 @@ def kept_replies(run: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Straight:
-    """A stage that was not killed."""
+    """A stage that was not killed: its folders and times."""
 
     before: Path
     after: Path
     begun: float
-    """Seconds after its start, as the next two."""
+    """Seconds from its start until it has read the recipe; the next two are also seconds from its start."""
     written: float
     ended: float
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One kill."""
+    """The result of one kill."""
 
     kind: Kind
     number: signal.Signals
     moment: float
-    """Seconds after the start of the command."""
+    """Seconds from the start of the command to the kill."""
     faults: Sequence[str]
     under_way: int
-    """Replies that were lost with the process; they are asked for again."""
+    """Number of replies that were in flight at the kill, and are requested again."""
     seconds: float
 
 
 class Kills:
-    """All runs are below ``place``."""
+    """Undisturbed and killed runs, all in folders below ``place``."""
 
     def __init__(self, place: Path, teacher: Teacher) -> None:
         self._place, self._teacher = place, teacher
@@ -226,7 +229,7 @@ class Kills:
         self._straight: dict[Kind, Straight] = {}
 
     def straight(self, kind: Kind) -> Straight:
-        """An undisturbed run of a stage, and of those before it; made once."""
+        """Return an undisturbed run of a stage and of those before it; it is made once."""
         if kind not in self._straight:
             stage = STAGES.index(kind.stage)
             after = self._folder(f"straight-{kind.stage}-{kind.processes}")
@@ -238,7 +241,7 @@ class Kills:
         return self._straight[kind]
 
     def kill(self, kind: Kind, number: signal.Signals, rng: random.Random) -> Trial:
-        """Kill it once, at work; then let it come to its end, and compare."""
+        """Kill a stage once while it works, run it again to its end, and compare."""
         straight, run = self.straight(kind), self._folder("killed")
         while True:
             command = self._start(kind, straight.before, run)
@@ -264,7 +267,7 @@ class Kills:
         return Trial(kind, number, moment, faults, len(lost), command.seconds)
 
     def _wait(self, command: Command, straight: Straight, chance: float) -> float:
-        """Until a random moment: one in five before the first thing is written."""
+        """Wait until a random moment; one in five is before the first file is written."""
         if chance < 0.2:
             command.until_begun()
             return command.until((straight.written - straight.begun) * chance / 0.2)
@@ -290,20 +293,20 @@ class Kills:
 
 
 def signals(index: int, kind: Kind, rng: random.Random) -> signal.Signals:
-    """SIGKILL, but every fifth a person's; torchrun has answers of its own to those."""
+    """Choose the signal: SIGTERM or SIGINT for every fifth kill, unless torchrun handles them, otherwise SIGKILL."""
     gentle = index % 5 == 4 and kind.processes == 1
     return rng.choice((signal.SIGTERM, signal.SIGINT)) if gentle else signal.SIGKILL
 
 
 def main() -> int:
-    """Kill, compare, count."""
+    """Make all kills and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # a shell's background job ignores it, as would its children
+    )  # a background job of a shell ignores SIGINT, and so would its children
     rng, began = random.Random(given.seed), time.monotonic()
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as place, Teacher() as teacher:

@@ -1,8 +1,8 @@
-"""How RLFT forgets groups of tasks: the weakest and the best run of ``dangerous_taxi/nano``, as shipped first and now.
+"""Show how RLFT forgets groups of tasks: the weakest and best run of ``dangerous_taxi/nano``, as first shipped and now.
 
-    python benchmarks/learner.py    # trains four runs as shipped first, then writes benchmarks/learner.md and its plots
+    python benchmarks/learner.py    # trains four runs as first shipped, then writes benchmarks/learner.md and its plots
 
-The runs of the present recipe are those that ``python benchmarks/learning.py taxi --ablations`` compares with.
+The runs of the present recipe are the reference runs of ``python benchmarks/learning.py taxi --ablations``.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ SHIPPED = Arm(
 )
 IMAGES = HERE.parent / "docs" / "images"
 WINDOW = 10
-"""Iterations of a running mean, and of an interval whose value errors are averaged."""
+"""Number of iterations in a running mean, and in an interval over which value errors are averaged."""
 FORGOTTEN = 0.2
-"""Distance of a group's end from its own best from which it counts as forgotten."""
+"""A group counts as forgotten if its success ends by more than this below its own best."""
 FIRST = 3
-"""Iterations whose KL divergence is shown in the table."""
+"""Number of first iterations whose KL divergence is in the table."""
 Curve = Sequence[tuple[float, float]]
-"""Points of a line."""
+"""Points of a line: (iteration, value)."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A run that is drawn."""
+    """A run that is shown in the figures."""
 
     title: str
     run: Run
@@ -75,20 +75,20 @@ class Shown:
 
 
 def success_of(run: Run, policy: str = "rlft") -> float:
-    """Sampled success of a run's policy on the test starts."""
+    """Return the sampled success rate of a run's policy on the test tasks."""
     (row,) = rows_of([run], policy, "own", "sampled", "test")
     return row.metrics.success
 
 
 def weakest_and_best(title: str, runs: Sequence[Run]) -> list[Shown]:
-    """The two runs of an arm that are drawn."""
+    """Return the weakest and the best run of an arm."""
     ordered = sorted(runs, key=success_of)
     ends = (("weakest", ordered[0]), ("best", ordered[-1]))
     return [Shown(f"{title}, {which}: {100 * success_of(run):.0f} %", run, success_of(run)) for which, run in ends]
 
 
 def success_by_group(run: Run) -> dict[str, Curve]:
-    """Running mean of the training success of each group of tasks, and of all tasks."""
+    """Return the running mean of the training success of each group of tasks, and of all tasks."""
     groups = sorted({group for point in run.points for group in point.success_by_group})
     curves = {}
     for name, field in (*((group, f"success/{group}") for group in groups), ("all", "success")):
@@ -100,14 +100,14 @@ def success_by_group(run: Run) -> dict[str, Curve]:
 
 
 def value_error(episode: Trajectory, gamma: float) -> list[float]:
-    """Value head's estimate of each step minus the discounted return that followed."""
+    """Return the value head's estimate at each step minus the discounted return from there."""
     *rewards, last = episode.rewards
     returns = rewards_to_go([*rewards, last + gamma * episode.last_value], gamma).tolist()
     return [turn.decision.value - found for turn, found in zip(episode.turns, returns, strict=True)]
 
 
 def value_error_by_group(run: Run) -> dict[str, Curve]:
-    """Mean value error of each group's recorded steps, over intervals of iterations."""
+    """Return the mean value error of each group's recorded steps, by interval of iterations."""
     errors: dict[tuple[str, int], list[float]] = defaultdict(list)
     for point in run.points:
         path = run.path / training_episodes_file(point.iteration)
@@ -123,14 +123,14 @@ def value_error_by_group(run: Run) -> dict[str, Curve]:
 
 
 def forgotten(run: Run) -> list[str]:
-    """Groups whose training success ended well below their own best."""
+    """Return the groups whose training success ended well below their own best."""
     curves = success_by_group(run).items()
     whole = {name: [mean for _, mean in curve][WINDOW - 1 :] for name, curve in curves if name != "all"}
     return [name for name, means in whole.items() if means and max(means) - means[-1] > FORGOTTEN]
 
 
 def draw(shown: Sequence[Shown], folder: Path) -> list[Path]:
-    """Draw the three figures; returns their files."""
+    """Draw the three figures and return their files."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
@@ -228,7 +228,7 @@ value head in them (its estimate minus the discounted return, in the recorded ep
 
 
 def main() -> None:
-    """Train what is missing as it was shipped, then write the page."""
+    """Train the missing runs of the recipe as first shipped, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", help="such as 10-13; those of the published page by default, which others are not")

@@ -1,13 +1,13 @@
-"""How well an environment's nano recipe learns, over seeds and over instruction sets, and what its parts are worth.
+"""Measure how well an environment's nano recipe learns, over seeds and instruction sets, and its ablations.
 
-    python benchmarks/learning.py taxi                  # with and without reflection: trains what is missing, publishes
-    python benchmarks/learning.py taxi --ablations      # the other arms, beside some of those runs
+    python benchmarks/learning.py taxi                  # with and without reflection: trains missing runs, publishes
+    python benchmarks/learning.py taxi --ablations      # the other arms, compared with some of those runs
     python benchmarks/learning.py line --seeds 40-41    # fewer seeds: the tables on stdout only
-    timeout 20m python benchmarks/learning.py explore   # a sitting: the same command continues where it was stopped
+    timeout 20m python benchmarks/learning.py explore   # for 20 minutes: the same command continues where it stopped
 
-Sums are rounded differently with other instructions, and learning is chaotic: the same seed on another processor is
-another run. So each seed of the two main arms, and of the menu that comes first, is run once in each of ``ROUNDINGS``,
-in a process and a folder of its own and on one thread. Choose settings on other seeds, and on the validation split.
+Other instruction sets round sums differently, and learning is chaotic: the same seed on another processor gives another
+run. So each seed of the two main arms, and of the arm with the menu first, is run once in each of ``ROUNDINGS``, in its
+own process and folder and on one thread. Choose settings with other seeds, and on the validation split.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from reflectrl.report.runs import Run, read_runs
 from reflectrl.rollout.results import EvalRow
 
 Column = Callable[[Sequence[Run]], str]
-"""Function that fills a cell of a further column from the runs of an arm."""
+"""Function that returns an arm's cell of an additional column, from its runs."""
 
 SILENT = "SFT + RLFT without reflection"
-"""Title of a row of the evaluations."""
+"""Title of the row of the runs without reflection."""
 SHORT = "learning_short"
-"""Mark of the table in the front README."""
+"""Mark of the table in the README of the repository."""
 EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % t interval over runs; IQM: mean of the middle half of the
 runs, with a bootstrap interval. P(> SFT): probability that a run ends above one before RLFT; least gain: of a run over
 its own SFT; P(> first): probability that a run ends above one of the first row. Fall: largest distance of a training's
@@ -58,22 +58,22 @@ RLFT."""
 
 
 def arm_of(run: Run) -> str:
-    """Name of the arm of a run."""
+    """Return the name of the arm of a run."""
     return run.name.partition("-")[0]
 
 
 def rounding_of(run: Run) -> str:
-    """Name of the instruction set of a run."""
+    """Return the name of the instruction set of a run."""
     return run.name.split("-")[1]
 
 
 def split_of(recipe: str) -> str:
-    """Name of the split that tables of a recipe are about."""
+    """Return the name of the split that a recipe's tables show."""
     return load_recipe(recipe).eval.splits[0]
 
 
 def summaries(split: str, runs: Sequence[Run]) -> dict[str, Summary]:
-    """Summary of each arm, by its name, in the order of the runs."""
+    """Return the summary of each arm by its name, in the order of the runs."""
     return {summary.scores[0].run.partition("-")[0]: summary for summary in compare(runs, Rows(split=split))[0]}
 
 
@@ -87,7 +87,7 @@ def _env_steps(runs: Sequence[Run]) -> str:
 
 
 COSTS: Mapping[str, Column] = {"minutes": _minutes, "env steps": _env_steps}
-"""Means of the processor minutes and of the environment steps of training."""
+"""Columns of the mean processor minutes and environment steps of training."""
 
 
 def comparison(
@@ -97,14 +97,14 @@ def comparison(
     roundings: Sequence[str] = ("all",),
     columns: Mapping[str, Column] = COSTS,
 ) -> str:
-    """Table of the arms, over all runs and over those of each instruction set.
+    """Return the table of some arms, over all runs and over those of each instruction set.
 
     Args:
-        split: that of the successes.
-        arms: its rows.
-        runs: those of the arms, others are left out.
-        roundings: instruction sets that have rows of their own.
-        columns: what is said beside the successes, by head.
+        split: split of the success rates.
+        arms: arms of the table, one per row.
+        runs: runs of these arms; others are ignored.
+        roundings: instruction sets with separate rows; ``all`` stands for all of them.
+        columns: additional columns by their heads.
 
     """
     titles = {arm.name: arm.title for arm in arms}
@@ -124,7 +124,10 @@ def comparison(
 def rows_of(
     runs: Sequence[Run], policy: str, reflections: str, mode: str, split: str, group: str = ""
 ) -> list[EvalRow]:
-    """Return one row of the evaluation of each run that has it; ``reflections="own"`` are the recipe's."""
+    """Return the matching evaluation row of each run that has one.
+
+    ``reflections="own"`` means the reflections of the run's own recipe.
+    """
     wanted = (policy, mode, split, group)
     return [
         row
@@ -136,7 +139,7 @@ def rows_of(
 
 
 def evaluations(env: str, runs: Sequence[Run]) -> str:
-    """Table of everything that the main arms' evaluations played."""
+    """Return the table of all evaluations of the main arms."""
     section = load_recipe(ENVIRONMENTS[env].recipe).eval
     first, *others = section.splits
     parts = [(first, group) for group in section.groups] + [(split, "") for split in others]
@@ -171,12 +174,12 @@ def _mean(rows: Sequence[EvalRow]) -> str:
 
 
 def commits(runs: Sequence[Run]) -> list[str]:
-    """Commits at which the runs were begun, each once."""
+    """Return the different commits at which the runs were started."""
     return sorted({run.origin.commit for run in runs if run.origin and run.origin.commit})
 
 
 def report(env: str, runs: Sequence[Run], command: str) -> str:
-    """Return the tables of the main arms' runs that are done."""
+    """Return the tables of the main arms' finished runs."""
     about = ENVIRONMENTS[env]
     recipe = load_recipe(about.recipe)
     row = rows_of(runs, "rlft", "own", "sampled", recipe.eval.splits[0])[0]
@@ -197,7 +200,7 @@ between it and steps, if any, are sampled, of a part of the tasks or another spl
 
 
 def ablations_report(env: str, runs: Sequence[Run], command: str) -> str:
-    """Return the table of the ablations that are done, below Reflect-RL with the same seeds."""
+    """Return the table of the finished ablations, below Reflect-RL with the same seeds."""
     about = ENVIRONMENTS[env]
     return f"""{made_by(command, commits=commits(runs))}, one thread a run.
 Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDINGS)}), others five with the first.
@@ -209,14 +212,14 @@ Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDI
 
 
 def short_report(page: Path) -> str:
-    """Return the front page's table: a row for each environment whose table stands on ``page``."""
+    """Return the table of the repository's README: a row for each environment that has a table on ``page``."""
     lines = []
     for env, about in ENVIRONMENTS.items():
         text = content(page, f"learning_{env}")
         rows = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")]  # without titles
         of_all = [dict(zip(rows[0], row, strict=True)) for row in rows if row[0] == "all"]
         for silent, ours in [of_all] if of_all else []:
-            worst = [each["worst"].split()[0] for each in (ours, silent)]  # without the run's name
+            worst = [each["worst"].split()[0] for each in (ours, silent)]  # drop the run's name
             lines.append(
                 [about.title, ours["runs"], ours["SFT"], f"**{ours['mean']}**", f"**{worst[0]}**", ours["least gain"]]
                 + [silent["mean"], worst[1], COMMIT.findall(text)[0][0]]
@@ -231,27 +234,27 @@ runs, each seed with two instruction sets. Least gain: of a run over its own SFT
 
 
 def published(env: str, title: str) -> str:
-    """Return the success in a row of an environment's published evaluations, as printed there; "-" without one."""
+    """Return the published success of a row of an environment's evaluations, as printed, or "-" if there is none."""
     rows = [line.split(" | ") for line in content(HERE / "README.md", f"learning_{env}").splitlines()]
     return next((row[1] for row in rows if row[0] == f"| {title}"), "-")
 
 
 def ablated_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequence[str] = ()) -> list[Path]:
-    """Folders of the finished runs with reflection that the ablations are compared with."""
+    """Return the folders of the finished runs with reflection that the ablations are compared with."""
     planned = plan(env, (ENVIRONMENTS[env].ablated,), seeds, runs, overrides)
     left = {run.folder for run in unfinished(planned)}
     return [run.folder for run in planned if run.folder not in left]
 
 
 def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[Path], bool, int]:
-    """Train what is missing until it is done or stopped, by a signal too.
+    """Train the missing runs until all are finished, or the process is stopped by Ctrl-C or SIGTERM.
 
     Args:
-        planning: makes the list of runs, or refuses.
-        jobs: runs at a time.
+        planning: function that returns the list of runs, or raises an error.
+        jobs: number of runs at a time.
 
     Returns:
-        The folders of the runs that are done, whether these are all, and the exit code.
+        The folders of the finished runs, whether these are all, and the exit code.
 
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -265,7 +268,7 @@ def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[P
     except ReflectRLError as error:
         reporter.line(f"error: {error}")
         code = error.exit_code
-        if code != 1:  # nothing was run
+        if code != 1:  # no run was started
             return [], False, code
     left = {run.folder for run in unfinished(planned)}
     done = [run.folder for run in planned if run.folder not in left]
@@ -274,7 +277,7 @@ def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[P
 
 
 def main() -> int:
-    """Run what is missing, then print the tables of what is done."""
+    """Train the missing runs, print the tables of the finished ones, and publish them if all are finished."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", choices=[*ENVIRONMENTS])
     parser.add_argument(
@@ -291,7 +294,7 @@ def main() -> int:
     if not done:
         return code
     asked = [*(["--ablations"] if given.ablations else []), *(["--seeds", given.seeds] if given.seeds else [])]
-    command = " ".join(["python benchmarks/learning.py", given.env, *asked, *given.overrides])  # wherever its runs are
+    command = " ".join(["python benchmarks/learning.py", given.env, *asked, *given.overrides])  # without --runs
     text = (ablations_report if given.ablations else report)(given.env, read_runs(done), command)
     print(text)
     if quick or not whole:

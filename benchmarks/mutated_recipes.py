@@ -1,7 +1,7 @@
-"""Check that the command line refuses broken recipes with a sentence each, never with a traceback.
+"""Check that the command line rejects each broken recipe with a sentence, never with a traceback.
 
-The shipped recipes are mutated, value by value and as text, and given to the real `rlft` command, in this process and a
-few in processes of their own. An accepted recipe gets as far as the question for the data of the stage before.
+The shipped recipes are mutated, value by value and as text, and given to the real `rlft` command in this process, and a
+few also in separate processes. For an accepted recipe, the command ends because the data of gen-data are missing.
 
     python benchmarks/mutated_recipes.py --count 1000 --seed 0
 """
@@ -25,12 +25,12 @@ from reflectrl.core import InvalidInput
 
 
 def verdict(path: Path, runs: Path) -> str:
-    """Outcome of `reflectrl rlft` for a recipe: accepted, refused or traceback, which is printed."""
+    """Return the outcome of `reflectrl rlft` for a recipe: accepted, refused or a traceback, which is printed."""
     try:
         rlft(recipe=str(path), runs=runs, run=None, profile=False, overrides=[])
     except InvalidInput as error:
         return "accepted" if "needs 'gen-data'" in str(error) else "refused with a sentence"
-    except Exception:  # noqa: BLE001 - whatever else it is, it is what is counted
+    except Exception:  # noqa: BLE001 - any other exception is counted as a traceback
         print(f"{path}\n{traceback.format_exc()}", file=sys.stderr)
     return "tracebacks"
 
@@ -45,7 +45,7 @@ def _in_process_of_its_own(path: Path, runs: Path) -> str:
 
 
 def main() -> int:
-    """Mutate, ask, count."""
+    """Mutate recipes, run the command on each, and print the counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)

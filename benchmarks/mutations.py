@@ -1,4 +1,4 @@
-"""Recipes with mistakes: shipped ones, mutated value by value and as text; what tests and benchmarks share."""
+"""Recipes with mistakes, for tests and benchmarks: shipped ones, mutated value by value and as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES: tuple[Any, ...] = (
     *("\u202e\U0001f695\u0301", "~", "x\x00y", "{", "textworld:", "company:nano:9999999999", "alfworld:all"),
     *([], [[]], [None], ["a", 1], {}, {"a": {"b": [1]}}, {"": ""}, b"\xff\x00", {1: 2}, {None: 0}, "\ud800"),
 )
-"""Replacements of a value."""
+"""Values that replace a value of a recipe."""
 LINES = (
     *("extends: [a]", "extends: mutated.yaml", "extends: /dev/zero", "extends: .", f"extends: {'x' * 5000}"),
     *(
@@ -55,16 +55,16 @@ LINES = (
         "rlft: &r {}",
     ),
 )
-"""Insertions into the text."""
+"""Lines that are inserted into the text of a recipe."""
 
 
 def shipped() -> list[dict[str, Any]]:
-    """Every shipped recipe, whole."""
+    """Return every shipped recipe with all settings, including defaults."""
     return [yaml.safe_load(dump_recipe(load_recipe(name))) for name in recipe_names()]
 
 
 def mutant(rng: random.Random, recipe: dict[str, Any]) -> str:
-    """The YAML of ``recipe`` with one to four things wrong or odd."""
+    """Return the YAML of ``recipe`` with up to four mistakes or oddities."""
     values = copy.deepcopy(recipe)
     for _ in range(rng.randint(0, 3)):
         _break_value(rng, values)
@@ -73,7 +73,7 @@ def mutant(rng: random.Random, recipe: dict[str, Any]) -> str:
 
 
 def _break_value(rng: random.Random, values: dict[str, Any]) -> None:
-    """Delete, rename, replace or add something, anywhere."""
+    """Delete, rename, replace or add a value at a random place."""
     places: list[tuple[Any, Any]] = []
     waiting: list[Any] = [values]
     while waiting:
