@@ -1,11 +1,11 @@
-"""The plain implementation that the engine is measured against, the way public code works.
+"""The plain implementation that the engine is compared with, which works as public code does.
 
-One ``generate`` a step, full-vocabulary logits, each step of an episode by itself. It is short, but not slow on
-purpose: ``generate`` keeps key-value states while it writes, and prompts are tokenized once. Players draw from the same
-numbers as those of ``reflectrl.models``, so both sides play the same episodes.
+It calls ``generate`` once per step, computes full-vocabulary logits, and processes each step of an episode separately.
+It is short, but not slow on purpose: ``generate`` keeps key-value states while it writes, and prompts are tokenized
+once. Players use the same random draws as those of ``reflectrl.models``, so both sides play the same episodes.
 
-Stronger baselines stand beside it: padded batches of steps, batches of similar length under a token budget, and the
-choice-row head (``action_distribution``).
+There are stronger baselines too: padded batches of steps, batches of similar length under a token budget, and the head
+of choice rows (``action_distribution``).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from reflectrl.training.objective import step_losses
 
 REINFORCE = Terms()
 Update = Callable[[Sequence[StepSample]], float]
-"""Learns from steps and returns their mean loss."""
+"""Function that makes one update from steps and returns their mean loss."""
 
 
 def menu_distribution(logits: Tensor, label_ids: Sequence[int], menus: Sequence[Menu]) -> Categorical:
-    """(N, V) logits of whole vocabularies to distributions over each prompt's own labels."""
+    """Return the distributions over each prompt's own labels, from (N, V) logits of the whole vocabulary."""
     sizes = torch.tensor([len(menu.actions) for menu in menus], device=logits.device)
     ids = [torch.tensor([label_ids[at] for at in menu.positions]) for menu in menus]
     choices = logits.gather(1, pad_sequence(ids, batch_first=True).to(logits.device)).float()
@@ -46,7 +46,7 @@ def menu_distribution(logits: Tensor, label_ids: Sequence[int], menus: Sequence[
 
 
 def drawn(distribution: Categorical, actions: Sequence[Sequence[str]], draws: Sequence[float]) -> list[Decision]:
-    """One action a row, by inverting the cumulative distribution as ``LMPolicy`` does."""
+    """Draw one action per row by inverting the cumulative distribution, as ``LMPolicy`` does."""
     probs = distribution.probs.cpu().double()
     cumulative = probs.cumsum(-1)
     index = (cumulative <= torch.tensor(draws, dtype=torch.double)[:, None] * cumulative[:, -1:]).sum(-1)
@@ -61,7 +61,7 @@ def drawn(distribution: Categorical, actions: Sequence[Sequence[str]], draws: Se
 
 
 class _MenuOnly(LogitsProcessor):
-    """Leaves ``generate`` one token: the label that is drawn from the masked logits."""
+    """A logits processor that allows one token: the label that is drawn from the masked logits."""
 
     def __init__(self, views: Sequence[MenuView], label_ids: Sequence[int], draws: Sequence[float]) -> None:
         self._menus = [view.menu for view in views]
@@ -81,7 +81,7 @@ class _MenuOnly(LogitsProcessor):
 
 
 class PlainPolicy:
-    """``generate(max_new_tokens=1)`` at each step, ``batch_size`` prompts at a time, padded on the left."""
+    """Policy that calls ``generate(max_new_tokens=1)`` at each step, for ``batch_size`` left-padded prompts at once."""
 
     def __init__(self, model: Any, encoder: PromptEncoder, label_ids: Sequence[int], *, batch_size: int = 1) -> None:
         self._model = model
@@ -91,7 +91,7 @@ class PlainPolicy:
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view."""
+        """Return one decision per view."""
         decisions: list[Decision] = []
         for start in range(0, len(views), self._batch_size):
             part = views[start : start + self._batch_size]
@@ -104,13 +104,13 @@ class PlainPolicy:
 def score_actions(
     model: Any, prompt_ids: Sequence[int], action_ids: Sequence[Sequence[int]], *, batch_size: int | None = None
 ) -> Tensor:
-    """Action-prompt normalisation (SayCan, TWOSOME): (N,) mean log-probabilities of each action's tokens.
+    """Return the (N,) mean log-probability of each action's tokens (action-prompt normalisation, SayCan and TWOSOME).
 
     Args:
         model: any causal language model.
-        prompt_ids: what the player reads; a menu is not part of it.
+        prompt_ids: tokens of the prompt, without a menu.
         action_ids: the tokens of each legal action.
-        batch_size: actions a forward pass; all of them by default.
+        batch_size: number of actions per forward pass; all of them by default.
 
     """
     longest = max(map(len, action_ids))
@@ -119,7 +119,7 @@ def score_actions(
     scores: list[Tensor] = []
     for start in range(0, len(rows), size):
         part = torch.tensor(rows[start : start + size], device=model.device)
-        # the logits of the prompt itself are not asked for, which would not fit into memory at a hundred actions
+        # without logits_to_keep, the prompt's logits for a hundred actions would not fit into memory
         logits = model(part, logits_to_keep=longest + 1, use_cache=False).logits[:, :-1].float()
         words = part[:, -longest:]
         logprobs = logits.gather(-1, words[..., None]).squeeze(-1) - logits.logsumexp(-1)
@@ -130,7 +130,7 @@ def score_actions(
 
 
 class ScoringPolicy:
-    """Plays in proportion to the normalised probability of an action's words; the menu is not in its prompt."""
+    """Policy that samples actions by the normalised probability of their words, without a menu in the prompt."""
 
     def __init__(self, model: Any, tokenizer: Any, encoder: PromptEncoder, *, batch_size: int | None = None) -> None:
         self._model = model
@@ -141,7 +141,7 @@ class ScoringPolicy:
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view, each by itself."""
+        """Return one decision per view, computed one by one."""
         return [self._decide(view, draw) for view, draw in zip(views, draws, strict=True)]
 
     def _decide(self, view: MenuView, draw: float) -> Decision:
@@ -161,16 +161,16 @@ class ScoringPolicy:
 
 
 class PlainReflector:
-    """``generate`` at each step, ``batch_size`` prompts at a time, padded on the left; the last to end is waited for.
+    """Reflector that calls ``generate`` at each step, for ``batch_size`` left-padded prompts until the last has ended.
 
     Args:
-        model: who speaks.
-        tokenizer: reads what was said.
-        encoder: prompts to tokens.
+        model: the language model.
+        tokenizer: decodes replies.
+        encoder: encodes prompts.
         ends: token ids that end a reply.
-        max_new_tokens: longest reply.
-        temperature: 0 for greedy.
-        batch_size: replies written side by side.
+        max_new_tokens: maximum length of a reply.
+        temperature: sampling temperature; 0 for greedy.
+        batch_size: number of replies written side by side.
 
     """
 
@@ -197,7 +197,7 @@ class PlainReflector:
 
     @torch.no_grad()
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one utterance a view."""
+        """Return one utterance per view."""
         said: list[list[int]] = []
         for start in range(0, len(views), self._batch_size):
             stop = start + self._batch_size
@@ -218,7 +218,7 @@ def generate(
     processors: Sequence[LogitsProcessor],
     ends: list[int] | None = None,
 ) -> list[list[int]]:
-    """New token ids of each row."""
+    """Return the new token ids of each row."""
     width = max(map(len, rows))
     padded = [[row[0]] * (width - len(row)) + list(row) for row in rows]
     mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
@@ -247,7 +247,7 @@ def plain_update(
     rows: int = 1,
     terms: Terms = REINFORCE,
 ) -> float:
-    """One optimizer step from full-vocabulary logits, ``rows`` steps a forward pass, padded on the right."""
+    """Make one optimizer step from full-vocabulary logits, with ``rows`` right-padded steps per forward pass."""
 
     def forward(part: Sequence[StepSample]) -> Scores:
         ids = [encoder.tokens(sample.view.prompt) for sample in part]
@@ -270,9 +270,10 @@ def bucketed_update(
     budget: int,
     terms: Terms = REINFORCE,
 ) -> float:
-    """The fair baseline: only the labels' rows of the head, steps of similar length, ``budget`` tokens a forward pass.
+    """Make one optimizer step as the fair baseline: steps of similar length, and only the labels' rows of the head.
 
-    ``model`` needs a choice head (``add_choice_head``), as for ``padded_update``.
+    A forward pass has at most ``budget`` tokens. ``model`` needs a choice head (``add_choice_head``), as for
+    ``padded_update``.
     """
     return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), terms)
 
@@ -285,12 +286,12 @@ def padded_update(
     *,
     terms: Terms = REINFORCE,
 ) -> float:
-    """Only the labels' rows of the head, one padded batch an episode."""
+    """Make one optimizer step with only the labels' rows of the head, one padded batch per episode."""
     return update(model, optimizer, episodes, _choices(model, encoder), terms)
 
 
 def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
-    """Steps by length, cut where a padded batch would hold more than ``budget`` tokens."""
+    """Yield batches of steps in the order of length; a padded batch has at most ``budget`` tokens."""
     part: list[StepSample] = []
     for sample in sorted(samples, key=lambda sample: len(encoder.tokens(sample.view.prompt))):
         if part and (len(part) + 1) * len(encoder.tokens(sample.view.prompt)) > budget:
@@ -310,7 +311,7 @@ def _choices(model: Any, encoder: PromptEncoder) -> Callable[[Sequence[StepSampl
 
 
 def scores_of(distribution: Categorical, part: Sequence[StepSample]) -> Scores:
-    """Return the scores of the actions of ``part``, one row of ``distribution`` each."""
+    """Return the scores of the actions of ``part``, one per row of ``distribution``."""
     chosen = torch.tensor([sample.decision.choice.index for sample in part], device=distribution.logits.device)
     entropies = distribution.entropy()
     nothing = torch.zeros_like(entropies)
@@ -324,7 +325,7 @@ def update(
     forward: Callable[[Sequence[StepSample]], Scores],
     terms: Terms,
 ) -> float:
-    """One optimizer step over all parts, whose gradients add up; the mean loss."""
+    """Make one optimizer step from the summed gradients of all parts, and return the mean loss."""
     steps, total = sum(map(len, parts)), 0.0
     optimizer.zero_grad()
     for part in parts:

@@ -1,11 +1,11 @@
-"""What reflections are worth in each nano environment, and how right the reflector is; from finished runs.
+"""Measure what reflections are worth in each nano environment, and how right the reflector is, from finished runs.
 
-    python benchmarks/reflections.py          # after learning.py ENV --ablations of all environments
+    python benchmarks/reflections.py          # after learning.py ENV --ablations for all environments
     python benchmarks/reflections.py taxi     # one of them, on stdout only
 
-Nothing is trained: the runs are those with reflection that the ablations are compared with, and the success without
-reflection is that of the published tables. The sampled test episodes of each run are played again in the environment,
-whose expert says at each state what it would have said there, and after each action whether it was a mistake.
+Nothing is trained: the runs with reflection are those that the ablations are compared with, and the success without
+reflection is taken from the published tables. The sampled test episodes of each run are replayed in the environment,
+whose expert gives its own reflection at each state, and tells after each action whether it was a mistake.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
 
 VERDICT = re.compile(r"^(good|mistake(: [^.]*)?)\. ")
-"""Judgement of the last action with which the expert's reflections begin; the rest says where things stand."""
+"""Judgement of the last action, with which the expert's reflections begin; the rest describes the state."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class Move:
     taught: bool
     """True if the reflector's prompt is one of its SFT rows."""
     right: bool
-    """True if the reflector said what the expert says there, but for case and spaces."""
+    """True if the reflection equals the expert's, apart from case and spaces."""
     standing_right: bool
-    """True if what the reflector said is right but for its judgement of the last action."""
+    """True if the reflection is right apart from its judgement of the last action."""
     good: bool
-    """True if the action was no mistake, or where the environment does not say: if it was the expert's."""
+    """True if the action was no mistake, or if it was the expert's where the environment does not judge actions."""
     success: bool
     """True if the episode succeeded."""
 
 
 def normalised(words: str | None) -> str:
-    """Words in lower case, with single spaces."""
+    """Return the words in lower case, with single spaces."""
     return " ".join((words or "").lower().split())
 
 
 def without_verdict(words: str) -> str:
-    """Normalised words without the judgement of the last action."""
+    """Return normalised words without the judgement of the last action."""
     return VERDICT.sub("", words)
 
 
 def moves(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]) -> Iterator[Move]:
-    """Play an episode again, and judge each of its steps; ``taught`` are the prompts of the reflector's SFT rows."""
+    """Replay an episode and judge each of its steps; ``taught`` are the prompts of the reflector's SFT rows."""
     env.reset(seed=episode.seed, options={"task": episode.task})
     hints = env.hints()
     for step, turn in enumerate(episode.turns):
@@ -97,13 +97,13 @@ def judged(run: Path) -> list[list[Move]]:
 
 
 def share(values: Sequence[bool]) -> str:
-    """Share of true values in per cent, and their number where there are few."""
+    """Format the share of true values in per cent, and the number of values if there are few."""
     few = f" (of {len(values)})" if len(values) < 100 else ""
     return f"{100 * fmean(values):.0f}{few}" if values else "-"
 
 
 def worth(env: str, runs: Sequence[Run]) -> list[str]:
-    """Success with the reflector's words, without a reflector, and with other words; means over the runs."""
+    """Return the row of mean success rates with the reflector, without one, and with other reflections."""
     split = load_recipe(ENVIRONMENTS[env].recipe).eval.splits[0]
 
     def success(reflections: str) -> str:
@@ -115,7 +115,7 @@ def worth(env: str, runs: Sequence[Run]) -> list[str]:
 
 
 def accuracy(env: str, episodes: Sequence[Sequence[Move]]) -> list[str]:
-    """How often the reflector is right, and what the policy does when it is and when it is not."""
+    """Return the row of how often the reflector is right, and how the policy does when it is right and when not."""
     steps = list(chain.from_iterable(episodes))
     taught, new = ([move for move in steps if move.taught is known] for known in (True, False))
     right, wrong = ([move.good for move in steps if move.standing_right is so] for so in (True, False))
@@ -134,7 +134,7 @@ def accuracy(env: str, episodes: Sequence[Sequence[Move]]) -> list[str]:
 
 
 def report(runs: dict[str, list[Run]], command: str) -> str:
-    """Both tables, of the runs of each environment."""
+    """Return both tables for the runs of each environment."""
     with ProcessPoolExecutor() as pool:
         found = {
             env: list(chain.from_iterable(pool.map(judged, [run.path for run in some]))) for env, some in runs.items()
@@ -160,7 +160,7 @@ and where it was wrong, as is the success of episodes.
 
 
 def main() -> None:
-    """Judge what is done, and publish it if all environments are."""
+    """Judge the finished runs, and publish the tables if all environments have them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", nargs="*", help=f"of {', '.join(ENVIRONMENTS)}; all by default")
     parser.add_argument("--seeds", help="such as 40-44 or 40,42; those of the published tables by default")

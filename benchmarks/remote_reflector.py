@@ -1,12 +1,12 @@
-"""Throughput of a rollout whose reflector is behind HTTP: steps a second by the number of calls in flight.
+"""Measure the throughput of a rollout with a reflector behind HTTP: steps per second by the number of calls in flight.
 
     python benchmarks/remote_reflector.py
 
-DangerousTaxi, 256 episodes, 64 of them side by side; the policy draws at random. A server in a process of its own
-answers each call after a fixed or a drawn time and does nothing else. "Ideal" is calls in flight / latency. "In waves"
-is what is left of it because a step begins when the one before has ended in all episodes: 40 calls take two waves of
-32. What is missing from that is the client and HTTP. Nothing comes from the cache, as with a reflector that samples.
-`--latencies 0.05` is a quick look.
+A random policy plays 256 episodes of DangerousTaxi, 64 of them side by side. A server in a separate process answers
+each call after a fixed or a random time and does nothing else. "Ideal" is calls in flight / latency. "In waves" takes
+into account that a step begins when the previous one has ended in all episodes: 40 calls take two waves of 32. The rest
+is the cost of the client and of HTTP. No reply comes from the cache, as with a reflector that samples.
+`--latencies 0.05` gives a quick look.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ENVS = 64
 EPISODES = 256
 CONCURRENCY = (1, 8, 32, 64)
 LATENCIES = ("0.05", "0.05~0.04", "1")
-"""Seconds; behind ``~``, how far a reply may be from them."""
+"""Latencies in seconds; after ``~``, the largest deviation of a reply."""
 LONGEST_S = 30.0
-"""A cell that would take longer at best is left out."""
+"""Cells that would take more seconds than this at best are left out."""
 
 REPLY = (
     b'{"id": "1", "object": "chat.completion", "created": 1, "model": "slow", "choices": [{"index": 0, "finish_reason":'
@@ -48,7 +48,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 
 @dataclass
 class SlowServer:
-    """Speaks just enough HTTP; counts what it sees."""
+    """A minimal HTTP server that answers slowly and counts calls and connections."""
 
     latency: float
     jitter: float
@@ -57,7 +57,7 @@ class SlowServer:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def seen(self) -> dict[str, int]:
-        """Calls, connections and the most calls at a time since the last look."""
+        """Return and reset the counts: calls, connections, and the most calls at a time."""
         seen, self.counts = self.counts, {"calls": 0, "connections": 0, "peak": 0}
         return seen
 
@@ -79,7 +79,7 @@ class SlowServer:
             writer.close()
 
     async def serve(self, line: Connection) -> None:
-        """Tell ``line`` the port, then what was seen, each time it asks, until it is closed."""
+        """Send the port to ``line``, then the counts each time it asks, until it is closed."""
         self.seen()
         over = asyncio.Event()
 
@@ -98,13 +98,13 @@ class SlowServer:
 
 
 def run_server(line: Connection, latency: float, jitter: float) -> None:
-    """Work of the other process."""
+    """Run the server in the other process."""
     asyncio.run(SlowServer(latency, jitter).serve(line))
 
 
 @contextmanager
 def slow_server(latency: float, jitter: float) -> Iterator[tuple[str, Connection]]:
-    """Address of a server in a process of its own, and the line to ask it for its counts."""
+    """Start a server in a separate process; yields its address, and the connection to ask for its counts."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=run_server, args=(theirs, latency, jitter))
@@ -116,25 +116,25 @@ def slow_server(latency: float, jitter: float) -> Iterator[tuple[str, Connection
 
 
 class CountedReflector(RemoteReflector):
-    """Knows how many reflections each step asked for."""
+    """A remote reflector that records the number of reflections of each step."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self.batches: list[int] = []
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """One utterance a prompt."""
+        """Return one utterance per prompt."""
         self.batches.append(len(prompts))
         return super().write(prompts, draws)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One rollout."""
+    """Measurements of one rollout."""
 
     steps: int
     waves: int
-    """Number of waits for a full or a last batch of calls."""
+    """Number of batches of calls in flight, of which the last of each step may be smaller."""
     seconds: float
     cpu_seconds: float
     connections: int
@@ -142,7 +142,7 @@ class Cell:
 
 
 def play(envs: Sequence[NatLangEnv], url: str, line: Connection, concurrency: int) -> Cell:
-    """All episodes, with reflections from ``url``."""
+    """Play all episodes with reflections from ``url``."""
     reflector = CountedReflector(
         Endpoint(model="slow", base_url=url, concurrency=concurrency, temperature=1.0, max_attempts=1)
     )
@@ -156,13 +156,13 @@ def play(envs: Sequence[NatLangEnv], url: str, line: Connection, concurrency: in
 
 
 def episodes(env: NatLangEnv) -> list[Episode]:
-    """Episodes that are played, always the same."""
+    """Return the episodes to play, which are always the same."""
     tasks = env.tasks("train")
     return [Episode(tasks[number % len(tasks)], number) for number in range(EPISODES)]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure each latency and number of calls in flight, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latencies", nargs="+", default=LATENCIES, help="seconds, or seconds~jitter")
     parser.add_argument("--concurrency", nargs="+", type=int, default=CONCURRENCY, help="calls in flight")

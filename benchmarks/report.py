@@ -1,9 +1,9 @@
-"""Seconds of a report on many episodes: to be written, to open in Chromium, to filter and to step through.
+"""Measure a report on many episodes: the time to write it, open it in Chromium, filter it and step through it.
 
     python benchmarks/report.py
 
-The episodes are whole rides of DangerousTaxi, played by its expert with one random action in ten. Chromium is
-Debian's, opened from the disk; times there are from the key to the drawn page, medians of ten. Nothing is published.
+The episodes are whole rides of DangerousTaxi, played by its expert with one random action in ten. The page is opened
+from the disk in Debian's Chromium; times of actions are medians of ten, until the page is drawn. Nothing is published.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ MISTAKES = 0.1
 
 
 class Careless(ReadsHints):
-    """The expert, but for some actions."""
+    """The expert, except that some actions are random."""
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision a view."""
+        """Return one decision per view."""
         right = ExpertPolicy().act(views, draws)
         wrong = RandomPolicy().act(views, [min(draw / MISTAKES, 0.999) for draw in draws])
         return [wrong[place] if draw < MISTAKES else right[place] for place, draw in enumerate(draws)]
 
 
 def make_run(folder: Path, count: int) -> int:
-    """A run folder with an evaluation of ``count`` episodes; returns their steps."""
+    """Write a run folder with an evaluation of ``count`` episodes, and return their number of steps."""
     recipe = load_recipe("dangerous_taxi/nano_full")
     envs = [make_env(recipe.env.name, **recipe.env.options) for _ in range(64)]
     tasks = envs[0].split_tasks("train")
@@ -65,14 +65,14 @@ def make_run(folder: Path, count: int) -> int:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Seconds of ``work``."""
+    """Return the seconds that ``work`` takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def in_chromium(path: Path) -> dict[str, float]:
-    """Seconds of what a reader does with the page at ``path``."""
+    """Return the seconds of each user action on the page at ``path``."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -104,7 +104,7 @@ def in_chromium(path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     given = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Processor milliseconds of a query to a memory of past episodes, on one thread.
+"""Measure the processor milliseconds of a query to a memory of past episodes, on one thread.
 
     python benchmarks/retrieval.py --publish
 
-The episodes are made of templates like those of ALFWorld's household tasks. Queries are states of further episodes;
-each is a new one, its embedding included, and what is asked is asked in turns.
+The episodes are made from templates like those of ALFWorld's household tasks. Each query is about a state of another
+new episode, so its embedding is computed too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Asked = Callable[[Experience, random.Random], Query]
 
 
 def episode(number: int, rng: random.Random) -> Experience:
-    """Return an episode that looks for a thing in places and puts it somewhere."""
+    """Return an episode that searches some places for a thing and puts it somewhere."""
     kind, thing, goal = rng.choice(list(KINDS)), rng.choice(THINGS), rng.choice(PLACES)
     steps = []
     for place in rng.choices(PLACES, k=STEPS - 3):
@@ -56,7 +56,7 @@ def _seen(now: Experience, rng: random.Random) -> Key:
     return Key("observation", rng.choice(now.steps[:-1]).observation)
 
 
-def _thing(now: Experience, rng: random.Random) -> Key:  # noqa: ARG001 - of the signature
+def _thing(now: Experience, rng: random.Random) -> Key:  # noqa: ARG001 - required by the signature
     return Key("observation", now.steps[-1].action.split()[1])
 
 
@@ -75,7 +75,7 @@ ASKED: dict[str, Asked] = {
 
 
 def milliseconds(retriever: Retriever, queries: Sequence[Query]) -> list[float]:
-    """Processor milliseconds of each query."""
+    """Return the processor milliseconds of each query."""
     took = []
     for query in queries:
         began = time.process_time()
@@ -85,7 +85,7 @@ def milliseconds(retriever: Retriever, queries: Sequence[Query]) -> list[float]:
 
 
 def measure(count: int, width: int) -> list[list[str]]:
-    """Return the rows of a memory of ``count`` episodes with vectors of ``width`` numbers."""
+    """Return the table's rows for a memory of ``count`` episodes with vectors of ``width`` numbers."""
     rng = random.Random(0)
     past = [episode(number, rng) for number in range(count)]
     began = time.process_time()
@@ -103,7 +103,7 @@ def measure(count: int, width: int) -> list[list[str]]:
 
 
 def main() -> None:
-    """Measure, print, and publish."""
+    """Measure, print the table, and publish it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--publish", action="store_true", help="write the table to benchmarks/README.md")
     given = parser.parse_args()

@@ -1,8 +1,8 @@
-"""The scripted chat model of the table ``raters_endpoint``: it rates an episode of the number line by what it is shown.
+"""The scripted chat model of the table ``raters_endpoint``, which rates episodes of the number line by its prompt.
 
-The endpoint is that of the tests: a real HTTP server, at the address that ``vtifa/nano_endpoint`` names. It knows
-nothing but the questions. With the actions it can tell whether the target was reached; without them it takes every
-agent that was last seen beside the target for one that reached it.
+The endpoint is the tests' HTTP server, at the address that ``vtifa/nano_endpoint`` names. It knows only what the
+prompts show. With the actions it can tell whether the target was reached; without them it assumes so for every agent
+that was last seen next to the target.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the scripted endpoint is
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the folder of scripted_endpoint
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import load_recipe
@@ -23,7 +23,7 @@ SUMMARY = re.compile(r"last seen at (\d+), with the target at (\d+)(?:, and chos
 
 
 def words(chat: Chat) -> str:
-    """Return the summary of a segment or the rating of an episode that ``chat`` asks for."""
+    """Return the summary of a segment, or the rating of an episode, whichever ``chat`` asks for."""
     asked = chat[1]["content"]
     if steps := STEP.findall(asked):
         number, target, action = steps[-1]
@@ -36,10 +36,10 @@ def words(chat: Chat) -> str:
 
 
 class ScriptedRater(ScriptedEndpoint):
-    """``with ScriptedRater():`` rates as ``words`` does, where ``vtifa/nano_endpoint`` looks for a chat model.
+    """A context, ``with ScriptedRater():``, in which ``words`` answers at the endpoint of ``vtifa/nano_endpoint``.
 
     Raises:
-        InvalidInput: another server has that address.
+        InvalidInput: another server uses that port.
 
     """
 

@@ -1,6 +1,6 @@
-"""A tiny run of AutoExplore, taught by a scripted chat endpoint with faults: what ``kills.py`` kills.
+"""A tiny run of AutoExplore with a scripted chat endpoint with faults as its teacher, for ``kills.py``.
 
-The endpoint is that of the tests: a real HTTP server on 127.0.0.1, in this process.
+The endpoint is the tests' HTTP server on 127.0.0.1, in this process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the scripted endpoint is
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the folder of scripted_endpoint
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 NAME = "kills"
@@ -37,14 +37,14 @@ FAULTS = ("500", "reset", "429:0.05", "truncated", "refusal", "empty")
 
 
 class Teacher(ScriptedEndpoint):
-    """Says what only the chat decides; some calls fail at first, and a few have no usable reply ever."""
+    """An endpoint whose replies depend on the chat only; some calls fail at first, a few never get a usable reply."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reply = words
         self.latency_s = 0.03
         self.answered: list[str] = []
-        """The words of each reply that could be used, since ``forget``."""
+        """Texts of the usable replies since the last ``forget``."""
         self._asked: Counter[bytes] = Counter()
 
     def forget(self) -> None:
@@ -54,7 +54,7 @@ class Teacher(ScriptedEndpoint):
             self._asked.clear()
 
     def next_fault(self) -> str:
-        """Called with the lock held, for the newest of the requests."""
+        """Return the fault of the newest request; the caller holds the lock."""
         chat = self.requests[-1].chat
         known = _digest(chat)
         self._asked[known] += 1
@@ -67,7 +67,7 @@ class Teacher(ScriptedEndpoint):
 
 
 def words(chat: Chat) -> str:
-    """Different for different chats; now and then a reflection that must be asked for again."""
+    """Return the reply to a chat; for some chats, a reflection that the teacher's checks reject at first."""
     known, asked = _digest(chat), chat[1]["content"]
     said = " ".join(WORDS[byte % len(WORDS)] for byte in known[:12])
     if found := re.search(r"# Sick notes in (\w+)", asked):
@@ -80,7 +80,7 @@ def _digest(chat: Chat) -> bytes:
 
 
 def write_recipe(folder: Path, url: str) -> Path:
-    """The recipe, and the repository that it asks about, in ``folder``."""
+    """Write the repository and the recipe that asks about it to ``folder``, and return the recipe's path."""
     (folder / "docs" / "notes").mkdir(parents=True)
     for city in CITIES:
         text = f"# Sick notes in {city.title()}\n\nSick notes of {city.title()} are sent to {city.title()}.\n"

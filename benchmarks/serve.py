@@ -1,12 +1,12 @@
-"""Requests a second that `reflectrl serve` answers: `POST /act` by clients that ask one after another.
+"""Measure the requests per second that `reflectrl serve` answers: `POST /act` by clients with one request at a time.
 
     python benchmarks/serve.py RUN
 
-States are those of random walks through the environment of the run. "New" ones are asked for the first time, so the
-reflector writes; "seen" ones are asked again, and a greedy reflector remembers. Clients are threads of this process,
-which takes a part of the same cores: with the server elsewhere there is more. What waits is played together, so many
-clients get more than one. On a machine with other work the server's processor time is the better measure, which
-measures the others too. Nothing is written.
+States are those of random walks through the environment of the run. "New" ones are requested for the first time, so the
+reflector writes; "seen" ones are requested again, and a greedy reflector has them in its cache. Clients are threads of
+this process, which shares the cores: with clients on another machine the server would be faster. Waiting requests are
+played in one batch, so many clients get more requests per second than one. If the machine has other work, the server's
+processor time is the better measure. Nothing is written.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from reflectrl.core import NatLangEnv, make_env
 
 CLIENTS = (1, 16)
 REQUESTS = 300
-"""Requests of each kind, for each number of clients."""
+"""Number of requests of each kind, for each number of clients."""
 
 
 @contextmanager
 def served(run: Path) -> Iterator[tuple[str, int]]:
-    """Host and port of a server of ``run``, and its process."""
+    """Start a server of ``run``; yields its host and port, and its process id."""
     command = [sys.executable, "-m", "reflectrl", "serve", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -54,7 +54,7 @@ def served(run: Path) -> Iterator[tuple[str, int]]:
 
 
 def states(env: NatLangEnv, count: int) -> list[bytes]:
-    """Different bodies of requests, at most ``count``."""
+    """Return at most ``count`` different request bodies."""
     rng, found = random.Random(0), {}
     tasks = env.tasks("train")
     for _ in range(20 * count):
@@ -74,7 +74,7 @@ def states(env: NatLangEnv, count: int) -> list[bytes]:
 
 
 def ask(address: str, bodies: Sequence[bytes]) -> list[float]:
-    """Seconds of each request of one client."""
+    """Send the requests of one client, and return the seconds of each."""
     took = []
     connection = http.client.HTTPConnection(address)
     for body in bodies:
@@ -90,13 +90,13 @@ def ask(address: str, bodies: Sequence[bytes]) -> list[float]:
 
 
 def processor_seconds(process: int) -> float:
-    """Processor seconds of a process so far."""
+    """Return the processor seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(address: str, process: int, bodies: Sequence[bytes], clients: int) -> list[str]:
-    """Requests a second, milliseconds of one, and those of the server's processor."""
+    """Return the cells of requests per second, milliseconds of a request, and the server's processor milliseconds."""
     began, used = time.perf_counter(), processor_seconds(process)
     with ThreadPoolExecutor(clients) as crowd:
         shares = crowd.map(lambda number: ask(address, bodies[number::clients]), range(clients))
@@ -107,7 +107,7 @@ def measure(address: str, process: int, bodies: Sequence[bytes], clients: int) -
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--clients", nargs="+", type=int, default=CLIENTS)
@@ -120,7 +120,7 @@ def main() -> None:
     rows = []
     print(f"`python benchmarks/serve.py` on {os.cpu_count()} cores ({platform.machine()}), {len(bodies)} states")
     with served(given.run) as (address, process):
-        ask(address, bodies[-1:])  # the first call of all is slow
+        ask(address, bodies[-1:])  # warm-up: the first request is slow
         for place, clients in enumerate(given.clients):
             mine = bodies[place * given.requests : (place + 1) * given.requests]
             load = f"{os.getloadavg()[0]:.1f}"

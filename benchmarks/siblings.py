@@ -1,11 +1,11 @@
-"""What the parts of RL4VLM, GTR, RAP and V-TIFA are worth, and what a pretrained model learns, over seeds.
+"""Measure the parts of RL4VLM, GTR, RAP and V-TIFA, and what a pretrained model learns, over seeds.
 
-    python benchmarks/siblings.py thoughts_number_line                 # trains what is missing, and publishes the table
+    python benchmarks/siblings.py thoughts_number_line                 # trains missing runs, and publishes the table
     python benchmarks/siblings.py memory_alfworld --seeds 40-41        # fewer seeds: the table on stdout only
-    timeout 20m python benchmarks/siblings.py thoughts_points24        # a sitting: the same command goes on from there
+    timeout 20m python benchmarks/siblings.py thoughts_points24        # for 20 minutes: repeat it to continue
 
 Each arm is a shipped recipe, trained with five seeds (a pretrained model: three) on one thread. ``raters_endpoint``
-serves its scripted chat model itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``.
+starts its scripted chat model itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from reflectrl.core import InvalidInput
 from reflectrl.report.runs import Run, read_runs
 
 WINDOW = 5
-"""Iterations at the beginning and at the end of a training over which thoughts are measured."""
+"""Number of first and of last iterations of a training over which thoughts are measured."""
 FIRST, LAST = slice(WINDOW), slice(-WINDOW, None)
 
 
 def _over(part: slice, name: str, form: str = ".0%", *, each: bool = False) -> Column:
-    """Return the column of a metric in a part of the iterations: the mean over runs, or that of ``each`` run."""
+    """Return a column with the mean of a metric in a part of the iterations, over all runs or of ``each`` run."""
 
     def mean(runs: Sequence[Run]) -> str:
         values = [getattr(point, name) for run in runs for point in run.points[part]]
@@ -45,7 +45,7 @@ def _over(part: slice, name: str, form: str = ".0%", *, each: bool = False) -> C
 
 
 def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
-    """Return the column of the success in one trial of the trained policy, or of what it solved up to there."""
+    """Return a column of the trained policy's success in one trial, or of the tasks ``solved`` up to that trial."""
 
     def cell(runs: Sequence[Run]) -> str:
         wanted = (number, "rlft", memory)
@@ -96,11 +96,11 @@ COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
         "Success in training: of its last iterations, by the truth.",
     ),
 }
-"""Further columns of the tables of each kind, and what they mean."""
+"""Additional columns of each kind of tables, and their explanation."""
 
 
 def report(name: str, runs: Sequence[Run], command: str) -> str:
-    """Return the table of the runs that are done."""
+    """Return the table of the finished runs."""
     study = STUDIES[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
     split = split_of(study.arms[0].recipe)
@@ -114,7 +114,7 @@ Success in per cent of sampled episodes on split {split}, over seeds.
 
 
 def main() -> int:
-    """Run what is missing, then print the table of what is done."""
+    """Train the missing runs, then print the table of the finished ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=[*STUDIES], metavar="STUDY", help=f"one of {', '.join(STUDIES)}")
     parser.add_argument("--arms", help="names of some arms, with commas; all by default")

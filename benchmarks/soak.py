@@ -1,13 +1,13 @@
-"""Growth of long work: memory, files, threads, processes and pace over thousands of iterations.
+"""Measure how memory, files, threads, processes and speed change over thousands of iterations.
 
-    python benchmarks/soak.py taxi                   # 2,000 iterations of RLFT: dangerous_taxi/nano, all its stages
+    python benchmarks/soak.py taxi                   # all stages of dangerous_taxi/nano, with 2,000 iterations of RLFT
     python benchmarks/soak.py alfworld               # 1,000 episodes at random, in two worker processes
-    python benchmarks/soak.py taxi --iterations 100  # a quick look: by then, not everything is warm
+    python benchmarks/soak.py taxi --iterations 100  # a quick look, in which the caches are not full yet
 
-Up to a hundred samples are taken, and written to --out as JSON lines. What the first half of them saw may have been
-warming up (reflections and tokens are cached), so memory is judged by a line through the second half. Exits with 1 when
-memory grows, when there are more files, threads or processes at 100 % of the work than at 10 %, or when something is
-left behind. How the pace drifts is printed too, but decides nothing: only an idle machine can tell.
+Up to a hundred samples are taken, and written to --out as JSON lines. The first half may be a warm-up, in which caches
+of reflections and tokens fill, so memory is judged by a line through the second half. Exits with 1 if memory grows, if
+there are more files, threads or processes at 100 % of the work than at 10 %, or if something is left behind. The drift
+of the speed is printed too, but decides nothing, because it is only meaningful on an idle machine.
 
 ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 """
@@ -42,47 +42,47 @@ from reflectrl.workers.env import Local, Pending
 
 SAMPLES = 100
 GROWTH = 5.0
-"""Megabytes a process per 1,000 iterations or episodes that are accepted: malloc's free lists wander, too."""
+"""Accepted growth in megabytes per process and 1,000 iterations or episodes; malloc's free lists vary too."""
 DRIFT = 0.1
-"""Largest drift of the time of an iteration, from the second fifth of the samples to the last."""
+"""Largest relative change of the time of an iteration from the second to the last fifth of samples that is steady."""
 
 TAXI = ("rlft.episodes=16",)
-"""Overrides of the recipe, besides iterations: a quarter of its episodes an iteration."""
+"""Overrides of the recipe besides the iterations: a quarter of its episodes per iteration."""
 ALFWORLD = ("env.workers=2", "env.options.count=50", "env.options.horizon=15")
 TOGETHER, SIDE_BY_SIDE = 20, 8
-"""Episodes of a rollout, and environments."""
+"""Number of episodes of a rollout, and of environments."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Resources after part of the work."""
+    """Resources after a part of the work."""
 
     done: int
-    """Iterations or episodes."""
+    """Number of iterations or episodes so far."""
     own_mb: float
-    """Resident memory of this process."""
+    """Resident memory of this process in megabytes."""
     workers_mb: float
-    """Resident memory of the processes below it."""
+    """Resident memory of its descendants in megabytes."""
     files: int
-    """Open files of all these processes."""
+    """Number of open files of this process and its descendants."""
     threads: int
-    """Threads of all these processes."""
+    """Number of threads of this process and its descendants."""
     processes: int
-    """Processes below this one."""
+    """Number of descendants of this process."""
     objects: int
-    """Python objects of this process that its garbage collector tracks."""
+    """Number of Python objects of this process that its garbage collector tracks."""
     disk_mb: float
-    """Megabytes in the run folder."""
+    """Size of the run folder in megabytes."""
     wall_ms: float
-    """An iteration or episode since the sample before, in mean, without what sampling took."""
+    """Mean wall time of an iteration or episode since the previous sample, without the time of sampling."""
     cpu_ms: float
-    """The same, processor time of all processes."""
+    """Mean processor time of an iteration or episode in all processes, since the previous sample."""
     step_ms: float
-    """Processor time of an environment step."""
+    """Mean processor time of an environment step in all processes, since the previous sample."""
 
 
 class Watch:
-    """Samples what the process and those below it hold, about a hundred times during the work."""
+    """Samples of the resources of this process and its descendants, about a hundred during the work."""
 
     def __init__(self, folder: Path, out: Path, total: int) -> None:
         self.during: list[Sample] = []
@@ -96,12 +96,12 @@ class Watch:
         self.before = self._sample(0, 0)
 
     def look(self, done: int, steps: Callable[[], int]) -> None:
-        """So much is done, and so many environment steps were played: take a sample if it is time."""
+        """Take a sample if it is time, after ``done`` iterations or episodes and ``steps()`` environment steps."""
         if done - self._last >= self._every:
             self.during.append(self._sample(done, steps()))
 
     def after(self) -> Sample:
-        """Sample of what is left when all is closed."""
+        """Return a sample of what is left after everything was closed."""
         return self._sample(self._last, self._steps)
 
     def _sample(self, done: int, steps: int) -> Sample:
@@ -110,8 +110,8 @@ class Watch:
         processor = sum(map(processor_seconds, pids))
         own, *workers = map(megabytes, pids)
         count, played = max(1, done - self._last), max(1, steps - self._steps)
-        used = max(0.0, processor - self._processor)  # that of processes which have ended is no longer known
-        gc.collect()  # memory has been read: garbage that waits for its collection counts as memory, not as objects
+        used = max(0.0, processor - self._processor)  # without processes that have ended
+        gc.collect()  # after memory was measured: uncollected garbage counts as memory, not as objects
         sample = Sample(
             done=done,
             own_mb=round(own, 2),
@@ -133,7 +133,7 @@ class Watch:
 
 
 def below(pid: int) -> Iterator[int]:
-    """All processes that descend from ``pid``, zombies included."""
+    """Yield all descendants of the process ``pid``, including zombies."""
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text(encoding="ascii").split():
@@ -142,14 +142,14 @@ def below(pid: int) -> Iterator[int]:
 
 
 def megabytes(pid: int) -> float:
-    """Resident memory."""
+    """Return the resident memory of a process in megabytes."""
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     return 0.0
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor seconds of all threads of a process so far."""
+    """Return the processor seconds of all threads of a process so far."""
     with suppress(OSError):
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
@@ -157,7 +157,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def entries(pid: int, kind: str) -> int:
-    """Open files (``fd``) or threads (``task``)."""
+    """Return the number of open files (``fd``) or threads (``task``) of a process."""
     with suppress(OSError):
         return len(list(Path(f"/proc/{pid}/{kind}").iterdir()))
     return 0
@@ -167,7 +167,7 @@ def entries(pid: int, kind: str) -> int:
 
 
 class _Told(Reporter):
-    """Hands on how far RLFT is, instead of showing it."""
+    """A reporter that passes the progress of RLFT to a function instead of showing it."""
 
     def __init__(self, advance: Advance) -> None:
         super().__init__()
@@ -175,13 +175,13 @@ class _Told(Reporter):
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Advance]:
-        """Show no bar."""
+        """Yield the function for progress, and show no bar."""
         yield self._advance
         self.line(f"{name:<18} done")
 
 
 def taxi(folder: Path, out: Path, iterations: int, seed: int, overrides: Sequence[str] = ()) -> Watch:
-    """Data, SFT and RLFT of the recipe, as ``reflectrl run`` does them, checkpoints and records included."""
+    """Run the data, SFT and RLFT stages of the recipe as ``reflectrl run`` does, with checkpoints and records."""
     stages = f"rlft.stages=[{{name: pickup, iterations: {iterations}}}]"
     recipe = load_recipe("dangerous_taxi/nano", [f"seed={seed}", *TAXI, stages, *overrides])
     watch = Watch(folder, out, iterations)
@@ -196,7 +196,7 @@ def taxi(folder: Path, out: Path, iterations: int, seed: int, overrides: Sequenc
 
 
 def alfworld(folder: Path, out: Path, count: int, seed: int, overrides: Sequence[str] = ()) -> Watch:
-    """Random play in worker processes, game after game, the next episodes begun ahead and some kept, as in RLFT."""
+    """Play games at random in worker processes; as in RLFT, episodes are begun ahead and some are recorded."""
     recipe = load_recipe("alfworld/families", [f"seed={seed}", *ALFWORLD, *overrides])
     layout, policy, played = PromptFormat(), RandomPolicy(), 0
     header = Header(recipe.env.name, dict(recipe.env.options), layout)
@@ -219,12 +219,12 @@ def alfworld(folder: Path, out: Path, count: int, seed: int, overrides: Sequence
     return watch
 
 
-# ---- the judgement ---------------------------------------------------------------------------------------------------
+# ---- the verdict -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: how it began, went on and ended."""
+    """A row of the table: a figure early, in the middle and at the end of the work."""
 
     what: str
     values: tuple[float, float, float]
@@ -234,7 +234,7 @@ class Row:
 
 
 def judge(before: Sample, during: Sequence[Sample], after: Sample) -> list[Row]:
-    """All figures; those that decide have a verdict of theirs."""
+    """Return the rows of all figures; those that decide have a verdict."""
     points = [at(during, share) for share in (0.1, 0.5, 1.0)]
     later = during[len(during) // 2 :]
     rows, workers = [], max(1, points[1].processes)
@@ -259,12 +259,12 @@ def judge(before: Sample, during: Sequence[Sample], after: Sample) -> list[Row]:
 
 
 def at(samples: Sequence[Sample], share: float) -> Sample:
-    """The first sample when so much of the work was done."""
+    """Return the first sample after a share of the work."""
     return next(sample for sample in samples if sample.done >= share * samples[-1].done)
 
 
 def slope(samples: Sequence[Sample], name: str) -> float:
-    """Growth in 1,000 iterations or episodes, by a line of least squares."""
+    """Return the growth per 1,000 iterations or episodes, by least squares."""
     return 1e3 * linear_regression([s.done for s in samples], [float(getattr(s, name)) for s in samples]).slope
 
 
@@ -281,7 +281,7 @@ def _pace(during: Sequence[Sample], name: str, what: str) -> Row:
 
 
 def report(rows: Sequence[Row], command: str, what: str) -> str:
-    """The table."""
+    """Return the table and its explanation."""
     heads = ["", "at 10 %", "at 50 %", "at 100 %", "change", "verdict"]
     lines = [[row.what, *(f"{value:,.10g}" for value in row.values), row.change, row.verdict] for row in rows]
     return (
@@ -294,7 +294,7 @@ def report(rows: Sequence[Row], command: str, what: str) -> str:
 
 
 def main() -> int:
-    """Work, sample, judge."""
+    """Do the work, take samples, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("taxi", "alfworld"))
     parser.add_argument("--iterations", type=int, default=2000, help="of taxi")

@@ -1,9 +1,9 @@
-"""Published tables that show older code: those whose rooms have changed since the commit that they name.
+"""Find stale published tables: those whose code has changed since the commit that they name.
 
-    python benchmarks/stale.py    # or `make stale`; exits with 1 if there is such a table, or one without a commit
+    python benchmarks/stale.py    # or `make stale`; exits with 1 if a table is stale or names no commit
 
-A table stands in a Markdown page between ``<!-- NAME -->`` and ``<!-- end -->``; ``TABLES`` has the paths that decide
-what it says. Comments, docstrings and line breaks change no number, so Python and YAML are compared by what they mean.
+A table is in a Markdown page between ``<!-- NAME -->`` and ``<!-- end -->``; ``TABLES`` has the paths that determine
+its numbers. Comments, docstrings and line breaks change no number, so Python and YAML are compared without them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from studies import STUDIES
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
 SHOWN_FILES = 3
-"""Changed files that are named of each table."""
+"""Maximum number of changed files that are named for a table."""
 
 _ENGINE = ("reflectrl/engine", "reflectrl/models")
 _TRAINING = (*_ENGINE, "reflectrl/training", "reflectrl/rollout", "reflectrl/players", "reflectrl/prompts")
 
 
 def _learning(arms: Sequence[Arm]) -> tuple[str, ...]:
-    """Return the paths that decide what arms of one environment learn."""
+    """Return the paths that determine what arms of one environment learn."""
     recipes: dict[str, dict[str, Any]] = {}
     for arm in arms:
         recipes |= _recipe_files(arm.recipe)
@@ -42,7 +42,7 @@ def _learning(arms: Sequence[Arm]) -> tuple[str, ...]:
 
 
 def _recipe_files(recipe: str) -> dict[str, dict[str, Any]]:
-    """Return the file of a shipped recipe and those of the recipes that it extends, with what they say."""
+    """Return the files of a shipped recipe and of the recipes that it extends, with their parsed content."""
     file = f"recipes/{recipe}.yaml"
     said = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     return {file: said, **(_recipe_files(said["extends"]) if "extends" in said else {})}
@@ -60,7 +60,7 @@ _PLAYED = {
         *_scripts("scripted_rater"),
     ),
 }
-"""Rooms of the players that the tables of ``STUDIES`` are about, beside those of training."""
+"""Paths of the players that the tables of ``STUDIES`` measure, besides those of training."""
 _ENGINE_SECTIONS = (
     "nano",
     "whole",
@@ -116,12 +116,12 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "soak": (*_TRAINING, "reflectrl/workers", "envs/alfworld", *_scripts("soak")),
     "paper": (),
 }
-"""Files, folders and patterns of git that decide what each published table says; none for numbers of others."""
+"""Files, folders and git patterns that determine each published table; none if its numbers come from elsewhere."""
 
 MADE_FROM: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("learning_short", "reflections"), tuple(f"learning_{env}" for env in ENVIRONMENTS)
 )
-"""Tables that the runs of other tables made, which may be of several commits: stale where one of those is."""
+"""Tables that are made from the runs of other tables, and are stale if one of those is."""
 
 UNUSED = (
     "data_gen/estimate.py",
@@ -130,30 +130,31 @@ UNUSED = (
     "reflectrl/prompts/spoilers.py",
     "reflectrl/prompts/teacher.py",
 )
-"""Modules of chat models and of policies that write, in rooms of the learning tables. The recipes of those tables have
-the expert for a teacher and local players, of whom the policy answers with a label, so they call nothing here: a test
-runs all stages of one and looks, and tables of other players name them. ``prompts/discretion.py`` is not
-among them, since an expert's reflection is searched for secrets too."""
+"""Modules in the paths of the learning tables that their recipes never call: for chat models and writing policies.
+
+Those recipes have the expert as the teacher and local players, and their policy answers with a label. A test runs all
+stages of one and checks this; tables of other players name these modules. ``prompts/discretion.py`` is not among them,
+because an expert's reflections are searched for secrets too."""
 
 _MARKED = re.compile(r"^<!-- (?!end)([\w ]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 COMMIT = re.compile(r"commit ([0-9a-f]{7,40})(?: \(same bytes at ([0-9a-f]{7,40})\))?")
-"""A commit that a table was made at, and the last one that was found to compute the same."""
+"""Pattern of the commit that a table was made at, and of the last one confirmed to compute the same."""
 _NUMBER = re.compile(r"[*+-]*\d")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A published table."""
+    """A published table, or a fault of one."""
 
     page: str
     name: str
     commits: tuple[str, ...] = ()
-    """Those that it was made at, or that compute the same; none where there is something wrong with the table."""
+    """Commits that it was made at, or the last that compute the same; empty if the table has a fault."""
     fault: str = ""
 
 
 def tables(root: Path, declared: Mapping[str, Sequence[str]] = TABLES) -> Iterator[Table]:
-    """Yield the tables of the pages under ``root``, with what is wrong with them; their age is not looked at."""
+    """Yield the tables of the pages under ``root`` with their faults; whether they are stale is not checked."""
     for page in sorted(path for pattern in PAGES for path in root.glob(pattern)):
         name, text = page.relative_to(root).as_posix(), page.read_text(encoding="utf-8")
         for mark, content in _MARKED.findall(text):
@@ -173,7 +174,7 @@ def tables(root: Path, declared: Mapping[str, Sequence[str]] = TABLES) -> Iterat
 
 
 def verdict(root: Path, table: Table, paths: Sequence[str]) -> str:
-    """Return what is wrong with a table, or what has changed since it was made; empty for a true one."""
+    """Return the fault of a table, or what has changed since it was made; empty if neither."""
     for commit in table.commits:
         if _git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
             return f"this repository lacks commit {commit}; correct it, or fetch the whole history"
@@ -188,7 +189,7 @@ def faults(
     declared: Mapping[str, Sequence[str]] = TABLES,
     made_from: Mapping[str, Sequence[str]] = MADE_FROM,
 ) -> dict[Table, str]:
-    """Return what is wrong with each table of the pages under ``root`` that is stale or faulty."""
+    """Return the faults of the stale and faulty tables of the pages under ``root``."""
     verdicts = {table: verdict(root, table, declared.get(table.name, ())) for table in tables(root, declared)}
     wrong = {table.name for table, why in verdicts.items() if why}
     for table, why in verdicts.items():
@@ -198,7 +199,7 @@ def faults(
 
 
 def _changed(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
-    """Return the files among ``paths`` that mean something else now than at ``commit``."""
+    """Return the files among ``paths`` whose meaning has changed since ``commit``."""
     without = [f":(exclude){path}" for path in UNUSED if path not in paths]
     listed = _git(root, "diff", "--name-only", "--no-renames", commit, "--", *paths, *without).stdout.splitlines()
     present = {file: (root / file).read_text(encoding="utf-8") for file in listed if (root / file).is_file()}
@@ -214,7 +215,7 @@ def _meaning_then(root: Path, commit: str, file: str) -> str | None:
 
 @cache
 def _meaning(file: str, text: str) -> str:
-    """Return ``text`` without what changes no result: comments, layout, and strings that stand by themselves."""
+    """Return ``text`` without what cannot change a result: comments, layout and docstrings."""
     if file.endswith(".yaml"):
         return repr(yaml.safe_load(text))
     if not file.endswith(".py"):
@@ -228,7 +229,7 @@ def _meaning(file: str, text: str) -> str:
 
 
 def _tables_of_numbers(text: str) -> Iterator[str]:
-    """Yield the heads of the tables most of whose cells, but for the first of each row, begin with a number."""
+    """Yield the heads of tables of numbers: most cells, except the first of each row, begin with a number."""
     for block in re.findall(r"(?:^\|.*\n)+", f"{text}\n", re.MULTILINE):
         head, *rows = block.splitlines()
         cells = [cell.strip() for row in rows[1:] for cell in row.strip("| ").split(" | ")[1:]]
@@ -241,7 +242,7 @@ def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    """List what is stale or wrong."""
+    """Print the stale and faulty tables."""
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="stale.py"
     ).parse_args()

@@ -1,4 +1,4 @@
-"""The arms of ``benchmarks/siblings.py``: recipes after RL4VLM, GTR, RAP and V-TIFA, and of a pretrained model."""
+"""The arms of ``benchmarks/siblings.py``: recipes that follow RL4VLM, GTR, RAP and V-TIFA, or train SmolLM2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from arms import NATIVE, Arm
 
 @dataclass(frozen=True)
 class Study:
-    """Recipes that are compared in one table, of one seat or of one paper."""
+    """Recipes that are compared in one table."""
 
     title: str
     arms: tuple[Arm, ...]
-    """The first is what the others are compared with."""
+    """The compared arms; the first is the baseline."""
 
 
 def _thoughts(game: str, silent: str, reflecting: str, *further: Arm) -> tuple[Arm, ...]:
@@ -100,4 +100,4 @@ STUDIES: Mapping[str, Study] = {
         ),
     ),
 }
-"""Tables of ``benchmarks/siblings.py`` by their names, which begin with what their further columns are about."""
+"""Studies by the names of their tables, which begin with the kind of their additional columns."""

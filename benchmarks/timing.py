@@ -1,4 +1,4 @@
-"""Common parts of the engine's benchmarks: contenders timed in turns, memory in a separate process, and FLOP counts."""
+"""Common parts of the engine's benchmarks: contenders timed in turn, memory in a separate process, and FLOP counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one contender, a number a round."""
+    """Seconds of one contender in each round."""
 
     wall: tuple[float, ...]
     processor: tuple[float, ...]
@@ -30,7 +30,7 @@ class Times:
 
     @property
     def work(self) -> tuple[float, ...]:
-        """Seconds that are compared: of the processor, which other programs hardly change, or a GPU's wall seconds."""
+        """Seconds to compare: processor seconds, which other programs hardly change, or wall seconds with a GPU."""
         return self.wall if torch.cuda.is_available() else self.processor
 
     @property
@@ -40,9 +40,9 @@ class Times:
 
 
 def race(contenders: Mapping[str, Call], rounds: int = 5, *, warm_up: bool = True) -> dict[str, Times]:
-    """Time the contenders in turns (A B A B ...), so that what else the machine does hits all alike.
+    """Time the contenders in turn (A B A B ...), so that other load on the machine affects all alike.
 
-    A round that warms up comes first and is forgotten, unless the contenders are too slow for it to matter.
+    The first round is a warm-up that is not counted, unless ``warm_up`` is false, as for slow contenders.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for _ in range(rounds + warm_up):
@@ -52,7 +52,7 @@ def race(contenders: Mapping[str, Call], rounds: int = 5, *, warm_up: bool = Tru
 
 
 def clocked(call: Call) -> tuple[float, float]:
-    """Wall and processor seconds of ``call``, the work of a GPU included."""
+    """Return the wall and processor seconds of ``call``, including the work of a GPU."""
     _wait()
     wall, processor = time.perf_counter(), time.process_time()
     call()
@@ -66,12 +66,12 @@ def _wait() -> None:
 
 
 def times_as_fast(times: Mapping[str, Times], of: str, than: str) -> float:
-    """Speed of ``of`` relative to the other: the median over rounds of the ratio within a round."""
+    """Return the speed of ``of`` relative to ``than``: the median over rounds of the ratio within a round."""
     return median(slow / fast for slow, fast in zip(times[than].work, times[of].work, strict=True))
 
 
 def ratio_table(times: Mapping[str, Times], than: str) -> str:
-    """Medians of each contender and how many times as fast as ``than`` it is, as Markdown."""
+    """Return a Markdown table of each contender's medians and its speed relative to ``than``."""
     lines = [
         [name, milliseconds(took.wall), milliseconds(took.processor), f"**{times_as_fast(times, name, than):.2f}**"]
         for name, took in times.items()
@@ -80,7 +80,7 @@ def ratio_table(times: Mapping[str, Times], than: str) -> str:
 
 
 def milliseconds(seconds: tuple[float, ...]) -> str:
-    """Median, smallest and largest."""
+    """Format the median, the minimum and the maximum in milliseconds."""
     middle, low, high = (f"{1e3 * value:,.3g}" for value in (median(seconds), min(seconds), max(seconds)))
     return f"{middle} ({low} to {high})"
 
@@ -89,12 +89,12 @@ def milliseconds(seconds: tuple[float, ...]) -> str:
 
 
 def peak_memory(prepare: Callable[[], Call]) -> int:
-    """Bytes by which the first run of what ``prepare`` makes raises the peak of a fresh process (or of its GPU).
+    """Return the bytes by which a call raises the peak memory of a new process (or of its GPU).
 
-    What ``prepare`` loads does not count, and neither does what this process or an earlier contender has left behind.
+    The call is what ``prepare`` returns, and runs once. Memory that ``prepare`` takes does not count.
 
     Args:
-        prepare: a function of a module, or a ``functools.partial`` of one, because another process imports it.
+        prepare: a function of a module, or a ``functools.partial`` of one, because the new process imports it.
 
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
@@ -106,7 +106,7 @@ def _prepared_growth(prepare: Callable[[], Call]) -> int:
 
 
 def memory_growth(call: Call) -> int:
-    """Bytes by which ``call`` raises the memory of this process (or of its GPU) at its peak."""
+    """Return the bytes by which ``call`` raises the peak memory of this process (or of its GPU)."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -114,7 +114,7 @@ def memory_growth(call: Call) -> int:
         call()
         _wait()
         return int(torch.cuda.max_memory_allocated() - before)
-    # torch counts nothing on a CPU, but Linux does: this forgets the peak of what was loaded before
+    # torch does not count memory on a CPU, but Linux does: this resets its record of the peak
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _kilobytes("VmRSS")
     call()
@@ -122,7 +122,7 @@ def memory_growth(call: Call) -> int:
 
 
 def _kilobytes(name: str) -> int:
-    """``VmRSS``, what is resident now, or ``VmHWM``, the most that was."""
+    """Return ``VmRSS``, the resident memory, or ``VmHWM``, its peak, in kilobytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
@@ -131,14 +131,14 @@ def _kilobytes(name: str) -> int:
 
 
 def flops(call: Call) -> int:
-    """Floating-point operations of the matrix products in ``call``; causal attention counts as full, as is usual."""
+    """Return the floating-point operations of matrix products in ``call``, with causal attention counted as full."""
     with flop_counter() as counter:
         call()
     return int(counter.get_total_flops())
 
 
 def flop_counter() -> FlopCounterMode:
-    """Counter of the operations within it, which knows the attention of CPUs too."""
+    """Return a context that counts floating-point operations, including those of attention on CPUs."""
     aten = torch.ops.aten
     known = {
         aten._scaled_dot_product_flash_attention_for_cpu: _attention,
@@ -163,11 +163,14 @@ def matmul(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Call, int]:
-    """A matrix product to race against, and its floating-point operations; cards multiply zeros faster."""
+    """Return a matrix product to compare with, and its floating-point operations.
+
+    The factors are random, because GPUs multiply zeros faster.
+    """
     left, right = (torch.rand(shape, device=device, dtype=dtype) for shape in ((rows, inner), (inner, columns)))
     return lambda: left @ right, 2 * rows * inner * columns
 
 
 def share_of_peak(work: int, seconds: float, peak_work: int, peak_seconds: float) -> float:
-    """Achieved operations a second as a fraction of those of the large product."""
+    """Return the achieved operations per second as a fraction of those of the large matrix product."""
     return (work / seconds) / (peak_work / peak_seconds)

@@ -1,4 +1,4 @@
-"""Searches without learning, by the agent's own commands: file by file, by names, and by words' rarity."""
+"""Searches without learning by the agent's own commands: file by file, by names, and by BM25."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from reflectrl.envs.auto_explore.ambiguity import content_words
 from reflectrl.envs.auto_explore.bm25 import BM25
 
 Texts = Mapping[str, str]
-"""Text of each file of a repository, by its path."""
+"""Texts of a repository's files by their paths."""
 Place = tuple[str, ...]
-"""Place of a walker: the commands that lead there from the root, ``cd`` and ``ls FIRST..LAST``."""
+"""Place of a walker: the ``cd`` and ``ls FIRST..LAST`` commands that lead there from the root."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Search:
 
 
 def breadth_first(env: NatLangEnv, task: Task, texts: Texts) -> Search:
-    """Play ``task``: read file by file, upper folders first, and name the first that has every word of the question.
+    """Play ``task``: read file by file, upper folders first, and name the first file with every word of the question.
 
-    Walking between folders takes steps, as it does for every player. Nothing is named that was not recognised.
+    Walking between folders takes steps, as for every player. No other file is ever named.
 
     Args:
-        env: an AutoExplore.
+        env: the AutoExplore environment.
         task: one of its tasks.
-        texts: the repository; the walker reads the whole text of a file, where the environment shows a beginning.
+        texts: the repository's texts; the walker reads a whole file where the environment shows only its beginning.
 
     """
     words = content_words(str(task.options["question"]))
@@ -49,14 +49,14 @@ def breadth_first(env: NatLangEnv, task: Task, texts: Texts) -> Search:
                 if words <= content_words(f"{file}\n{texts.get(file, '')}"):
                     yield f"id {name}"
 
-    # the ranges of a large folder are parts of it, so they come before other folders
+    # the ranges of a large folder are part of it, so they are visited before other folders
     return _search(env, task, visit, lambda command: command.startswith("ls "))
 
 
 def by_names(env: NatLangEnv, task: Task) -> Search:
-    """Play ``task``: enter folders that the question names, before others, and name a file in them that it names.
+    """Play ``task``: visit folders that the question names before others, and name a file there that it names too.
 
-    Nothing is read, so a question that does not name its file leaves this walker at a loss.
+    The walker reads no file, so it fails if the question does not name the file.
     """
     words = content_words(str(task.options["question"]))
 
@@ -73,7 +73,7 @@ def _search(
     visit: Callable[[Place, Sequence[str]], Iterator[str]],
     comes_first: Callable[[str], bool],
 ) -> Search:
-    """Walk through all folders: play ``visit`` in each, and enter those whose command ``comes_first`` before others."""
+    """Walk through all folders, preferring those of ``comes_first``, and play the commands of ``visit`` in each."""
     _, info = env.reset(seed=0, options={"task": task})
     opened = 0
     for command in _commands(env, visit, comes_first):
@@ -87,7 +87,7 @@ def _search(
 def _commands(
     env: NatLangEnv, visit: Callable[[Place, Sequence[str]], Iterator[str]], comes_first: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Yield the commands of a walk; each has been played when the next is asked for."""
+    """Yield the commands of a walk; the caller plays each before it requests the next."""
     here: Place = ()
     waiting: deque[Place] = deque([here])
     while waiting:
@@ -104,7 +104,7 @@ def _commands(
 
 
 def _in(words: frozenset[str], command: str) -> bool:
-    """Return whether all words of the name that a command is about are among ``words``."""
+    """Return whether all words of the name in a command are among ``words``."""
     name = content_words(PurePosixPath(shlex.split(command)[1]).stem)
     return bool(name) and name <= words
 
@@ -112,7 +112,7 @@ def _in(words: frozenset[str], command: str) -> bool:
 def by_rank(env: NatLangEnv, task: Task, index: BM25) -> Search:
     """Play ``task``: walk straight to the file that ``index`` ranks first for the question, and name it.
 
-    The walk is short, but every file was read for the index.
+    The walk is short, but the index was built from all files.
     """
     best = index.ranking(content_words(str(task.options["question"])))[0]
     env.reset(seed=0, options={"task": replace(task, options={**task.options, "file": best})})
@@ -124,7 +124,7 @@ def by_rank(env: NatLangEnv, task: Task, index: BM25) -> Search:
 
 
 def _towards(there: Place, here: Place) -> tuple[str, Place]:
-    """The next command of the way from ``here``, and where it leads."""
+    """Return the next command on the way from ``here`` to ``there``, and the place that it leads to."""
     if there[: len(here)] == here:
         return there[len(here)], there[: len(here) + 1]
     folder = _whole(here)
@@ -134,7 +134,7 @@ def _towards(there: Place, here: Place) -> tuple[str, Place]:
 
 
 def _whole(place: Place) -> Place:
-    """The folder of a place, out of its ranges."""
+    """Return the folder of a place, without the ranges within it."""
     while place and place[-1].startswith("ls "):
         place = place[:-1]
     return place

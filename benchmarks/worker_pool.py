@@ -1,8 +1,8 @@
-"""Steps a second of 64 environments played at random: in this process, and in one and two worker processes.
+"""Measure the steps per second of 64 environments played at random: in this process, and in one and two workers.
 
     python benchmarks/worker_pool.py
 
-Prints the median of several rounds in steps a second, the rounds of all three taken in turn, and the load of the
+Prints the median of several rounds in steps per second, with the rounds of all three in turn, and the load of the
 machine. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 """
 
@@ -30,7 +30,7 @@ COUNT = 64
 
 
 def speed(envs: Sequence[NatLangEnv]) -> float:
-    """Steps a second over one episode of each environment."""
+    """Return the steps per second over one episode of each environment."""
     tasks = envs[0].tasks("train")
     episodes = [Episode(tasks[number % len(tasks)], number) for number in range(COUNT)]
     start = time.perf_counter()
@@ -39,7 +39,7 @@ def speed(envs: Sequence[NatLangEnv]) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="timed episodes of each environment")
     counted = parser.parse_args().rounds
@@ -49,7 +49,7 @@ def main() -> None:
             kinds: list[Sequence[NatLangEnv]] = [[make_env(name, **options) for _ in range(COUNT)]]
             for workers in (1, 2):
                 kinds.append(pools.enter_context(WorkerPool(workers)).make(name, options, COUNT))
-            rounds = [[speed(envs) for envs in kinds] for _ in range(counted + 1)][1:]  # the first warms up
+            rounds = [[speed(envs) for envs in kinds] for _ in range(counted + 1)][1:]  # the first is a warm-up
         speeds = [f"{median(each):.0f}" for each in zip(*rounds, strict=True)]
         print(f"| {name} | {' | '.join(speeds)} | {os.getloadavg()[0]:.1f} |", flush=True)
 
