@@ -6,7 +6,7 @@ TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
 READER := $(VENV)/installed-gguf
 JOBS ?= 2
-# Tests that compare numbers which models compute.
+# Tests that compare numbers computed by models.
 NUMERICAL := $(patsubst %,tests/engine/test_%.py,decode head prefix_cache reuse sequences) \
 	$(patsubst %,tests/models/test_%.py,encode policy quantized reflector) \
 	$(patsubst %,tests/training/test_%.py,advantage batch objective rlft rlft_reuse) tests/serving/test_server.py
@@ -40,7 +40,7 @@ $(TOOLS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-# Compiled, minutes, by a program called python, which not every system has outside of $(BIN).
+# Compiling takes minutes and calls a program named python, which some systems only have in $(BIN).
 engine: $(ENGINE)
 
 $(ENGINE): $(TOOLS)
@@ -48,7 +48,7 @@ $(ENGINE): $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[alfworld]"
 	touch $@
 
-# Both arms side by side, one core each; the one without reflection writes to a log.
+# Both arms run at the same time, one core each; the one without reflection writes to a log.
 demo: export HF_HUB_OFFLINE := 1
 demo: export OMP_NUM_THREADS := 1
 demo: $(INSTALLED)
@@ -62,7 +62,7 @@ $(READER): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf]"
 	touch $@
 
-# One core: a second thread costs more than it gains where another process works beside it.
+# One core: a second thread costs more than it gains if another process runs at the same time.
 demo-real: export OMP_NUM_THREADS := 1
 demo-real: $(READER)
 	$(BIN)/reflectrl run --recipe smollm2/number_line
@@ -81,7 +81,7 @@ check: lint
 test: lint $(ENGINE)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-# Kernels without vector instructions add up in another order: no test may depend on the last bits.
+# Kernels without vector instructions add in another order: no test may depend on the last bits.
 test-other-rounding: export ATEN_CPU_CAPABILITY := default
 test-other-rounding: export MKL_ENABLE_INSTRUCTIONS := SSE4_2
 test-other-rounding: export HF_HUB_OFFLINE := 1
