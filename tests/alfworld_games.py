@@ -1,4 +1,4 @@
-"""Small games of ALFWorld for tests, and the forms in which releases of ALFWorld write them."""
+"""Small ALFWorld games for tests, in the formats of different ALFWorld releases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from reflectrl.envs.alfworld.games import FAMILIES, Game
 
 PLANS = dict(zip(FAMILIES, (14, 304, 419, 14, 29, 316), strict=True))
-"""A small floor plan for each family; the engine translates them fast."""
+"""A small floor plan for each family, which the engine translates quickly."""
 HOUSES = tuple(sorted(set(PLANS.values())))
 
 
 def write_game(folder: Path, game: Game, **further: object) -> Path:
-    """Write the two files of a game as ALFWorld does; returns the path of ``game.tw-pddl``."""
+    """Write the two files of a game as ALFWorld does, and return the path of ``game.tw-pddl``."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
     (folder / "game.tw-pddl").write_text(json.dumps({**texts, "solvable": True, **further}), encoding="utf-8")
@@ -28,7 +28,7 @@ def write_game(folder: Path, game: Game, **further: object) -> Path:
 
 
 def older(game: Game) -> Game:
-    """The game as alfworld 0.3 wrote it: what ALFWorld's own patch of its published games changes, changed back."""
+    """Return the game as alfworld 0.3 wrote it, by reverting ALFWorld's own patch of its published games."""
     grammar, domain = game.grammar, game.domain
     for new, old in (
         ("move {o} to {r}", "put {o} in/on {r}"),

@@ -16,7 +16,7 @@ def programs_work() -> bool:
     if shutil.which("bwrap") is None or find_spec("pyseccomp") is None:
         return False
     try:
-        import pyseccomp  # noqa: F401 - loads the library of the system
+        import pyseccomp  # noqa: F401 - loads the system's library
     except (RuntimeError, OSError):
         return False
     return subprocess.run(command, check=False).returncode == 0

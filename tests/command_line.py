@@ -1,4 +1,4 @@
-"""``reflectrl`` in this process, as the console script runs it: exit code and output without a cold start."""
+"""Helpers that run ``reflectrl`` in this process as the console script does, without a cold start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reflectrl.cli.quiet import LIBRARIES
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """The exit code and output of a command that has ended."""
 
     code: int
     out: str
@@ -26,7 +26,7 @@ class Done:
 
 
 def reflectrl(*arguments: object, typed: str = "") -> Done:
-    """Run the command line on ``arguments`` with ``typed`` as its input; what it sets for its process is undone."""
+    """Run the command line on ``arguments`` with ``typed`` as its input, and undo its changes to the process."""
     out, err = io.StringIO(), io.StringIO()
     levels = {name: logging.getLogger(name).level for name in LIBRARIES}
     handler = signal.getsignal(signal.SIGTERM)
@@ -51,7 +51,7 @@ def reflectrl(*arguments: object, typed: str = "") -> Done:
 
 
 def refused(*arguments: object) -> str:
-    """The sentence of a command that is refused: exit code 2, one message, no output and no traceback."""
+    """Run a command that must be refused (exit code 2, one message, no output, no traceback); returns its sentence."""
     done = reflectrl(*arguments)
     assert (done.code, done.out) == (2, ""), done
     assert done.err.startswith("error: ")

@@ -1,4 +1,4 @@
-"""A small environment that behaves, and the same with any of its methods replaced."""
+"""A small correct environment, and variants with some of its methods replaced."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from reflectrl.core import NatLangEnv, Observation, Outcome, Task
 
 
 class Corridor(NatLangEnv):
-    """Rooms 0 to 3 from left to right, the exit is room 3; a random number on the wall changes at every step."""
+    """Environment with rooms 0 to 3 from left to right, an exit in room 3, and a random number shown at every step."""
 
     name = "corridor"
     max_actions = 2
 
     def __init__(self, horizon: int = 5) -> None:
         super().__init__(horizon)
-        self.handle = lambda: None  # which nothing can copy
+        self.handle = lambda: None  # cannot be copied
 
     def tasks(self, split):
         rooms = {"train": (0, 1), "validation": (2,), "test": (1,)}[split]
@@ -39,5 +39,5 @@ class Corridor(NatLangEnv):
 
 
 def corridor(horizon: int = 5, **replaced: Any) -> Corridor:
-    """A corridor with class attributes and methods replaced by name."""
+    """Return a corridor with class attributes and methods replaced by name."""
     return type("ReplacedCorridor", (Corridor,), replaced)(horizon)

@@ -1,4 +1,4 @@
-"""Files as they come out of crashes, other programs and wrong hands: JSON, lines of JSON, tensors; by ``rng``."""
+"""Random damage to files of JSON, JSON lines and tensors, as from crashes, other programs or attackers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ VALUES: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 7, 10**6, 10**12, 10**400, 2.5, -1e308, 1e308, float("nan"), float("inf")),
     *("", "x", "../x", "gpt2", "\ud800", "\x00", "\u202e<script>", "a" * 9000, [], {}, [1], {"a": 1}, [[[]]]),
 )
-"""Replacements of a value."""
+"""Values that replace a value."""
 TEXTS = (
     *("", "null", "[]", "3", "{}", "NaN", '"', "\x00", "\ufeff{}", "{} {}", "'a'", "9" * 5000, '"\\ud800"'),
     *("[" * 100_000, '{"a":' * 5000, '{"a":' * 60 + "1" + "}" * 60),
 )
-"""Texts in the place of JSON."""
+"""Texts that replace a JSON text."""
 
 
 def damaged_json(rng: random.Random, text: str) -> str:
-    """A JSON text with one thing wrong or odd."""
+    """Return a JSON text with one mistake or oddity."""
     deed = rng.choice(("cut", "text", "delete", "replace", "replace", "replace", "add"))
     if deed == "cut":
         return text[: rng.randrange(len(text))]
@@ -52,7 +52,7 @@ def damaged_json(rng: random.Random, text: str) -> str:
 
 
 def damaged_lines(rng: random.Random, content: bytes) -> bytes:
-    """A file of JSON lines with one line damaged, or all of it."""
+    """Return JSON lines of which one, or the whole text, is damaged."""
     lines = content.decode().split("\n")[:-1]
     at = rng.randrange(len(lines))
     whole: dict[str, Callable[[], bytes]] = {
@@ -71,7 +71,7 @@ def damaged_lines(rng: random.Random, content: bytes) -> bytes:
 
 
 def damaged_tensors(rng: random.Random, content: bytes) -> bytes:
-    """A safetensors file that is cut, or whose header is wrong."""
+    """Return a safetensors file that is truncated, or has a wrong header."""
     size = struct.unpack("<Q", content[:8])[0]
     deed = rng.choice(("cut", "size", "header", "header"))
     if deed == "cut":

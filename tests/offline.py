@@ -1,4 +1,4 @@
-"""A while without a network: every look-up of a name and every connection but one to a socket file fails."""
+"""A context without network: every name look-up and every connection fails, except those to socket files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _refusing: list[bool] = []
 
 @contextmanager
 def no_network() -> Iterator[None]:
-    """Refuse what this process asks of a network, its own machine's included."""
+    """Refuse all network access of this process, including to its own machine."""
     _listen()
     _refusing.append(True)
     try:
@@ -24,7 +24,7 @@ def no_network() -> Iterator[None]:
 
 @cache
 def _listen() -> None:
-    sys.addaudithook(_refuse)  # which stays for good
+    sys.addaudithook(_refuse)  # the hook cannot be removed
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:

@@ -11,7 +11,7 @@ PICTURES = [Image(b"\x89PNG one"), Image(b"\x89PNG two")]
 
 
 class Pictured(NumberLine):
-    """Shows two pictures in turns, with or without the words of NumberLine."""
+    """Environment that shows two pictures in turn, with or without the text of NumberLine."""
 
     words = True
 

@@ -1,4 +1,4 @@
-"""A run with a paid teacher, as it was before and after each stage."""
+"""A run with a chat model as the teacher, with copies from before and after each stage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TAUGHT = (
 
 @dataclass
 class Prepared:
-    """A run whose teacher is a chat endpoint, as it was before and after each stage, which nothing disturbed."""
+    """An undisturbed run with a chat endpoint as the teacher, with copies from before and after each stage."""
 
     recipe: Recipe
     overrides: list[str]
@@ -60,19 +60,19 @@ class Prepared:
 
 
 def files(run: Path) -> dict[str, bytes]:
-    """Contents of a run folder, without the lock and the ledger, which holds times."""
+    """Return the contents of a run folder, without the lock and the ledger, which contains times."""
     found = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in found.items() if name not in (".lock", "stages.json")}
 
 
 def results(run: Path) -> dict[str, bytes]:
-    """Products of a run: the same bytes, however often it was interrupted."""
+    """Return the results of a run, which are the same bytes however often it was interrupted."""
     others = ("checkpoints/", "calls/", "throughput.jsonl", "trackers/")
     return {name: content for name, content in files(run).items() if not name.startswith(others)}
 
 
 class Interfering(Reporter):
-    """Does something the first time that a stage reports its progress."""
+    """Reporter that calls a function the first time that a stage reports progress."""
 
     def __init__(self, deed: Callable[[], object]) -> None:
         super().__init__(Console(file=io.StringIO()))

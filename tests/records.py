@@ -1,4 +1,4 @@
-"""Turns, decisions and views, written shortly."""
+"""Short constructors of turns, decisions and views."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chose(
     probabilities: tuple[float, ...] = (),
     value: float = 0.0,
 ) -> Decision:
-    """A choice from the menu."""
+    """Return the decision that chooses from the menu."""
     return Decision(action, logprob, entropy, Choice(index, probabilities), value)
 
 
@@ -30,13 +30,13 @@ def turn_of(
     reward: float,
     illegal: bool = False,
 ) -> Turn:
-    """A turn of Reflect-RL: at most one reflection, rewards from the environment."""
+    """Return a turn of Reflect-RL: at most one reflection, and rewards from the environment."""
     said = {} if reflection is None else {"reflector": Utterance(reflection)}
     return Turn(observation, menu, said, decision, {"env": reward}, illegal)
 
 
 def shown(prompts: Sequence[Prompt], hints: Hints | None = None) -> list[View]:
-    """The views in which players would read these prompts."""
+    """Return the views with which players would read these prompts."""
     here = Observation("", ())
     return [
         View(prompt, here, (), {}, hints)
@@ -47,19 +47,19 @@ def shown(prompts: Sequence[Prompt], hints: Hints | None = None) -> list[View]:
 
 
 def reflector_prompt_of(layout: PromptFormat, observation: Observation, past: Sequence[str] = ()) -> Prompt:
-    """The reflector's prompt of a state."""
+    """Return the reflector's prompt for a state."""
     return view("reflector", layout, State(observation, tuple(past))).prompt
 
 
 def policy_prompt_of(
     layout: PromptFormat, observation: Observation, past: Sequence[str], reflection: str | None, menu: Menu
 ) -> Prompt:
-    """The policy's prompt of a state, with or without a reflection."""
+    """Return the policy's prompt for a state, with or without a reflection."""
     said = {} if reflection is None else {"reflector": reflection}
     return menu_view("policy", layout, State(observation, tuple(past), said=said), menu).prompt
 
 
 def prompts_of(trajectory: Trajectory, layout: PromptFormat) -> list[tuple[Prompt, Prompt]]:
-    """The (reflector, policy) prompts of each turn, as they were shown."""
+    """Return the (reflector, policy) prompts of each turn as they were shown."""
     reflector = [view("reflector", layout, state).prompt for state in states_of(trajectory)]
     return list(zip(reflector, (seen.prompt for seen in policy_views(trajectory, layout)), strict=True))

@@ -1,4 +1,4 @@
-"""Past episodes, written shortly, and an embedder whose cosines can be computed by hand."""
+"""Short constructors of past episodes, and an embedder whose cosines can be computed by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store(path: Path, **options: str) -> EpisodeStore:
 def played(
     task_id: str, *steps: tuple[str, str], reward: float = 1.0, success: bool = True, plan: str = "", illegal: int = -1
 ) -> Trajectory:
-    """An episode in a text game: (action, reply) pairs, of which the last reply is lost, as in every record."""
+    """Return an episode of a text game from (action, reply) pairs; the last reply is lost, as in every record."""
     shown, turns = ["You see a table."], []
     for number, (action, reply) in enumerate(steps):
         said = {"planner": Utterance(plan)} if plan and not number else {}
@@ -37,18 +37,18 @@ def played(
 
 
 def past(task: str, *steps: tuple[str, str], task_type: str = "", plan: str = "", start: str = "") -> Experience:
-    """A past episode as a memory keeps it."""
+    """Return a past episode as a memory stores it."""
     return Experience(task, task, task_type, plan, start, tuple(Step(*step) for step in steps), True, 1.0)
 
 
 def seen(text: str, *actions: str, task: str = "", planner: str = "") -> View:
-    """What the seat sees."""
+    """Return the view of the memory's seat."""
     said = {"planner": planner} if planner else {}
     return view("memory", HEADER.prompt, State(Observation(text, ("go",), task), actions, said=said))
 
 
 class OneHot:
-    """A direction a word."""
+    """Embedder that gives each word its own direction."""
 
     width = 32
     fingerprint = "one-hot"

@@ -1,4 +1,4 @@
-"""Trainings that a test starts in two processes; each leaves its results in files named after its rank."""
+"""Functions that a test runs in two processes; each writes its results to files named after its rank."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = {
 
 
 class Interrupted(NumberLine):
-    """Ctrl-C is pressed at its sixth start, in the second iteration."""
+    """NumberLine that raises Ctrl-C's signal at its sixth start, in the second iteration."""
 
     starts = 0
 
@@ -48,7 +48,7 @@ class Interrupted(NumberLine):
 
 
 def train(folder: Path) -> None:
-    """Train undisturbed, and once more with a Ctrl-C on the second rank, after which training is resumed."""
+    """Train once undisturbed, and once with a Ctrl-C on the second rank after which training is resumed."""
     rank = config(folder, **OPTIONS).process_index
     straight = run(folder / "run", gpt2(spread=0.1), **{**OPTIONS, "save_every": 1}).train()
     env = Interrupted if rank == 1 else NumberLine
@@ -67,7 +67,7 @@ def train(folder: Path) -> None:
 
 
 def share_episodes(folder: Path) -> None:
-    """Write the episodes of this process, and those that it knows of all."""
+    """Write the episodes of this process, and those that it has received from all processes."""
     accelerator = Accelerator(cpu=True)
     rank = accelerator.process_index
     own = [played(name, ("wait", ""), ("put it", "")) for name in ("mug", "cup", "häm")[rank : 2 * rank + 1]]

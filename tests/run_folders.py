@@ -1,4 +1,4 @@
-"""Run folders that are written with the library's own writers: what the tests of the report share."""
+"""Run folders for the tests of the report, written with the library's own writers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ HOSTILE = "</pre><script>alert('x')</script> & \x1b[31mred\x1b[0m \x00\x07 \u202
 
 
 def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", menu=("left", "right"), odds=(0.25, 0.75)):
-    """An episode of one step, in which the last action of the menu is chosen."""
+    """Return an episode of one step, in which the last action of the menu is chosen."""
     decision = chose(len(menu) - 1, menu[-1], -0.29, 0.56, tuple(odds))
     turn = turn_of(Observation(text, menu), menu, reflection, decision, 1.0 if success else -0.5, illegal=not success)
     return Trajectory(Task(task), 0, (turn,), terminated=success, truncated=not success, success=success)
 
 
 def iteration(number, **changed):
-    """A line of metrics.jsonl."""
+    """Return the values of a line of metrics.jsonl."""
     line = {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
     line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
     line |= {"grad_norm": 0.2, "learning_rate": 1e-3, "logprob_gap": 0.0}
@@ -42,7 +42,7 @@ def iteration(number, **changed):
 
 
 def make_run(path, played=None, metrics=(), training=(), benchmark=""):
-    """A run folder; ``played`` has the evaluated episodes of each policy, ``training`` those of each iteration."""
+    """Write a run folder with each policy's evaluation episodes, ``played``, and each iteration's, ``training``."""
     path.mkdir(parents=True)
     (path / "recipe.yaml").write_text("name: nano\nenv:\n  name: corridor\n", encoding="utf-8")
     header, rows = Header("corridor", {}, PromptFormat()), []
@@ -63,7 +63,7 @@ def make_run(path, played=None, metrics=(), training=(), benchmark=""):
 
 
 def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metrics=()):
-    """A run folder of number_line/nano whose policies succeeded this often before and after RLFT."""
+    """Write a run folder of number_line/nano with the given success before and after RLFT."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", overrides)))
     won = (("rlft", "blank", blank), ("sft", "local", sft), ("rlft", "local", success))
@@ -80,7 +80,7 @@ def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metric
 
 
 def forget_digests(run):
-    """Make a run folder what earlier versions left: its ledger knows no digests, so that a test may change files."""
+    """Remove the digests from a run's ledger, as in those of earlier versions, so that a test may change files."""
     ledger = json.loads((run / "stages.json").read_text())
     del ledger["written_by"]
     for entry in ledger.values():
@@ -90,7 +90,7 @@ def forget_digests(run):
 
 
 def blocks(page):
-    """Contents of the page's data blocks by the keys of their sources."""
+    """Return the contents of the page's data blocks by the keys of their sources."""
     index = json.loads(re.search('<script type="application/json" id="index">(.*?)</script>', page)[1])
     packed = re.findall('<script type="text/plain" id="source-\\d+">(.*?)</script>', page)
     keys = [source["key"] for source in index["sources"]]
@@ -98,16 +98,16 @@ def blocks(page):
 
 
 def pictures(page):
-    """PNG files that a page holds."""
+    """Return the PNG files in a page."""
     (found,) = re.findall('<script type="application/json" id="pictures">(.*?)</script>', page)
     return [base64.b64decode(picture) for picture in json.loads(found)]
 
 
 def unpacked(block):
-    """Content of a packed block, as a browser reads it."""
+    """Return the content of a packed block as a browser reads it."""
     return json.loads(zlib.decompress(base64.b64decode(block)))
 
 
 def tasks(block):
-    """Names of the tasks of a block's episodes."""
+    """Return the names of the tasks of a block's episodes."""
     return [block["texts"][episode[0]] for episode in block["episodes"]]

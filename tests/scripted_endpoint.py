@@ -1,4 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that speaks the chat API; its model's words and its faults are scripted."""
+"""A real HTTP server on 127.0.0.1 with the chat API, whose replies and faults are scripted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Chat = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Request:
-    """Request of one call."""
+    """A request that the server received."""
 
     path: str
     headers: dict[str, str]
@@ -43,13 +43,13 @@ def fixed_usage(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
 
 
 def counted_usage(chat: Chat, words: str) -> dict[str, Any]:
-    """Counts of a tokenizer whose tokens are four characters long."""
+    """Return the usage counted by a tokenizer whose tokens are four characters long."""
     prompt, completion = sum(len(message["content"]) for message in chat) // 4, len(words) // 4
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 class ScriptedEndpoint:
-    """``with ScriptedEndpoint() as endpoint``: answers with ``reply(chat)``, after the ``faults`` still in the queue.
+    """A server, ``with ScriptedEndpoint() as endpoint``, that answers ``reply(chat)`` after the queued ``faults``.
 
     Faults: a status such as "500", "429:SECONDS" (with Retry-After), "quota", "too-long", "echo-key", "html",
     "truncated", "cut", "reset", "bad-utf8", "deep", "empty", "length", "refusal", "content-filter", "wrong-type",
@@ -62,15 +62,15 @@ class ScriptedEndpoint:
         self.usage: Callable[[Chat, str], dict[str, Any]] = fixed_usage
         self.faults: deque[str] = deque()
         self.requests: list[Request] = []
-        """Requests of the chat API; those of the others are in ``batches``."""
+        """Requests to the chat API; those to the Files and Batches API are in ``batches``."""
         self.connections = 0
-        """Connections accepted so far."""
+        """Number of connections accepted so far."""
         self.open = 0
-        """Connections not closed yet."""
+        """Number of connections that are not closed yet."""
         self.latency_s = 0.0
-        """Pause before every reply."""
+        """Pause before every reply in seconds."""
         self.flooded = 0
-        """Bytes of endless replies that were sent."""
+        """Number of bytes of endless replies that were sent."""
         self.peak = 0
         self.active = 0
         self.lock = threading.Lock()
@@ -91,12 +91,12 @@ class ScriptedEndpoint:
         self._thread.join()
 
     def at(self, **changes: object) -> Endpoint:
-        """Return settings of a client of it, without long pauses."""
+        """Return the settings of a client of this server, without long pauses."""
         fields: dict[str, object] = {"base_url": self.url, "backoff_s": 0.01, "max_attempts": 4, **changes}
         return Endpoint(**fields)  # type: ignore[arg-type]
 
     def next_fault(self) -> str:
-        """Return the fault of a request; the lock is held."""
+        """Return the fault of the next request; the caller holds the lock."""
         return self.faults.popleft() if self.faults else "none"
 
     def completion(self, chat: Chat) -> dict[str, Any]:
@@ -105,12 +105,12 @@ class ScriptedEndpoint:
 
 
 class ScriptedBatches:
-    """The Files and Batches API: a batch goes through ``states``, one each time it is retrieved."""
+    """The Files and Batches API, in which a batch moves to the next of ``states`` each time it is retrieved."""
 
     def __init__(self, owner: ScriptedEndpoint) -> None:
         self.states: Sequence[str] = ("validating", "in_progress", "completed")
         self.refused: Callable[[Chat], bool] = lambda chat: False  # noqa: ARG005
-        """Calls that end in the error file."""
+        """Function that selects the calls that end in the error file."""
         self.calls: list[list[dict[str, Any]]] = []
         """Lines of each batch."""
         self.seen: list[str] = []
@@ -121,7 +121,7 @@ class ScriptedBatches:
         self._looks: list[int] = []
 
     def answer(self, method: str, path: str, kind: str, raw: bytes) -> dict[str, Any] | str | None:
-        """A reply; ``None`` for a path that there is not."""
+        """Return the reply, or ``None`` for an unknown path."""
         with self._owner.lock:
             self.seen.append(f"{method} {path}")
             if (method, path) == ("POST", "/v1/files"):
@@ -164,7 +164,7 @@ class ScriptedBatches:
         elif state in ("completed", "expired", "cancelled"):
             done = calls if state == "completed" else calls[: len(calls) // 2]
             refused = [call for call in done if self.refused(call["body"]["messages"])]
-            good = [self._good(call) for call in reversed(done) if call not in refused]  # in no order
+            good = [self._good(call) for call in reversed(done) if call not in refused]  # in a different order
             bad = [_result(call, {"status_code": 400, "body": {"error": {"message": "no"}}}) for call in refused]
             bad += [_result(call, None, {"code": "batch_expired"}) for call in calls[len(done) :]]
             fields["output_file_id"] = self._lines(good)
@@ -202,7 +202,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or each reply waits 40 ms for a delayed acknowledgement
+    disable_nagle_algorithm = True  # otherwise each reply waits 40 ms for a delayed acknowledgement
     server: _Server
 
     def log_message(self, *args: object) -> None:
@@ -285,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(int(fault), f"injected {fault}", None, value)
 
     def _flood(self) -> None:
-        """A body that would not end; 64 MiB of it, unless the client hangs up before."""
+        """Send a body that seems endless: 64 MiB of it, unless the client hangs up before."""
         self.close_connection = True
         self._send(200, b"", length=2**60)
         with contextlib.suppress(OSError):
@@ -325,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _odd(answer: dict[str, Any]) -> dict[str, Any]:
-    """Replies that are JSON and cannot be used."""
+    """Return the replies that are valid JSON but cannot be used, by the names of their faults."""
     refusal, wrong = _completion(""), _completion("")
     refusal["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
     wrong["choices"][0]["message"]["content"] = 7
@@ -358,7 +358,7 @@ def _result(call: dict[str, Any], response: dict[str, Any] | None, error: object
 
 
 def _uploaded(kind: str, raw: bytes) -> str:
-    """The file in a form."""
+    """Return the file in an uploaded form."""
     form = email.message_from_bytes(f"content-type: {kind}\r\n\r\n".encode() + raw)
     parts = {part.get_param("name", header="content-disposition"): part for part in form.walk()}
     return parts["file"].get_payload(decode=True).decode()  # type: ignore[union-attr]

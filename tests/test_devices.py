@@ -1,4 +1,4 @@
-"""Engine and training on a card, where there is one (``pytest -m gpu``), and the same on the processor."""
+"""Engine and training on a GPU, if there is one (``pytest -m gpu``), and the same tests on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.training.checkpoints import last_checkpoint
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic products
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS has no deterministic matrix products
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 PROMPTS = [[policy_prompt(number, actions=2 + number % 4, past=past) for number in range(6)] for past in range(4)]
 """The prompts of each of four steps of six episodes."""
@@ -36,7 +36,7 @@ def device(request) -> torch.device:
 
 @pytest.fixture
 def deterministic() -> Iterator[None]:
-    """Kernels that add up in one order: on a card those that are used otherwise do not."""
+    """Select deterministic kernels; the default ones of a GPU add in varying order."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -46,7 +46,7 @@ def deterministic() -> Iterator[None]:
 
 
 def played_and_scored(model, *, reuse):
-    """Log-probabilities at play and at an update, and the update's gradient."""
+    """Return the probabilities at play, the log-probabilities at an update, and the update's gradient."""
     model.zero_grad()
     cache = prefix_cache_for(model, MAX_LENGTH, "policy", 1024) if reuse else None
     assert (cache is not None) is reuse

@@ -1,4 +1,4 @@
-"""Commands and Python in docs/ and the README work, names on the pages exist, and numbers are the measured ones."""
+"""Commands and Python code in docs/ and the README work, names on pages exist, and numbers are the measured ones."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
 
 
 def commands() -> list[str]:
-    """Lines of code blocks that run reflectrl, by torchrun or not."""
+    """Return the lines of code blocks that run reflectrl, directly or by torchrun."""
     indented = [line for line in FENCE.sub("", WITH_README).splitlines() if line.startswith("    ")]
     fenced = "\n".join(FENCE.findall(WITH_README)).replace("\\\n", " ").splitlines()
     return [line.strip() for line in indented + fenced if re.match(r"\s*(reflectrl|torchrun)\s", line)]
 
 
 def keys() -> list[str]:
-    """Dotted names in backticks that are no files and no modules; a value behind them is left out."""
+    """Return the dotted names in backticks that are neither files nor modules, without a value after them."""
     names = re.findall(r"`([a-z_]+(?:\.[a-z0-9_]+)+)(?:=[^`]*)?`", FENCE.sub("", TEXT))
     return sorted({name for name in names if not FILES.search(name) and not name.startswith("reflectrl.")})
 
@@ -89,7 +89,7 @@ def test_keys_modules_recipes_and_scripts_on_the_pages_are_there() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=lambda page: page.stem)
 def test_python_on_a_page_imports_names_that_are_there(page: Path) -> None:
-    """The tutorial's Python is run by a test of its own."""
+    """A separate test runs the Python code of the tutorial."""
     for block in PYTHON.findall(page.read_text(encoding="utf-8")):
         imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
         exec(compile(ast.Module(imports, []), page.name, "exec"), {})
@@ -145,7 +145,7 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
 
 
 def run(words: str) -> str:
-    """Run the block that holds ``words``, and return it."""
+    """Run the code block that contains ``words``, and return it."""
     (block,) = [block for block in PYTHON.findall(WITH_README) if words in block]
     exec(compile(block, "a page", "exec"), {})
     return block

@@ -31,7 +31,7 @@ def test_a_run_returns_what_each_stage_made_and_again_when_it_is_done_and_its_ag
     env.reset(seed=0)
     for agent in (run.agent(), rl.load_agent(str(run.path), policy="policy-sft")):
         assert agent.act(env.observation).decision.action in env.observation.actions
-    assert rl.Run(run.path).recipe == run.recipe  # a folder is opened with the recipe that it was begun with
+    assert rl.Run(run.path).recipe == run.recipe  # a folder is opened with the recipe that it was started with
     with pytest.raises(InvalidInput, match="seed"):
         rl.Run(run.path, overrides={"seed": 7}).gen_data()
 

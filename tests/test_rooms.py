@@ -1,4 +1,4 @@
-"""Rooms: imports point down only, heavy packages stay where they belong, modules stay small."""
+"""The layering of packages: imports point down only, heavy packages stay where they belong, modules stay small."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MAY_BE_IMPORTED_BY = {
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Dotted name and file of every module, through the real folders and not through the links."""
+    """Return the dotted name and file of every module, through the real folders and not through the symlinks."""
     folders = {
         f"reflectrl.{folder.name}": folder for folder in (ROOT / "reflectrl").iterdir() if not folder.is_symlink()
     }
@@ -73,7 +73,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that ``path`` imports anywhere, type checking included, as a dotted name."""
+    """Return the dotted names of all modules that ``path`` imports anywhere, including for type checking."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -94,7 +94,7 @@ def test_imports_point_down() -> None:
         for name in names:
             top, below, *_ = [*name.split("."), "", ""]
             up = top == "reflectrl" and below in MAY_IMPORT and below not in {room, *MAY_IMPORT[room]}
-            # the folders beside the package are imported through it
+            # the folders next to the package are imported through it
             if up or room not in MAY_BE_IMPORTED_BY.get(top, {room}) or top in {"envs", "data_gen", "recipes"}:
                 wrong.append(f"{module} imports {name}")
     assert wrong == []

@@ -1,7 +1,7 @@
 """Sentences with which the command line refuses its input, compared with ``sentences.txt``.
 
-This is the only test of their wording. The file has a line ``$ COMMAND`` before each sentence. After a change of words,
-or with a new line of this kind at its end, let the test write the file, and read the difference::
+This is the only test of their wording. The file has a line ``$ COMMAND`` before each sentence. After changing a
+sentence, or adding a command line at the end of the file, let the test rewrite the file, and check the difference::
 
     REFLECTRL_WRITE_SENTENCES=1 pytest tests/test_sentences.py
 """
@@ -68,7 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(command: str, place: Path) -> str:
-    """Exit code and sentence of a command; what differs between machines is replaced."""
+    """Return the exit code and the sentence of a command; machine-dependent parts are replaced."""
     words = shlex.split(command)
     variables = [word.partition("=") for word in words if re.match(r"[A-Z_]+=", word)]
     with pytest.MonkeyPatch.context() as patch:

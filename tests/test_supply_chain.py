@@ -34,12 +34,12 @@ MODULES = sorted(
 )
 
 PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "multiprocessing"}
-"""Modules that pickle, those that do so between processes included."""
+"""Modules that pickle, including those that do so between processes."""
 OBJECTS = {
     *("gather_object", "all_gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list"),
     *("recv_object_list", "ProcessPoolExecutor"),
 }
-"""Functions of other libraries that pickle, whatever they are called on."""
+"""Names of functions and classes of other libraries that pickle."""
 NETWORK = {
     *("aiohttp", "ftplib", "http", "httpx", "httpx2", "openai", "requests", "socket", "socketserver", "urllib"),
     "xmlrpc",
@@ -56,7 +56,7 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},
     "envs/auto_explore/programs.py": {"subprocess": "a command of the agent, in a sandbox without network"},
 }
-"""Modules that may import what others may not, and their reasons."""
+"""Modules that may import what others may not, and the reasons."""
 FORBIDDEN = {
     *("allow_pickle=True", "shell=True", "trust_remote_code=True", "weights_only=False"),
     *("torch.load", "torch.save", "eval", "exec", "__import__", "os.system", "os.popen", "pandas.read_pickle"),
@@ -149,7 +149,7 @@ def test_a_pickle_from_a_worker_process_is_refused_and_not_run(tmp_path: Path, m
     assert not (tmp_path / "ran").exists()
 
 
-# ---- processes of their own ------------------------------------------------------------------------------------
+# ---- in separate processes -------------------------------------------------------------------------------------
 
 GUARD = """
 import os, socket, sys
@@ -167,7 +167,7 @@ def guard(event, arguments):
 
 sys.addaudithook(guard)
 """
-"""Ends any Python process that reaches for the network, children included."""
+"""Code that ends any Python process, including children, that tries to use the network."""
 MODEL = "{name: frozen, max_length: 512, compute: float32}"
 ALL_ON = (
     "players.memory={episodes: 1, steps: 2, max_chars: 120}",
@@ -177,12 +177,12 @@ ALL_ON = (
     "rlft.terms.sft_thought.coef=1.0",
     "rlft.rewards={rater: 1.0, env: 0.0}",
 )
-"""A player in every seat, with ``MODEL`` as planner, corrector and rater."""
+"""Overrides with a player in every seat, and ``MODEL`` as planner, corrector and rater."""
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
 
 
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python process under guard, with nothing in its environment or cache that would keep it from the network."""
+    """Run a guarded Python process whose environment variables and caches do not prevent network access."""
     (tmp_path / "guard").mkdir()
     (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
@@ -221,7 +221,7 @@ RemoteText(Endpoint(base_url="http://127.0.0.1:9/v1")).write([[{"role": "user", 
 
 @pytest.mark.slow
 def test_an_offline_recipe_reaches_no_network_in_any_stage_but_a_model_of_the_hub_does(tmp_path: Path) -> None:
-    """The command line disables telemetry as well, unless it was enabled."""
+    """The command line also disables telemetry, unless it was enabled."""
     done = run(tmp_path, "-c", OFFLINE + HUB, *SMALL, "eval.episodes=4", "env.workers=1")
     assert done.stdout.endswith("nothing was reached for\n"), done.stderr
     assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()

@@ -1,4 +1,4 @@
-"""The tutorial is run: its files written, its Python and its commands executed in order, its outputs compared."""
+"""Run the tutorial: write its files, execute its Python code and commands in order, and compare the outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Block:
     title: str
     text: str
     shown: str | None
-    """Output on the page; ``None`` where it shows none."""
+    """Output on the page; ``None`` if it shows none."""
 
 
 def blocks() -> Iterator[Block]:
@@ -45,8 +45,8 @@ BLOCKS = list(blocks())
 
 
 def run(words: list[str], folder: Path) -> str:
-    """Run a program of Python's that has to succeed; returns its output."""
-    # an editable install does the same: the metadata that pip wrote, the code where it is edited
+    """Run a Python program that has to succeed, and return its output."""
+    # as in an editable install: the metadata that pip wrote, and the code where it is edited
     path = os.pathsep.join(str(folder / part) for part in ("lift/src", "site"))
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -60,20 +60,20 @@ def run(words: list[str], folder: Path) -> str:
 
 
 def matches(output: str, shown: str) -> bool:
-    """Compare an output with the page, where ``...`` stands for anything."""
+    """Return whether an output matches the page, where ``...`` matches anything."""
     pattern = re.escape(shown.strip()).replace(re.escape("..."), ".*")
     return re.fullmatch(pattern, output.strip(), re.DOTALL) is not None
 
 
 class Reader:
-    """A reader who follows the page in an empty folder. The library's own commands and Python run in this process."""
+    """A reader who follows the page in an empty folder; the library's commands and Python code run in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: set[str] = set()
 
     def do(self, block: Block) -> str:
-        """Follow a block, and return its output. A file's first block begins the file, the others go on with it."""
+        """Follow a block, and return its output; a file's first block creates the file, later ones are appended."""
         if block.title:
             self.write(block)
             return ""
@@ -87,11 +87,11 @@ class Reader:
         return "".join(self.command(line) for line in block.text.splitlines() if line.strip())
 
     def command(self, line: str) -> str:
-        """Run a line of a bash block; pip asks no index and installs beside, not into, this Python."""
+        """Run a line of a bash block; pip uses no index, and installs outside of this Python's packages."""
         program, *words = shlex.split(line, comments=True)
         if program == "pip":
             install, editable, folder = words
-            assert (install, editable, folder[:2]) == ("install", "-e", "./")  # else pip would take it for a name
+            assert (install, editable, folder[:2]) == ("install", "-e", "./")  # otherwise pip would take it for a name
             return run(["pip", "install", *OFFLINE, folder], self.folder)
         if program == "pytest":
             return run(["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words], self.folder)
@@ -102,7 +102,7 @@ class Reader:
         return done.out
 
     def forget(self) -> None:
-        """Make this process import the game again, as a new one would."""
+        """Make this process import the game again, as a new process would."""
         for name in [name for name in sys.modules if name.partition(".")[0] == "lift"]:
             del sys.modules[name]
         importlib.invalidate_caches()
@@ -124,7 +124,7 @@ def test_every_block_runs_in_order_and_prints_what_the_page_shows(
     assert sum(block.shown is not None for block in BLOCKS) >= 5
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that changes twice in a second would stay as it was
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # changes within one second are not noticed
     for part in ("site", "lift/src"):
         monkeypatch.syspath_prepend(tmp_path / part)
     reader = Reader(tmp_path)

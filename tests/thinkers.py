@@ -1,4 +1,4 @@
-"""A policy that writes the same text before each random action: what tests of thoughts share."""
+"""A policy for tests of thoughts, which writes the same text before each random action."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reflectrl.players import RandomPolicy
 
 
 class Thinks(RandomPolicy):
-    """Acts at random after the same thought, in which it names a legal action or not."""
+    """Policy that acts at random after a fixed thought, which names a legal action or not."""
 
     def __init__(self, text, legal=True):
         self.written = Written(text, (1,), (0.0,), 1, legal)

@@ -1,4 +1,4 @@
-"""Tiny models with random weights, one tokenizer and prompts of NumberLine: what tests of models and training share."""
+"""Tiny models with random weights, a tokenizer and prompts of NumberLine, for tests of models and training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_LENGTH = 128
 
 @functools.cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Trained on the words of NumberLine."""
+    """Return a tokenizer that is trained on the words of NumberLine."""
     env = NumberLine(size=10)
     corpus = []
     for task in env.tasks("train"):
@@ -51,7 +51,7 @@ def encoder(max_length: int = MAX_LENGTH, **options: Any) -> PromptEncoder:
 
 
 def gpt2(seed: int = 0, *, layers: int = 1, width: int = 32, spread: float = 0.02, **options: Any) -> PreTrainedModel:
-    """A GPT-2; ``spread`` is the standard deviation of its weights: large ones make far from uniform distributions."""
+    """Return a GPT-2; a large standard deviation of weights (``spread``) makes distributions far from uniform."""
     config = GPT2Config(
         vocab_size=len(tokenizer()),
         n_embd=width,
@@ -85,7 +85,7 @@ SHAPE = {
     "bos_token_id": 1,
     "eos_token_id": 1,
 }
-"""Usual names of options; an architecture is given those that it knows."""
+"""Options under their usual names; an architecture gets those that it knows."""
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     "llama": {},
@@ -104,11 +104,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "xlm": {"causal": True, "init_std": 0.2, "embed_init_std": 0.2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 16},
 }
-"""Architectures of transformers, with the options that make their heads more than a matrix."""
+"""Architectures of transformers, with options that make their heads more than a matrix."""
 
 
 def language_model(architecture: str, seed: int = 0, **options: Any) -> PreTrainedModel:
-    """A model of an architecture of transformers, far from uniform."""
+    """Return a model of an architecture of transformers, with distributions far from uniform."""
     known = AutoConfig.for_model(architecture)
     shape = {name: value for name, value in SHAPE.items() if hasattr(known, name)}
     given = {**shape, **ARCHITECTURES.get(architecture, {}), **options}
@@ -118,9 +118,9 @@ def language_model(architecture: str, seed: int = 0, **options: Any) -> PreTrain
 
 
 def quantized(architecture: str, folder: Path, bits: int, **options: Any) -> PreTrainedModel:
-    """A model loaded through bitsandbytes, from a copy in ``folder``."""
+    """Return a model that is loaded through bitsandbytes, from a copy in ``folder``."""
     language_model(architecture).save_pretrained(folder)
-    # with a threshold, which columns are computed in higher precision depends on the rest of the batch
+    # with a threshold, the columns computed in higher precision would depend on the rest of the batch
     eight, four = {"llm_int8_threshold": 0.0}, {"bnb_4bit_compute_dtype": torch.float32}
     config = BitsAndBytesConfig(
         load_in_8bit=bits == 8, load_in_4bit=bits == 4, **{**(eight if bits == 8 else four), **options}
@@ -140,7 +140,7 @@ def policy_prompt(
     said: str | None = "The target is higher.",
     common: tuple[str, ...] = (),
 ) -> Prompt:
-    """A policy's prompt; ``past`` is how many actions were played before, and ``common`` are listed in the head."""
+    """Return a policy's prompt after ``past`` actions, with the ``common`` actions listed in its head."""
     layout = replace(LAYOUT, menu="first")
     observation = Observation(f"Number {number}, target {number * 7 % 10}.", ACTIONS[:actions], common=common)
     return policy_prompt_of(layout, observation, history(past), said, layout.menu_of(observation))
@@ -170,7 +170,7 @@ def prefix_cache(**options: Any) -> PrefixCache:
 
 
 def shaken(model: PreTrainedModel, *names: str, spread: float = 0.3) -> PreTrainedModel:
-    """Move the weights with one of ``names`` in theirs away from a start at which they change nothing."""
+    """Change the weights whose names contain one of ``names``, because their initial values have no effect."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -21,7 +21,7 @@ gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
 def save_gguf(
     path: Path, *, architecture: str = "llama", context: int = MAX_LENGTH, lacking: str = ""
 ) -> PreTrainedModel:
-    """Write a tiny Llama with a tokenizer to a GGUF file, without the tensor ``lacking``; the model that it holds."""
+    """Write a tiny Llama with a tokenizer to a GGUF file, without the tensor ``lacking``, and return the model."""
     tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=MAX_LENGTH)
     model = tiny("llama", len(tokenizer))
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
@@ -58,15 +58,15 @@ def save_gguf(
 
 
 class PackageIndex:
-    """``with PackageIndex(site) as index``: serves a folder; its listings are what pip reads as an index."""
+    """A package index in a context, ``with PackageIndex(site) as index``: serves a folder, whose listings pip reads."""
 
     def __init__(self, site: Path) -> None:
         self.wheels = 0
-        """Wheels that were sent."""
+        """Number of wheels that were sent."""
         self.cut = False
-        """Send half of each wheel, then hang up."""
+        """True to send half of each wheel and then hang up."""
         self.stalled: threading.Event | None = None
-        """Set after half of a wheel, which then does not go on."""
+        """If not None, only half of a wheel is sent, and then this event is set."""
         self._ended = threading.Event()
         index = self
 

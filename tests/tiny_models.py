@@ -21,18 +21,18 @@ CORPUS = [f"Past: none\n|T:P|\nReflection: Mistake. Taxi at row {i}.\n{MENU.text
 
 
 def reflector_row(state: str, words: str, history: tuple[str, ...] = PAST) -> Row:
-    """A row of the reflector, which is to say ``words``."""
+    """Return an SFT row of the reflector with ``words`` as its target."""
     return Row("reflector", Prompt("", history, "Reflection:", state=f"{state}\n"), words, "t", 0, False)
 
 
 def policy_row(state: str, label: str, menu: Menu = MENU, history: tuple[str, ...] = PAST) -> Row:
-    """A row of the policy, which is to choose ``label``."""
+    """Return an SFT row of the policy with ``label`` as its target."""
     prompt = Prompt("", history, f"{menu.text}Action:\n", menu, state=f"{state}\n")
     return Row("policy", prompt, label, "t", 0, False)
 
 
 def tiny(kind: str, vocabulary: int) -> PreTrainedModel:
-    """A GPT-2 (tied head, Conv1D) or a Llama (a head of its own, Linear); no dropout."""
+    """Return a GPT-2 (tied head, Conv1D) or a Llama (untied head, Linear) without dropout."""
     shape = {"vocab_size": vocabulary, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -45,14 +45,14 @@ def tiny(kind: str, vocabulary: int) -> PreTrainedModel:
 
 
 def save_tiny(kind: str, folder: Path) -> ModelSection:
-    """Save a tiny model with a tokenizer; the section that loads it."""
+    """Save a tiny model with a tokenizer, and return the section that loads it."""
     tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=MAX_LENGTH)
     save_model(LanguageModel(tiny(kind, len(tokenizer)), tokenizer), folder)
     return ModelSection(name=str(folder), max_length=MAX_LENGTH)
 
 
 def logits(lm: LanguageModel) -> torch.Tensor:
-    """(T, V) of a fixed text."""
+    """Return the (T, V) logits of a fixed text."""
     ids = torch.tensor([lm.tokenizer(CORPUS[0])["input_ids"]])
     with torch.no_grad():
         return lm.model.eval()(ids).logits[0].float()

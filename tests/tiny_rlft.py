@@ -1,4 +1,4 @@
-"""A ``ReflectRLTrainer`` that plays NumberLine with a tiny model: what the tests of the trainer share."""
+"""A ``ReflectRLTrainer`` that plays NumberLine with a tiny model, for the tests of the trainer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ EXPERT = ExpertReflector()
 
 
 class Killed(Exception):
-    """A run came to its end before its time."""
+    """Error that ends a run early."""
 
 
 @dataclass
 class Run:
-    """A trainer, its metrics and its episodes."""
+    """A trainer with its metrics and its episodes."""
 
     trainer: ReflectRLTrainer
     model: PreTrainedModel | PeftModel
     iterations: list[Iteration]
     episodes: list[Sequence[Trajectory]]
-    """Fresh episodes of each iteration."""
+    """New episodes of each iteration."""
 
     def train(self, checkpoint: Path | None = None) -> Run:
         self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """A copy of all weights, the value head's included."""
+        """A copy of all weights, including those of the value head."""
         return {name: weight.detach().clone() for name, weight in self.model.state_dict().items()}
 
 
@@ -65,7 +65,7 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
 
 
 def terms(settings: dict[str, Any]) -> Terms:
-    """Take the shorthands of terms out of ``settings``; a value head brings its term."""
+    """Move the short names of terms in ``settings`` to their section; a value head adds its term."""
     epsilon, entropy, kl = settings.pop("epsilon", None), settings.pop("entropy", 0.0), settings.pop("kl", None)
     names = ("entropy_end", "entropy_floor", "entropy_target", "value_clip")
     end, floor, target, clip = (settings.pop(name, None) for name in names)
@@ -90,9 +90,9 @@ def run(
     failures: Path | None = None,
     **options: Any,
 ) -> Run:
-    """A run that is ready to train; the expert reflects unless another player is given.
+    """Return a run that is ready to train; the expert reflects unless another player is given.
 
-    ``dies_after`` is an iteration whose end the run does not survive.
+    After the iteration ``dies_after``, the run ends with the error ``Killed``.
     """
     model = gpt2() if model is None else model
     iterations: list[Iteration] = []

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning of a tiny model for a few steps: what tests of training share."""
+"""Supervised fine-tuning of a tiny model for a few steps, for tests of training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.
 
 
 def fine_tune(lm: LanguageModel, rows: Sequence[Row], folder: Path, player: Player, **given: Any) -> SFTSummary:
-    """Train with the arguments of ``train_sft``, or the settings of a section, that are ``given``."""
+    """Train with ``given`` arguments of ``train_sft`` or settings of its section."""
     options = {"labels": LABELS, "max_length": MAX_LENGTH, "max_new_tokens": 8, "drop_long_rows": False, "seed": 3}
     options |= {"on_step": None, "save_every": 100, "stop": None, "failures": None}
     options |= {name: given.pop(name) for name in list(given) if name in options}

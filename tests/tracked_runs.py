@@ -1,4 +1,4 @@
-"""RLFT that reports to a tracker: what a test starts in a process of its own."""
+"""RLFT that reports to a tracker, which tests run in a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trained_runs import play_stages, small_recipe
 from reflectrl.core import InvalidInput
 
 MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={coef: 0.05, target: 0.3}")
-"""Overrides with which each iteration has all metrics."""
+"""Overrides that give each iteration all metrics."""
 
 
 def train(run: Path, *overrides: str) -> None:
@@ -20,7 +20,7 @@ def train(run: Path, *overrides: str) -> None:
 
 
 def killed_after_three(run: Path) -> None:
-    """Leave a finished run as a kill after iteration 2 would, whose checkpoint is the one after iteration 1."""
+    """Change a finished run to one that was killed after iteration 2, with a checkpoint after iteration 1."""
     shutil.rmtree(run / "checkpoints" / "rlft" / "checkpoint-4")
     shutil.rmtree(run / "policy")
     path = run / "metrics.jsonl"

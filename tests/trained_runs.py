@@ -1,4 +1,4 @@
-"""Small trained runs that all tests, and all processes of a test session, share; and how to make others as small."""
+"""Small trained runs, shared by all tests and processes of a test session, and helpers to make similar ones."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ SHORT = (
     "rlft.record_episodes=2",
     "eval.episodes=12",
 )
-"""Overrides that make a run of two tiny models short, whatever its environment."""
+"""Overrides that make a run of two tiny models short in any environment."""
 
 SMALL = ("env.options.size=8", *SHORT)
-"""Overrides that make a run of ``number_line/nano`` take two seconds."""
+"""Overrides with which a run of ``number_line/nano`` takes two seconds."""
 
 
 def small_recipe(*overrides: str, name: str = "number_line/nano") -> Recipe:
-    """A shipped recipe, or a recipe file, with ``SMALL`` and then ``overrides`` applied."""
+    """Return a shipped recipe, or a recipe file, with ``SMALL`` and then ``overrides`` applied."""
     return load_recipe(name, [*SMALL, *overrides])
 
 
 def play_stages(recipe: Recipe, run: Path, *stages: str) -> str:
-    """Run stages (all without any) in this process; returns the text that a terminal would have shown."""
+    """Run stages (by default all) in this process, and return the text that a terminal would have shown."""
     shown = io.StringIO()
     run_stages(recipe, run, stages or STAGES, reporter=Reporter(Console(file=shown, width=200)))
     return shown.getvalue()
 
 
 class TrainedRuns:
-    """Memoised runs of ``small_recipe`` in a folder that all workers of a test session share; a fixture returns it.
+    """Memoised runs of ``small_recipe``, in a folder that all workers of a test session share; see the fixture.
 
-    ``trained_run()`` is the path of a run of all stages, ``trained_run("seed=7", stages=STAGES[:2])`` of another one
-    without RLFT and evaluation. The first request trains it, the others wait for that. The folder is shared: a
-    test that changes anything in it copies it first (``shutil.copytree``), or the session ends with an error.
+    ``trained_run()`` returns the path of a run of all stages, ``trained_run("seed=7", stages=STAGES[:2])`` that of
+    another one without RLFT and evaluation. The first request trains the run, others wait for it. The folder is shared:
+    a test that changes anything in it must copy it first (``shutil.copytree``), or the session ends with an error.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,12 +70,12 @@ class TrainedRuns:
         return run
 
     def check(self) -> None:
-        """Fail where a test of this process, or one beside it, has changed a shared run."""
+        """Fail if a test of this or another process has changed a shared run."""
         changed = [str(run) for run, before in self._seen.items() if _written(run) != before]
         assert not changed, f"tests changed shared runs, which they have to copy first: {changed}"
 
 
 def _written(run: Path) -> dict[str, int]:
-    """Files of a run with the time each was written; the lock, which readers touch as well, is left out."""
+    """Return the modification times of a run's files, except the lock, which readers touch too."""
     files = (path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path): path.stat().st_mtime_ns for path in files}

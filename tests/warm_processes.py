@@ -1,7 +1,7 @@
-"""Real processes of the library that start at once: forked off one process that has imported torch, TRL and the like.
+"""Real processes that start quickly, because they are forked from one that has imported torch, TRL and the like.
 
-An import of all of that takes ten seconds; a test that needs a process only for its signals, its exit code or its
-environment starts it here. A test of how a process starts uses ``subprocess``.
+These imports take ten seconds. Tests that need a process for its signals, its exit code or its environment variables
+start it here; tests of how a process starts use ``subprocess``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def command_line(*arguments: str) -> None:
 
 
 class WarmProcess:
-    """A process that calls ``target(*arguments)`` in a session of its own; ``said`` is all that it wrote.
+    """A process that calls ``target(*arguments)`` in a new session; ``said`` is all that it has written.
 
     ``target`` is a function of a helper module such as this one, since a test module cannot be imported by its name.
-    ``log`` is the file that its output goes to; ``env`` is added to this process's environment, and a value of None
-    takes a variable away.
+    ``log`` is the file for its output; ``env`` is added to this process's environment variables, where a value of None
+    removes a variable.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class WarmProcess:
         self._process.join()
 
     def wait(self, timeout: float = 240) -> int:
-        """The exit code, negative after a signal."""
+        """Wait for the process, and return its exit code, which is negative after a signal."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, f"still at work after {timeout} s: {self.said}"
         return self._process.exitcode
 
 
 def run_command(log: Path, *arguments: str, **options: Any) -> WarmProcess:
-    """``reflectrl`` with ``arguments``, run to its end."""
+    """Run ``reflectrl`` with ``arguments`` to its end."""
     process = WarmProcess(log, command_line, *arguments, **options)
     process.wait()
     return process
 
 
 def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any, ranks: int = 2) -> list[WarmProcess]:
-    """The processes that ``torchrun --nproc_per_node`` would start, without the launcher."""
+    """Start the processes that ``torchrun --nproc_per_node`` would start, without the launcher."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -97,7 +97,7 @@ def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any, ra
 
 
 def _live(log: Path, target: Callable[..., object], arguments: tuple[Any, ...], cwd: Path, env: dict[str, str]) -> None:
-    """Run ``target`` in the new process, which ends as a Python program would, without the exit hooks of its parent."""
+    """Run ``target`` in the new process, which ends as a Python program does, but without its parent's exit hooks."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()

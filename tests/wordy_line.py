@@ -1,4 +1,4 @@
-"""A number line whose states show the whole path, and whose task may be long: prompts that outgrow a model."""
+"""A number line with the whole path in its states and possibly long tasks, so that prompts exceed a model's length."""
 
 from __future__ import annotations
 
