@@ -7,7 +7,7 @@ import pytest
 
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, write_dataset
 
-# the benchmarks are scripts, which find each other because they lie in one folder
+# the benchmarks are scripts, which import each other from their folder
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 SHOP = {

@@ -1,4 +1,4 @@
-"""Parts that the benchmarks share: numbers over seeds, and tables that stand between marks."""
+"""Common parts of the benchmarks: numbers over seeds, and tables between marks."""
 
 from __future__ import annotations
 

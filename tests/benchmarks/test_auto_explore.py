@@ -1,4 +1,4 @@
-"""The table of searches that learn nothing, from a dataset of small folders."""
+"""The table of searches without learning, from a dataset of small folders."""
 
 from __future__ import annotations
 

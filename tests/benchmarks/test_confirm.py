@@ -1,4 +1,4 @@
-"""Tables of learning are confirmed by short runs at two commits."""
+"""Short runs at two commits confirm tables of learning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prompt layout makes of the share of tokens that no earlier prompt begins with, on real prompts."""
+"""The share of tokens that no earlier prompt begins with, on real prompts and for each prompt layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine_prompts import new_tokens, set_up
 
 
 def new_share(recipe: str, place: str) -> float:
-    """Share of new words in the policy's prompts of 8 episodes."""
+    """Return the share of new words in the policy's prompts of 8 episodes."""
     with set_up(recipe, [f"prompt.menu={place}"]) as scene:
         episodes = scene.steps(scene.play(8))
     rows = [re.findall(r"\w+|\W", step.policy.prompt.text) for episode in episodes for step in episode]

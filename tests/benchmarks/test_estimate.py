@@ -11,7 +11,7 @@ from reflectrl.config import load_recipe
 @pytest.mark.slow
 def test_the_estimate_is_about_what_is_measured():
     ratios = []
-    for _ in range(3):  # other work beside one side alone may double its time, but hardly each time
+    for _ in range(3):  # other load may double the time of one side, but hardly each time
         lines = compare("nano", load_recipe("dangerous_taxi/nano", ["rlft.episodes=16"]))
         assert [line[1] for line in lines] == ["reflect", "act", "update", "iteration"]
         estimated, measured = map(float, lines[-1][2:4])

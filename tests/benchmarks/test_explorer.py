@@ -1,4 +1,4 @@
-"""The explorer's table, from small repositories that no training asks about."""
+"""The explorer's table, from small repositories outside training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reflectrl.envs.auto_explore.dataset import UNSEEN, Dataset, Question, read_
 
 @pytest.fixture(scope="module")
 def packages(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Four questions about the shop, of whose words the searches find two files first, a third one second."""
+    """Four questions about the shop; searches rank the right file first for two of them, and second for a third."""
     known = read_dataset(dataset)
     asked = {
         "people/leave/athens.md": "To whom do sick notes go?",

@@ -1,4 +1,4 @@
-"""The parts for a card, small and on the processor, so that a card only has to be plugged in."""
+"""The parts of the GPU benchmark, small and on the CPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_model_plays_and_learns_on_all_sides():
     assert set(found) == set(gpu.PARTS_OF_AN_ITERATION)
     parts = [float(found[part][5]) for part in ("reflect", "act", "update")]
     assert float(found["iteration"][5]) == pytest.approx(sum(parts), rel=0.02)
-    assert float(found["act"][8]) <= 0.6  # a pass for both episodes, and one for what they begin with
+    assert float(found["act"][8]) <= 0.6  # one pass for both episodes, and one for their common prefix
     assert all(float(cells[1]) > 0 for cells in rows(text)[-4:])  # operations a second
 
 

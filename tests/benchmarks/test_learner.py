@@ -17,7 +17,7 @@ from reflectrl.rollout.record import Header, write_trajectories
 
 
 def episode(*steps: tuple[float, float], last_value: float = 0.0) -> Trajectory:
-    """An episode of the group ``red``, from the value estimate and the reward of each step."""
+    """Return an episode of the group ``red`` with the given value estimate and reward of each step."""
     observation = Observation("", ("go",))
     turns = tuple(turn_of(observation, ("go",), None, chose(0, "go", value=value), reward) for value, reward in steps)
     done = not last_value
@@ -26,12 +26,12 @@ def episode(*steps: tuple[float, float], last_value: float = 0.0) -> Trajectory:
 
 def test_an_error_is_the_estimate_minus_the_discounted_return_that_followed() -> None:
     assert value_error(episode((1.0, 0.0), (0.25, 1.0)), 0.5) == [0.5, -0.75]
-    # what was cut off counts as the value head estimated it
+    # a truncated episode counts the value head's estimate of the rest
     assert value_error(episode((1.0, 0.0), (0.25, 1.0), last_value=2.0), 0.5) == [0.0, -1.75]
 
 
 def trained(folder: Path, success: float, red_ends: float) -> Run:
-    """A run of 40 iterations, in the second half of which one of its two groups is at ``red_ends``."""
+    """Write a run of 40 iterations, in whose second half the success of the group ``red`` is ``red_ends``."""
     lines = [
         iteration(number, success_by_group={"blue": 0.9, "red": 0.8 if number < 20 else red_ends}, kl=0.01)
         for number in range(40)

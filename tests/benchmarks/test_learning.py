@@ -1,4 +1,4 @@
-"""The benchmark of learning over seeds and instruction sets: what it runs, and what it prints of what is done."""
+"""The benchmark of learning over seeds and instruction sets: its runs, and its tables of finished runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_success_without_reflection_is_that_of_the_published_table() -> None
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
-    """Runs with reflection that end at 90, 70 and 80 %, and without it at 75 %, all of them from 50 %."""
+    """Runs that start at 50 % success and end at 90, 70 and 80 % with reflection, and at 75 % without it."""
     scores = {("default", 10): 0.9, ("default", 11): 0.7, ("avx2", 10): 0.8}
     for (rounding, seed), success in scores.items():
         name = f"{rounding}-seed{seed}"
@@ -65,7 +65,7 @@ def runs(tmp_path: Path) -> list[Run]:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Rows of all tables in ``text``, their heads among them."""
+    """Return the rows of all tables in ``text``, including their heads."""
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
 
 
@@ -140,4 +140,4 @@ def test_runs_in_both_instruction_sets_are_stopped_and_go_on_in_another_sitting(
     assert len(losses) == 4
     episodes = judged(folders[0])
     assert len(episodes) == 2
-    assert not any(move.right for moves in episodes for move in moves)  # two tokens are no reflection
+    assert not any(move.right for moves in episodes for move in moves)  # a reflection cannot be as short as two tokens

@@ -1,4 +1,4 @@
-"""The plain side of the engine's benchmarks computes what the engine must."""
+"""The plain side of the engine's benchmarks computes the same as the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PPO = Terms(ppo=PPOTerm(epsilon=0.2), entropy=EntropyTerm(coef=0.05))
 
 @pytest.fixture(scope="module", params=["dangerous_taxi/nano", "alfworld/nano"])  # short menus and long ones
 def played(request):
-    """A scene, its steps, and a model that is far from uniform."""
+    """A scene, its steps, and a model with distributions far from uniform."""
     short = ["env.options.horizon=8", *(["env.options.count=8"] if request.param.startswith("alfworld") else [])]
     with set_up(request.param, short, menu=100) as scene:
         episodes = scene.steps(scene.play(3, expertise=0.8))
@@ -36,7 +36,7 @@ def played(request):
 
 
 def gradients(reader, update, *arguments, **options):
-    """Loss and gradients of an update that leaves the weights alone."""
+    """Return the loss and the gradients of an update that does not change the weights."""
     optimizer = torch.optim.SGD(reader.model.parameters(), lr=0.0)
     loss = update(reader.model, optimizer, reader.encoder, *arguments, **options)
     return loss, {name: weight.grad.clone() for name, weight in reader.model.named_parameters()}

@@ -1,4 +1,4 @@
-"""The table on reflections: states taught and not, words that are right and wrong, and what the policy then does."""
+"""The tables on reflections: states in SFT rows or not, right and wrong reflections, and the policy's actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAYOUT = PromptFormat()
 
 
 class Script:
-    """Plays given actions, one a step."""
+    """Policy that plays given actions, one per step."""
 
     def __init__(self, *actions: str) -> None:
         self._actions = iter(actions)
@@ -42,7 +42,7 @@ def test_words_are_compared_with_the_expert_s_and_actions_with_its_judgement() -
     taught = frozenset({reflector_prompt_of(LAYOUT, played.turns[0].observation).text})
     found = list(moves(make_env("number_line", size=8), LAYOUT, played, taught))
     assert [move.taught for move in found] == [True, False, False, False]
-    # after going up a mistake was seen where there was none, after going down none where there was one
+    # the reflector reports a mistake after the right action, up, and none after the wrong one, down
     assert [move.right for move in found] == [True, False, False, False]
     assert [move.standing_right for move in found] == [True, True, True, False]
     assert [move.good for move in found] == [True, False, True, True]
@@ -61,8 +61,8 @@ def test_shares_are_of_steps_and_of_whole_episodes() -> None:
     wrong = Move(taught=False, right=False, standing_right=False, good=False, success=False)
     assert accuracy("line", [[right, misjudged], [replace(right, success=False), wrong]])[1:] == [
         *("4", "50 (of 4)"),
-        *("100 (of 2)", "0 (of 2)"),  # all words
-        *("100 (of 2)", "50 (of 2)"),  # where things stand
+        *("100 (of 2)", "0 (of 2)"),  # whole reflections
+        *("100 (of 2)", "50 (of 2)"),  # without the judgement of the last action
         *("67 (of 3)", "0 (of 1)"),  # good actions
         *("100 (of 1)", "0 (of 1)"),  # episodes
     ]

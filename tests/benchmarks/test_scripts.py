@@ -1,4 +1,4 @@
-"""Every script starts, and the tools behind the published numbers of reliability and speed measure what they say."""
+"""Every script starts, and the tools for published numbers of reliability and speed measure correctly."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
 def test_products_and_the_memory_that_is_held_at_the_peak_are_counted():
     left, right = torch.ones(3, 5), torch.ones(5, 7)
     assert flops(lambda: left @ right) == 2 * 3 * 5 * 7
-    # more than 32 MB, which malloc always asks the system for
+    # more than 32 MB, which malloc always gets from the system
     assert 60 * MEGABYTE < memory_growth(lambda: torch.ones(64 * MEGABYTE // 4)) < 80 * MEGABYTE
 
 
 def test_no_benchmark_hides_the_package_it_measures():
-    """Scripts find what lies beside them first: a benchmark called alfworld.py would be imported as ALFWorld."""
+    """Scripts import from their own folder first: a benchmark named alfworld.py would be imported as ALFWorld."""
     find = "import importlib.util as u; print(u.find_spec('alfworld').submodule_search_locations is not None)"
     found = subprocess.run([sys.executable, "-c", find], cwd=HERE, check=True, capture_output=True, text=True)
     assert found.stdout == "True\n"

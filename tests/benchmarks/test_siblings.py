@@ -1,4 +1,4 @@
-"""The tables of thoughts, memories and ratings: their arms, and what they say of runs that are done."""
+"""The tables of thoughts, memories and ratings: their arms, and their numbers from finished runs."""
 
 from __future__ import annotations
 

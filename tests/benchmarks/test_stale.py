@@ -1,4 +1,4 @@
-"""Published tables are judged by the history of a repository: a small one here."""
+"""Stale tables are found by the history of a repository, here a small one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path, **files: str) -> str:
-    """Write files, whose names have __ for / and end in .py, and commit them; returns the commit."""
+    """Write and commit files, and return the commit; names have __ for / and no .py at the end."""
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def judged(folder: Path, content: str, mark: str = "learning") -> str:
-    """What is found of a page with this table."""
+    """Return the faults found on a page with this table."""
     (folder / "README.md").write_text(f"# Results\n\n<!-- {mark} -->\n{content}<!-- end -->\n")
     [table] = tables(folder, PATHS)
     return verdict(folder, table, PATHS.get(table.name, ()))

@@ -14,7 +14,7 @@ from reflectrl.envs.auto_explore.files import readable_files
 
 @pytest.fixture
 def walk(dataset):
-    """Plays a question breadth first; gives the search and its commands."""
+    """Play a question breadth first, and return the search and its commands."""
     repositories = read_dataset(dataset).repositories
     texts = {name: dict(readable_files(folder).readable) for name, folder in repositories.items()}
 

@@ -1,4 +1,4 @@
-"""The command line: its help, completion and small commands. What it refuses, and how, is in test_sentences."""
+"""The command line: its help, completion and small commands. Its refusals are in test_sentences."""
 
 from __future__ import annotations
 

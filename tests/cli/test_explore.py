@@ -45,7 +45,7 @@ def explore(*arguments: object, typed: str = "") -> Done:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of temporary files, which is empty in the end."""
+    """The folder of temporary files, which must be empty at the end."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -141,7 +141,7 @@ def test_a_signal_leaves_nothing_behind(repository: Path, tmp_path: Path) -> Non
 
 
 def label(chat: Chat, command: str) -> str:
-    """The label of ``command`` in the menu that a chat shows."""
+    """Return the label of ``command`` in the menu of a chat."""
     found = re.search(rf"^(\d+)\. {re.escape(command)}$", chat[-1]["content"], re.MULTILINE)
     assert found, chat[-1]["content"]
     return found[1]
@@ -170,7 +170,7 @@ def test_a_chat_model_reflects_and_answers_in_its_own_ways(
     assert done.out.endswith("answer: people/berlin/who is who.md\n")
     assert "\x1b" not in done.out
     assert "sk-very-secret" not in done.out + done.err
-    assert len(endpoint.requests) == 8  # nothing was asked twice
+    assert len(endpoint.requests) == 8  # no call was made twice
     assert {request.body["model"] for request in endpoint.requests} == {"scripted"}
     assert {request.headers["authorization"] for request in endpoint.requests} == {"Bearer sk-very-secret"}
     last = endpoint.requests[-1].chat[1]["content"]
@@ -182,7 +182,7 @@ def test_a_chat_model_reflects_and_answers_in_its_own_ways(
 def test_no_answer_is_a_sentence_with_exit_code_1(
     endpoint: ScriptedEndpoint, repository: Path, fault: str, fact: str
 ) -> None:
-    endpoint.reply = lambda chat: "1"  # noqa: ARG005 - in the root the folder, there a file to read
+    endpoint.reply = lambda chat: "1"  # noqa: ARG005 - a folder in the root, and in it a file to read
     endpoint.faults.append(fault)
     done = explore(repository, QUESTION, "--model", "m", "--base-url", endpoint.url, "--steps", 1)
     assert (done.code, done.err.startswith("error: "), "answer:" in done.out) == (1, True, False)
@@ -196,7 +196,7 @@ def test_fewer_entries_can_be_shown_at_a_time_of_a_synthetic_repository_too() ->
 
 
 def readme_commands(program: str) -> list[list[str]]:
-    """The README's commands that begin with ``program``, in their order."""
+    """Return the README's commands that begin with ``program``, in order."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(program)]
 

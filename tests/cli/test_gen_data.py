@@ -1,4 +1,4 @@
-"""gen-data with a chat model: its estimate, its cost, its limit, and how it is stopped."""
+"""gen-data with a chat model: its estimate, its cost, its limit, and its interruption."""
 
 from __future__ import annotations
 

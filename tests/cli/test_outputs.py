@@ -1,4 +1,4 @@
-"""Files that commands are asked to write: only a new or a regular file is ever written or replaced."""
+"""Output files of commands: only a new or a regular file is ever written or replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ play number_line --expert --save
 export run --out
 recipes cp number_line/nano
 new-env vault --out"""
-"""Commands that write what their last argument names."""
+"""Commands that write to the path in their last argument."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""``reflectrl play`` as a user runs it: typed through pipes, in a real terminal, and learned from by gen-data."""
+"""``reflectrl play`` as a user runs it: with piped input, in a real terminal, and as demonstrations for gen-data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = "\u241b[2J[bold red]boo[/] :smile: \u2407\ufffd"
 
 
 class Hostile(NatLangEnv):
-    """Whatever it says is meant to be obeyed; it has no expert unless it is ``wise``."""
+    """Environment whose texts contain terminal escapes and markup; it has an expert only if it is ``wise``."""
 
     name = "hostile_to_terminals"
 
@@ -63,9 +63,9 @@ class Terminal:
     def __init__(self, *arguments: str) -> None:
         self._keyboard, inside = pty.openpty()
         termios.tcsetwinsize(inside, (24, 30))
-        # the terminal is made its own, so that Ctrl-C reaches it
+        # it becomes the controlling terminal, so that Ctrl-C reaches the process
         own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # what is read may end within a character
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
         self._seen = ""
         self._playing = subprocess.Popen(
             [sys.executable, "-c", own + "from reflectrl.cli import main; main()", "play", *arguments],
@@ -82,14 +82,14 @@ class Terminal:
         os.write(self._keyboard, keys.encode())
 
     def until(self, text: str) -> str:
-        """Everything on the screen so far, once ``text`` came after what was waited for before."""
+        """Wait for ``text`` after the text of the last wait, and return everything on the screen so far."""
         began = len(self._seen)
         while text not in self._seen[began:]:
             assert self._read(), f"{text!r} never came: {self._seen}"
         return self._seen
 
     def end(self) -> tuple[int, str]:
-        """Exit code, and everything that was on the screen."""
+        """Wait for the end, and return the exit code and everything that was on the screen."""
         while self._read():
             pass
         os.close(self._keyboard)

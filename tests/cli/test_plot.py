@@ -29,7 +29,7 @@ def plot(*arguments: str) -> str:
 
 @pytest.mark.slow
 def test_runs_become_lines_with_labels_of_their_own_or_of_a_figure(run: Path) -> None:
-    assert ">lr=1e-3<" in plot(run.name)  # a folder that is there is taken at its word
+    assert ">lr=1e-3<" in plot(run.name)  # an existing folder takes precedence
     text = plot(f"our arm={run.name}", "--what", "return", "--x", "env_steps", "--smooth", "1")
     assert ">our arm<" in text
     assert ">Return<" in text

@@ -1,4 +1,4 @@
-"""Other libraries' warnings stay off the screen, their errors do not."""
+"""Warnings of other libraries are not shown, but their errors are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a process of its own, in a new home: every line on the screen is one of ours."""
+"""A run in a separate process with a new home folder: every line on the screen is one of ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINY = [
     "model.lora={r: 2, target_modules: [c_attn]}",
     "model.quantization=4bit",
 ]
-"""A run of a few steps, with all weights of one player and adapters on 4 bits of the other."""
+"""Overrides for a run of a few steps, with all weights of one player and 4-bit adapters of the other."""
 OURS = [
     r"(gen-data|sft reflector|sft policy|rlft|eval) +done in .*",
     r"run +policy +reflections by +mode .*",

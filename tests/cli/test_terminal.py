@@ -1,4 +1,4 @@
-"""Foreign text that commands print, such as names of files, tasks and runs, does nothing to a terminal."""
+"""Untrusted text that commands print, such as names of files, tasks and runs, cannot control a terminal."""
 
 from __future__ import annotations
 

@@ -134,12 +134,12 @@ def test_a_price_is_not_applied_to_another_model_or_server(
     notes: list[str] = []
     endpoint = load_recipe(TEACHER, [f"data.endpoint.{o}" for o in overrides], tell=notes.append).data.endpoint
     assert (endpoint.price and endpoint.price.prompt) == price
-    # and so where a recipe extends the other
+    # also if one recipe extends the other
     changes = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in overrides)}
     own = write(tmp_path, yaml.safe_dump({"extends": TEACHER, "data": {"endpoint": changes}}))
     assert load_recipe(own, tell=notes.append).data.endpoint.price == endpoint.price
     assert [str(said) in line for line in notes] == [True, True] * bool(said)
-    # the whole recipe, as a run folder keeps it, is taken as it stands
+    # a whole recipe, as in a run folder, is used unchanged
     whole = write(tmp_path, dump_recipe(load_recipe(own, tell=lambda _: None)), "whole.yaml")
     notes.clear()
     assert load_recipe(whole, tell=notes.append).data.endpoint.price == endpoint.price
@@ -211,7 +211,7 @@ def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, ove
     ("name", "overrides", "facts"),
     [
         ("nano", ["dataset.repositories=[company:nano]"], ["dataset: .*'dangerous_taxi'"]),
-        ("nano", ["env.options.stage=pikup"], ["env.options: .*'pikup'"]),  # once, whichever stages inherit it
+        ("nano", ["env.options.stage=pikup"], ["env.options: .*'pikup'"]),  # once, although several stages inherit it
         ("nano", ["eval.split=[test, unseen_destinations, x]"], ["eval.split: .*'unseen_destination'", "'x'"]),
         (
             "nano_full_curriculum",

@@ -1,4 +1,4 @@
-"""The shipped recipes: each loads, names itself, plays a real environment; each option of the schema is used by one."""
+"""The shipped recipes: each loads, has its own name and plays its environment; each schema option is used by one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NAMES = recipe_names()
 
 
 def declaring(model: type, name: str) -> str:
-    """The section that a setting belongs to: the policy's SFT has its own and those of both players."""
+    """Return the section that declares a setting, since the policy's SFT section inherits those of both players."""
     return next(part.__name__ for part in reversed(model.__mro__) if name in vars(part).get("__annotations__", {}))
 
 
 def fields(model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
-    """Section, name and type of every option, each section once."""
+    """Yield section, name and type of every option, with each section once."""
     for name, field in settings_fields(model).items():
         yield declaring(model, name), name, field.annotation
         if section := section_of(field.annotation):
@@ -38,7 +38,7 @@ def fields(model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
 
 
 def choices(annotation: Any) -> Iterator[Any]:
-    """The values of every ``Literal`` inside a type."""
+    """Yield the values of every ``Literal`` inside a type."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     else:
@@ -47,7 +47,7 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 
 def written(values: Any, model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
-    """Section, name and value of every option that a recipe's own text sets."""
+    """Yield section, name and value of every option that a recipe's own text sets."""
     for name, value in values.items():
         if name not in settings_fields(model):
             continue
@@ -59,12 +59,12 @@ def written(values: Any, model: type = Recipe) -> Iterator[tuple[str, str, Any]]
 
 
 SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_text(name)))]
-"""Everything that any shipped recipe sets."""
+"""All settings of all shipped recipes."""
 
 
 @cache
 def two_episodes(name: str, options: str, layout: PromptFormat) -> list[Trajectory]:
-    """Episodes of scripted players, in an environment whose options are given as JSON."""
+    """Play two episodes with scripted players in an environment with options as JSON."""
     env, said = make_env(name, **json.loads(options)), ScriptedReflector(lambda _: "Go on.")
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:2])]
     return rollout([env], episodes, policy=RandomPolicy(), seats=reflecting(said), layout=layout)
@@ -75,7 +75,7 @@ def two_episodes(name: str, options: str, layout: PromptFormat) -> list[Trajecto
 def test_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     check_recipe(recipe)
-    if recipe.env.options.get("dataset") != "alfworld:published":  # which has to be downloaded
+    if recipe.env.options.get("dataset") != "alfworld:published":  # its games have to be downloaded
         layout = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions)
         assert len(two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout)) == 2
     (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
@@ -98,12 +98,12 @@ def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
         for choice in (value if isinstance(value, list) else [value])
     }
     known = {(section, name, str(choice)) for section, name, kind in fields() for choice in choices(kind)}
-    known -= {setting for setting in known if setting[1] == "report_to"}  # a tracker is the user's, not an experiment's
+    known -= {setting for setting in known if setting[1] == "report_to"}  # a tracker is the user's choice
     assert sorted(known - used) == []
 
 
 def difference(name: str) -> set[tuple[str, ...]]:
-    """The settings that a recipe changes in the one it extends, its name and description aside."""
+    """Return the settings that a recipe changes in the one it extends, except name and description."""
 
     def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         for key, value in values.items():

@@ -1,4 +1,4 @@
-"""The schema itself: frozen, documented, and strict about combinations that cannot work."""
+"""The schema is frozen and documented, and rejects combinations that cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault of a badly written environment beside the sentence that names it."""
+"""Each fault of a badly written environment, with the sentence that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies by ``copy`` and ``pickle``: of environments in mid-episode, their spaces, tasks and errors."""
+"""Copies of environments in the middle of an episode, of spaces, tasks and errors, by ``copy`` and ``pickle``."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_an_environment_in_a_worker_process_refuses_to_be_copied():
 
 
 def test_a_class_without_a_constructor_of_its_own_still_has_the_options_of_the_base():
-    """Not those of ``__new__``, which takes anything."""
+    """The options are not those of ``__new__``, which takes anything."""
     assert list(inspect.signature(type("Bare", (NatLangEnv,), {})).parameters) == ["horizon"]

@@ -53,7 +53,7 @@ def test_what_is_no_task_no_horizon_and_no_legal_action_is_refused():
             unknown()
     start(env)
     before = env.snapshot(), env.observation
-    for wrong, facts in (("rigth", "'rigth'.*'right'"), ("left", "'left'")):  # left is legal elsewhere
+    for wrong, facts in (("rigth", "'rigth'.*'right'"), ("left", "'left'")):  # "left" is legal in other states only
         with pytest.raises(InvalidInput, match=facts):
             env.step(wrong)
     assert (env.snapshot(), env.observation) == before
@@ -63,7 +63,7 @@ def test_what_is_no_task_no_horizon_and_no_legal_action_is_refused():
     ("horizon", "actions", "last"),
     [
         (2, ["right", "left"], (0.0, False, True, False)),  # out of time
-        (3, ["right"] * 3, (1.0, True, False, True)),  # an end on the last step terminates and does not truncate
+        (3, ["right"] * 3, (1.0, True, False, True)),  # an end on the last step is a termination, not a truncation
     ],
 )
 def test_the_horizon_truncates_and_nothing_is_played_after_the_end(horizon, actions, last):

@@ -1,4 +1,4 @@
-"""Lines that JSON allows and no record holds, and lines that no memory should."""
+"""Lines that are valid JSON but no records, and lines that are too long for memory."""
 
 from __future__ import annotations
 

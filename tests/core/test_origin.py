@@ -1,4 +1,4 @@
-"""What is recorded of the surroundings in which a run folder was begun."""
+"""The record of the software and hardware with which a run folder was started."""
 
 from __future__ import annotations
 

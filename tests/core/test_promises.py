@@ -1,4 +1,4 @@
-"""Environments that raise or answer nonsense: every fault becomes a sentence that says where it happened."""
+"""Environments that raise errors or return nonsense: each fault becomes a sentence that says where it happened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fail(error=None):
 
 
 def late(method, answer, steps=1):
-    """The method of a class that gives ``answer`` once ``steps`` actions were played."""
+    """Return a replacement of a method, by its name, that gives ``answer()`` after ``steps`` actions."""
 
     def replaced(self, *given):
         return answer() if self.steps == steps else getattr(super(type(self), self), method)(*given)
@@ -52,7 +52,7 @@ def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(met
     if method != "tasks":
         with pytest.raises(InvalidInput, match="reset"):  # the episode is over
             env.step("right")
-    # only what happens in an episode can be survived in worker processes
+    # worker processes can only survive faults within an episode
     assert ("env.workers" in str(caught.value)) is (method != "tasks")
 
 
@@ -76,7 +76,7 @@ def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program():
         ("act", Outcome(0.5, success=1), "success=1"),
         ("act", Outcome(math.nan), "nan"),
         ("act", Outcome("0.5"), "'0.5'"),
-        ("act", Outcome(10**400), r"10+\.\.\.0+"),  # beyond all floats
+        ("act", Outcome(10**400), r"10+\.\.\.0+"),  # larger than any float
         ("observe", "A door.", "'A door.'.*Observation"),
         ("observe", Observation(None, ("left",)), "None"),
         ("observe", Observation("A door.", ["left"]), r"\['left'\].*tuple"),

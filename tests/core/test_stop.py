@@ -13,12 +13,12 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
 class Ended(Exception):
-    """Error of the handler that was there before."""
+    """Error raised by the previous handler."""
 
 
 @pytest.fixture(autouse=True)
 def _handlers():
-    """Handlers of the test's own; those of pytest come back."""
+    """Install the test's own signal handlers, and restore those of pytest afterwards."""
     before = [(number, signal.getsignal(number)) for number in BOTH]
     for number in BOTH:
         signal.signal(number, end)
@@ -33,7 +33,7 @@ def end(number, _):
 
 def send(number):
     os.kill(os.getpid(), number)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ())  # Python looks for signals here
+    signal.pthread_sigmask(signal.SIG_BLOCK, ())  # Python handles signals here
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def send(number):
     [
         ([signal.SIGINT], Ended, "2"),  # at the end of the block
         ([signal.SIGTERM], Ended, "15"),
-        ([signal.SIGINT, signal.SIGTERM], Ended, "15"),  # the second one at once
-        ([signal.SIGTERM, None], TypeError, "NoneType"),  # an error in the block goes before the signal
+        ([signal.SIGINT, signal.SIGTERM], Ended, "15"),  # the second one immediately
+        ([signal.SIGTERM, None], TypeError, "NoneType"),  # an error in the block takes precedence over the signal
     ],
 )
 def test_the_first_signal_asks_for_a_stop_and_a_second_one_acts(signals, raises, match):

@@ -1,4 +1,4 @@
-"""Errors' wording, and what is done to texts: words found, dangerous characters made visible."""
+"""The wording of errors, and functions on texts: finding words, making dangerous characters visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets that an environment's builder writes for a recipe, once."""
+"""Datasets that an environment's builder writes once for a recipe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def remote(endpoint: ScriptedEndpoint, *repositories: Path, per_file: int = 2, *
 
 
 def build(wanted: Recipe, run: Path) -> list[Question]:
-    """Build the dataset again, with the replies that the run folder holds."""
+    """Build the dataset again from the replies stored in the run folder."""
     if (run / "dataset").exists():
         (run / "dataset").rename(run.parent / f"{run.name} {time.monotonic_ns()}")
     build_dataset(wanted, run, Account())
@@ -73,7 +73,7 @@ def good(chat: Chat) -> str:
 
 
 def asked_about(endpoint: ScriptedEndpoint) -> list[str]:
-    """Cities of the requests since the last call."""
+    """Return the cities in the requests since the last call."""
     cities = [city(request.chat) for request in endpoint.requests]
     endpoint.requests.clear()
     return cities

@@ -1,4 +1,4 @@
-"""Demonstrations: episodes kept in a file, and learned from before the teacher is asked."""
+"""Demonstrations: episodes from a file that become SFT rows before the teacher is asked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STARTS = [ENV.reset(seed=0, options={"task": task})[0] for part in ("validation"
 
 
 def played(count: int, split: str = "train") -> list[Trajectory]:
-    """Episodes of the expert, with reflections that no teacher would write."""
+    """Return episodes of the expert, with reflections that no teacher would write."""
     episodes = [Episode(task, seed) for seed, task in enumerate(ENV.tasks(split)[:count])]
     words = ScriptedReflector(lambda text: f"I see  {text.splitlines()[-2][:9]},\nso I go.")
     return rollout([ENV], episodes, policy=ExpertPolicy(), seats=reflecting(words), layout=HEADER.prompt)

@@ -1,4 +1,4 @@
-"""Hints to teachers on the last action, and secrets of the environment, which no row may hold."""
+"""Hints to teachers on the last action, and secrets of the environment, which no row may contain."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WAS, MAY_HAVE_BEEN = "The last action was a mistake.", "The last action may have
 
 
 def recipe(env: str, endpoint: ScriptedEndpoint | None = None, **data: object) -> Recipe:
-    there = {"base_url": endpoint.url, "temperature": 0.7} if endpoint else {}  # so that equal calls are made again
+    there = {"base_url": endpoint.url, "temperature": 0.7} if endpoint else {}  # so that equal calls are sampled again
     remote = {"teacher": "openai", "endpoint": there, "concurrency": 1} if endpoint else {}
     return Recipe.model_validate({"name": "test", "env": {"name": env}, "data": {"samples": 40, **remote, **data}})
 
 
 class Vault(NatLangEnv):
-    """The word that opens the door is hidden at first, and shown after two steps of waiting."""
+    """Environment with a door that opens by a word, which is shown only after two steps of waiting."""
 
     name = "strongroom"
     observable = False
@@ -66,7 +66,7 @@ class Vault(NatLangEnv):
 
 
 class Even(Vault):
-    """Every action is as good as any other."""
+    """Environment in which no action is a mistake."""
 
     name = "even"
     mistakes = False
@@ -156,7 +156,7 @@ def test_a_teacher_that_plays_and_guesses_the_hidden_word_is_left_out(
 
 
 class Blabber(Vault):
-    """Never shows what its expert always says."""
+    """Environment that never shows the word that its expert always tells."""
 
     name = "blabber"
 
@@ -165,7 +165,7 @@ class Blabber(Vault):
 
 
 class OneState(Blabber):
-    """Every task starts in the same state, so all of it is held out."""
+    """Environment whose tasks all start in the same state, so that every state is held out."""
 
     name = "one_state"
     observable = True

@@ -15,7 +15,7 @@ from reflectrl.endpoint.account import Price, Tokens
 from reflectrl.endpoint.endpoint import Endpoint
 
 REFLECTION = "The goal is still some way off, so what matters next is to get nearer to it. " * 3
-"""47 words."""
+"""A reflection of 47 words."""
 
 
 def wise(chat: Chat) -> str:

@@ -44,14 +44,14 @@ def remote(endpoint: ScriptedEndpoint, data: dict[str, object], **sections: obje
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Data and rows; the replies are in the order in which they came."""
+    """Return the files of data and rows, without the replies, which are in the order of their arrival."""
     paths = (folder / part for part in ("data", "sft"))
     files = sorted(file for path in paths for file in path.rglob("*") if file.is_file())
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def clever(chat: Chat) -> str:
-    """A model that knows the number line: reflects, and names the right label when shown a menu."""
+    """Reply as a model that knows the number line: a reflection, or the right label if shown a menu."""
     question = chat[-1]["content"]
     if "Now choose" not in question:
         return "The target is\n elsewhere."
@@ -129,7 +129,7 @@ def test_a_negative_sample_follows_a_wrong_action_and_only_that_step_is_kept(tmp
 
 
 class FarLine(NumberLine):
-    """Has one held-out split, and no task in the usual ones."""
+    """Environment with one held-out split, and no tasks in the usual ones."""
 
     further_splits = ("far",)
 

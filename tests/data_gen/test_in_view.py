@@ -1,4 +1,4 @@
-"""Words of frozen players in SFT rows are those that they would say at play."""
+"""SFT rows contain the words that frozen players would say during a rollout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFLECTOR = Seat("reflector", ScriptedReflector(lambda _: ""))
 
 
 class Telling:
-    """Says what it sees."""
+    """Player that repeats its prompt."""
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
         return [

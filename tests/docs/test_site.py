@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, asks for nothing from elsewhere, and leaves nothing out."""
+"""The documentation site builds without warnings, loads nothing from other sites, and is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
 
 
 def mkdocs(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """Build strictly: a warning is an error."""
+    """Build the site strictly, so that a warning is an error."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(out)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
@@ -37,7 +37,7 @@ def mkdocs(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once in a test session and shared with the other test processes."""
+    """The site, built once per test session and shared by all test processes."""
     shared = tmp_path_factory.getbasetemp()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
     with FileLock(shared / "site.lock"):
@@ -50,12 +50,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[str, str]:
-    """HTML of every page, by name."""
+    """The HTML of every page by its name."""
     return {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
 
 
 def fetched(text: str) -> list[str]:
-    """Addresses that a browser fetches for a page, or a style sheet, by itself."""
+    """Return the addresses that a browser fetches automatically for a page or a style sheet."""
     found = re.findall(r"""url\(["']?([^)"']+)""", text)
     for tag in re.findall(r"<[^>]+>", text):
         wanted = "href" if tag.startswith("<link") else "src|srcset|poster|data"
@@ -64,12 +64,12 @@ def fetched(text: str) -> list[str]:
 
 
 def words(text: str) -> str:
-    """Text of a page without its tags."""
+    """Return the text of a page without its tags."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split())
 
 
 def held(annotation: Any) -> Iterator[tuple[type, bool]]:
-    """The sections in a type, and True for those in a list."""
+    """Yield the sections in a type, with True for those in a list."""
     if isinstance(annotation, type) and hasattr(annotation, "__pydantic_fields__"):
         yield annotation, False
     for inner in get_args(annotation):
@@ -78,7 +78,7 @@ def held(annotation: Any) -> Iterator[tuple[type, bool]]:
 
 
 def keys(section: type = Recipe, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every key of the schema, with its description there."""
+    """Yield every key of the schema with its description."""
     for name, field in settings_fields(section).items():
         yield path + name, field.description or ""
         for below, many in held(field.annotation):
@@ -86,7 +86,7 @@ def keys(section: type = Recipe, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def commands(command: Any, name: str = "reflectrl") -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its whole name."""
+    """Yield every command without subcommands by its full name."""
     below = getattr(command, "commands", {})
     if not below:
         yield name, command
