@@ -24,7 +24,7 @@ def ask(endpoint: Endpoint, folder: Path, account: Account, *texts: str) -> Usag
 
 
 def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
-    """All the tokens that a call of 11 characters may take: a token a byte, 16 around a message, all of max_tokens."""
+    """Return the most tokens that a call of 11 characters may use: one per byte, 16 per message, all of max_tokens."""
     return {"prompt_tokens": 27, "completion_tokens": 200}
 
 

@@ -20,7 +20,7 @@ from reflectrl.endpoint.journal import REPLIES, Journal
 
 PRICE = {"prompt": 2.5, "completion": 10.0}
 ONE = (7 * 2.5 + 5 * 10) / 1e6
-"""Dollars for a call."""
+"""Cost of a call in dollars."""
 
 
 def recipe(endpoint: ScriptedEndpoint, **data: object) -> Recipe:
@@ -45,7 +45,7 @@ def rows(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def online(endpoint: ScriptedEndpoint, tmp_path: Path) -> dict[str, bytes]:
-    """The rows of calls made in the ordinary way."""
+    """The rows made from ordinary calls instead of a batch."""
     endpoint.reply = reflect
     run(endpoint, tmp_path / "online")
     endpoint.requests.clear()
@@ -127,7 +127,7 @@ def test_replies_fetched_before_a_kill_are_not_kept_or_paid_twice(endpoint: Scri
     still_open = names.read_text()
     run(endpoint, tmp_path, "collect")
     lines = kept.read_text().split("\n")
-    names.write_text(still_open)  # killed before it was struck out,
+    names.write_text(still_open)  # killed before it was deleted,
     kept.write_text("\n".join(lines[:3])[:-9])  # in the middle of a line
     run(endpoint, tmp_path, "collect")
     assert sorted(kept.read_text().split("\n")) == sorted(lines)

@@ -85,9 +85,9 @@ def test_own_servers_and_azure_are_asked_in_their_own_ways(
 
 BROKEN = ("html", "bad-utf8", "deep", "no-choices", "list", "empty", "wrong-type", "endless", "gzip", "refusal")
 BROKEN += ("content-filter",)
-"""Replies of an endpoint that works, but that cannot be used."""
+"""Faults that are unusable replies of a working endpoint."""
 DOWN = ("408", "429", "500", "cut", "reset", "slow:9", "drip:9")
-"""Faults of an endpoint that does not work."""
+"""Faults of an endpoint that is down."""
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_chats_that_are_too_long_are_set_aside_at_once_and_one_too_many_stops_th
         client.ask_many([question(text) for text in "cdef"], [str] * 4, instead="")
     assert not isinstance(stop.value, RejectedReply)
     assert asked(endpoint)[:3] == ["a", "b", "c"]
-    assert "f" not in asked(endpoint)  # d and e may have gone out already
+    assert "f" not in asked(endpoint)  # d and e may have been sent already
 
 
 # ---- journal and stops ----------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_a_reply_under_way_when_another_call_fails_is_kept(endpoint: ScriptedEnd
     with pytest.raises(WorkFailed, match="401"):
         ask(endpoint.at(concurrency=2), *"abcdef", calls=calls)
     sent = len(endpoint.requests)
-    assert sent <= 3  # the third may have gone out already
+    assert sent <= 3  # the third may have been sent already
     assert len((calls / REPLIES).read_text().splitlines()) == sent - 1
 
 
@@ -313,14 +313,14 @@ def test_errors_of_replies_whose_callers_were_cancelled_are_not_printed(
     endpoint: ScriptedEndpoint, calls: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = ChatClient(endpoint.at(concurrency=2), Journal(calls))
-    calls.write_text("")  # where its folder would be, so that no reply can be kept
+    calls.write_text("")  # a file in place of its folder, so that no reply can be stored
     endpoint.faults.extend(["none", "slow:0.1"])
 
     async def leave_slowly() -> None:
         try:
             await client.ask(question("b"), str)
         finally:
-            await asyncio.sleep(0.3)  # cancelled, and its reply comes before the client is left
+            await asyncio.sleep(0.3)  # cancelled, and its reply arrives before the client's context is left
 
     async def ask_both() -> None:
         async with client, asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""A server is asked for a label in the first way that it obeys; other replies are read leniently, and counted."""
+"""A client requests labels in the first way that the server supports; other replies are parsed leniently."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def label(reply: str) -> str:
 
 
 class LabelServer(ScriptedEndpoint):
-    """Answers with 1 in the way that it obeys, refuses others with a status, and says something in the rest."""
+    """Server that answers 1 to one way of requesting labels, refuses others, and answers the rest with ``says``."""
 
     def __init__(self, obeys: str, refuses: Mapping[str, str] | None = None, says: str = "") -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class LabelServer(ScriptedEndpoint):
         return {"choices": [{**answer, "finish_reason": "length"}]}
 
 
-@pytest.mark.usefixtures("endpoint")  # for its environment
+@pytest.mark.usefixtures("endpoint")  # for its environment variables
 @pytest.mark.parametrize(
     ("obeys", "refuses", "asked"),
     [

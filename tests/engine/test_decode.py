@@ -1,4 +1,4 @@
-"""Texts are those of transformers' ``generate``, or samples at their own draws, whatever is written beside them."""
+"""Texts equal those of transformers' ``generate``, or depend on their own draws, whatever is in the same batch."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def written(model, rows=ROWS, *, held=None, ends=(), sampler=GREEDY, limit=LENGT
 
 
 def generated(model, row, limit=LENGTH):
-    """Text of ``model.generate`` after one sequence alone."""
+    """Return the tokens that ``model.generate`` writes after one sequence alone."""
     ids = torch.tensor([row])
     options = {"max_new_tokens": limit, "do_sample": False, "eos_token_id": -1}
     return model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(row) :].tolist()
 
 
 def ended(said):
-    """Tokens at which some of the texts end early, at different places, and the texts up to there."""
+    """Return end tokens with which some texts end early at different places, and the texts up to there."""
     ends = {said[0][5], said[1][8]}
     return ends, [text[: next((at for at, token in enumerate(text) if token in ends), None)] for text in said]
 
@@ -83,7 +83,7 @@ def test_drafts_change_the_number_of_passes_and_no_word(talker, temperature):
     ends, _ = ended(written(talker))
 
     def texts(pass_tokens, limit=256):
-        """What is said twice, and the number of passes that it takes the second time."""
+        """Write the same texts twice; returns them, and the number of forward passes of the second time."""
         held, drafts = prefix_cache(limit=limit), Drafts(pass_tokens)
         for _ in range(2):
             shapes: list[tuple[int, int]] = []
@@ -139,7 +139,7 @@ def test_a_sample_is_where_the_cumulative_distribution_passes_the_next_draw_of_i
         expected = [int((row <= point * row[-1]).sum()) for row, point in zip(cumulative, points, strict=True)]
         places = [(sequence, numbers[sequence]) for sequence in sequences]
         numbers.update(sequences)
-        for _ in range(2):  # a draw belongs to its place, however often a token is chosen there
+        for _ in range(2):  # each place has its own draw, however often a token is chosen there
             assert sampler.choose(logits[: len(sequences)], places) == expected
         found |= set(expected)
     assert len(found) > 10

@@ -1,4 +1,4 @@
-"""Drafts are what followed the same tokens before, as far as they are likely enough to be worth their place."""
+"""Drafts are the tokens that followed the same tokens before, as long as they are likely enough to be worth it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiny import language_model
 from reflectrl.engine.drafts import Drafts, pass_tokens
 
 EAGER = 1e9
-"""Tokens that cost so little against a pass that each guess is worth it."""
+"""Number of tokens that cost as much as a forward pass, so large that each guess is worth it."""
 TEXT = [7, 3, 9, 4, 3, 8, 1]
 
 

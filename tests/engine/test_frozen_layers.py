@@ -1,4 +1,4 @@
-"""States below the first trained layer are computed once, and change nothing that is learned."""
+"""States below the first trained layer are computed once, and training gives the same results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from reflectrl.models.kernels import adopt_kernels
 
 ROWS = [token_ids(number // 3, 20) + token_ids(50 + number, 4 + number) for number in range(9)]
 MINIBATCHES = (ROWS[:4], ROWS[2:7], ROWS[::-1], [*ROWS, ROWS[0]])
-"""In the second some are new, in the third those of all passes meet."""
+"""Minibatches of which the second has some new rows, and the third rows of all earlier passes."""
 
 
 def upper(architecture, below=2, **options):
-    """A model of four layers of which the upper ones are trained."""
+    """Return a model of four layers of which only the upper ones are trained."""
     model = language_model(architecture, num_hidden_layers=4, **options).requires_grad_(False)
     layers = next(module for module in model.modules() if isinstance(module, nn.ModuleList))
     for layer in layers[below:]:
@@ -29,7 +29,7 @@ def upper(architecture, below=2, **options):
 
 
 def learned(model, rows, frozen=None, *, tree):
-    """Logits of ``rows``, and the gradient of all weights in one."""
+    """Return the logits of ``rows``, and the gradient of all weights as one vector."""
     inputs = read_tree(rows, model) if tree else padded(rows, model.device)
     if frozen is None:
         logits = next_logits(model, inputs)
@@ -105,11 +105,11 @@ def test_what_cannot_begin_at_a_layer_is_left_alone():
     layers = model.base_model.layers
     layers[0].mlp.register_forward_hook(lambda _, __, out: noted.append(out.sum()))
     layers[3].mlp.register_forward_hook(lambda _, __, out: out + noted[-1])
-    assert frozen_layers(model) is None  # an upper one sees more than states
+    assert frozen_layers(model) is None  # an upper layer reads more than the states
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the compiler itself
 def test_a_compiled_model_is_left_alone():
     model = upper("llama")
     adopt_kernels(model, ModelSection(compile=True))

@@ -1,4 +1,4 @@
-"""Logits of next tokens and of menu labels are those of the model itself, whatever its head is made of."""
+"""Logits of next tokens and of menu labels equal those of the model itself, for heads of any kind."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CHOICES = torch.tensor([41, 7, 300])
 
 
 def own_logits(model):
-    """(3, V) logits of the model's own forward after each row by itself."""
+    """Return the (3, V) logits of the model's own forward after each row alone."""
     with torch.no_grad():
         return torch.cat([model(input_ids=torch.tensor([row]), use_cache=False).logits[:, -1].float() for row in ROWS])
 
 
 def asked(model):
-    """(3, 3) logits of the choices and (3,) values."""
+    """Return the (3, 3) logits of the choices and the (3,) values."""
     inputs = padded(ROWS, model.device)
     return model(input_ids=inputs.input_ids, choice_ids=CHOICES, last=inputs.last)
 
@@ -91,7 +91,7 @@ def test_choice_logits_are_computed_in_float32_in_half_precision():
 
 
 class Unasked(GPT2LMHeadModel):
-    """Model whose forward never calls its output matrix."""
+    """Model with a forward that does not call its output matrix."""
 
     def forward(self, *args, **given):
         output = super().forward(*args, **given)
@@ -100,7 +100,7 @@ class Unasked(GPT2LMHeadModel):
 
 
 class Barring(GPT2LMHeadModel):
-    """Bars tokens by their place in the vocabulary, as models that also speak in images do."""
+    """Model that masks tokens by their place in the vocabulary, as models that also generate images do."""
 
     def forward(self, *args, **given):
         output = super().forward(*args, **given)
@@ -131,7 +131,7 @@ def test_generate_loss_and_copies_are_those_of_a_model_without_a_choice_head():
     model = language_model("gpt2")
     ids = torch.tensor([token_ids(seed, 9) for seed in range(3)])
     mask = torch.ones_like(ids)
-    mask[0, :4] = 0  # padding on the left, for which generate counts positions if it sees that forward takes them
+    mask[0, :4] = 0  # left padding, for which generate passes positions if it finds that forward accepts them
 
     def state():
         words = model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False)

@@ -1,4 +1,4 @@
-"""States of what was read before are those of reading it again, and no more is read than must be."""
+"""Cached states equal those computed again, and no more tokens are computed than necessary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def talker():
 
 @torch.no_grad()
 def ends(model, inputs):
-    """(N, D) hidden states of what the sequences end in."""
+    """Return the (N, D) hidden states of the last tokens of the sequences."""
     hidden = model.base_model(input_ids=inputs.input_ids, use_cache="past_key_values" in inputs.extra, **inputs.extra)
     return hidden.last_hidden_state.flatten(0, 1)[inputs.last]
 
@@ -30,7 +30,7 @@ def alone(model, rows):
 
 
 def through(model, held, rows):
-    """(N, D) states that ``rows`` end in when they are read into ``held``, and the size of each forward pass."""
+    """Read ``rows`` with the cache ``held``; returns their (N, D) last states, and the size of each forward pass."""
     found = torch.full_like(alone(model, rows), torch.nan)
     shapes = []
     for indices, inputs in held.read(rows):
@@ -48,7 +48,7 @@ def assert_read_right(model, held, rows):
 
 
 def computed(model, held, rows):
-    """Number of tokens that the model reads for ``rows``, which come out right."""
+    """Check the states of ``rows``, and return the number of tokens that the model computes for them."""
     before = held.computed
     assert_read_right(model, held, rows)
     return held.computed - before
@@ -58,7 +58,7 @@ def computed(model, held, rows):
 
 
 def episodes(seed, steps, most):
-    """Batches of sequences: some grow, some part from what they were, some end, others begin; all under 100 tokens."""
+    """Yield batches of sequences of which some grow, change, end or begin; all have fewer than 100 tokens."""
     rng = random.Random(seed)
     instructions = tuple(rng.choices(range(2, 60), k=24))
     alive: list[tuple[int, ...]] = []
@@ -93,7 +93,7 @@ def test_equal_sequences_single_tokens_and_more_sequences_than_before_are_read_r
     assert held.count == 8
 
 
-# ---- no more is read than must be ------------------------------------------------------------------------------------
+# ---- no more is computed than necessary ------------------------------------------------------------------------------
 
 
 def test_a_sequence_is_read_from_where_it_goes_on_or_parts(talker):
@@ -125,13 +125,13 @@ def test_states_are_copied_from_another_slot_that_knows_more_and_all_at_once(tal
     held = prefix_cache()
     row, other = token_ids(0, 40), token_ids(1, 40)
     computed(talker, held, [row, other])
-    # one goes on where it was, three more begin with the same: nothing but their ends is read
+    # one is continued, three more have the same prefix: only their last tokens are computed
     assert computed(talker, held, [row + (60 + number,) for number in range(4)] + [other + (60,)]) == 5
     assert held.count == 5
     assert computed(talker, held, [row + (60 + number, 9) for number in range(4)]) == 4
     held.clear()
     computed(talker, held, [row, other])
-    # a slot that is overwritten gives the states that it had before
+    # states are copied from a slot before it is overwritten
     assert computed(talker, held, [other + (3,), other + (4,), row + (3,), row + (4,)]) == 4
     assert computed(talker, held, [row + (4, 5), other + (4, 5), row + (3, 5), other + (3, 5)]) == 4
 
@@ -149,7 +149,7 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
             lying.extend(rows[index] for index in indices)
 
     def extend():
-        """One more token each: right, and one pass of one column."""
+        """Append one token to each sequence in one pass of one column, and check the states."""
         tokens = [10 + len(row) % 40 + slot for slot, row in enumerate(lying)]
         lying[:] = [(*row, token) for row, token in zip(lying, tokens, strict=True)]
         inputs = held.extend([[token] for token in tokens])
@@ -157,7 +157,7 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
         torch.testing.assert_close(ends(model, inputs), alone(model, lying), rtol=1e-5, atol=1e-5)
 
     def several(counts, dropped=(0, 0)):
-        """Some more tokens each, of which the last may be dropped: all are right."""
+        """Append some tokens to each sequence, check the states, and drop the last of them where ``dropped`` says."""
         grown = [row + token_ids(count, count + 1) for row, count in zip(lying, counts, strict=True)]
         parts = [
             row[: len(old) + 1 + n] for old, row in zip(lying, grown, strict=True) for n in range(len(row) - len(old))
@@ -176,7 +176,7 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
     begin(stem + (60,), token_ids(1, 12))
     before = held.computed
     begin(stem + (61, 62), token_ids(2, 33))
-    assert held.computed - before == 2 + 33  # copied from a slot in front, which is left alone
+    assert held.computed - before == 2 + 33  # copied from an earlier slot, which stays unchanged
     for _ in range(9):
         extend()
     assert held.computed - before == 2 + 33 + 9 * 4
@@ -193,4 +193,4 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
     extend()
     held.keep([])
     assert held.count == 4
-    assert computed(model, held, [left + (9,), lying[0] + (9,)]) == 2  # what left the front is still known
+    assert computed(model, held, [left + (9,), lying[0] + (9,)]) == 2  # what was dropped first is still cached

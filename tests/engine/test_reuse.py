@@ -1,4 +1,4 @@
-"""Beginnings are shared and kept for models that compute the same with them, and refused for all others."""
+"""Prefix reuse is accepted for models that compute the same with it, and refused for all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reflectrl.engine.sequences import read_tree
 
 
 def around(trunk):
-    """A kind of GPT-2 with another trunk."""
+    """Return a class of GPT-2 with another trunk."""
 
     class Model(GPT2LMHeadModel):
         def __init__(self, config):
@@ -39,7 +39,7 @@ def around(trunk):
         ("gemma2", {}),
         ("cohere", {}),
         ("mistral", {"sliding_window": None}),
-        ("qwen2_moe", {"sliding_window": 0, "shared_expert_intermediate_size": 8}),  # 0 is off
+        ("qwen2_moe", {"sliding_window": 0, "shared_expert_intermediate_size": 8}),  # 0 means no window
     ],
 )
 def test_attention_alone_is_accepted_with_every_kernel_and_type(architecture, options):
@@ -127,7 +127,7 @@ def test_a_window_that_prompts_outgrow_is_refused(architecture):
 
 
 class Near(NoPaths):
-    """Attends to 48 places before each only in rows, whatever the mask says, and to all with key-value states."""
+    """Model that attends to 48 previous places in plain rows, whatever the mask, and to all with key-value states."""
 
     def forward(self, *args, attention_mask=None, **given):
         if attention_mask is not None and given.get("past_key_values") is None:

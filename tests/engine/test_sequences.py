@@ -1,4 +1,4 @@
-"""Prefix trees hold each beginning once, and give the states and gradients of the sequences one by one."""
+"""Prefix trees contain each prefix once, and give the same states and gradients as separate sequences."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reflectrl.engine.sequences import make_tree, padded, read_tree, shares_enou
 from reflectrl.models.adapters import add_lora
 
 BRANCHES = [(1, 6), (1, 2, 3, 5), (7,), (1, 2), (1, 2, 3, 4), (1, 2, 3, 5)]
-"""In no order: a beginning of another, two that part late, equal ones, one that parts early, one apart."""
+"""Unordered sequences: a prefix of another, two that differ late, two equal ones, one that differs early or at once."""
 
 
 def walks(seed, count=12, longest=24):
-    """Sequences that grow out of one another, as the prompts of episodes do; some are equal."""
+    """Return sequences that extend one another, as the prompts of episodes do; some are equal."""
     rng = random.Random(seed)
     rows = [tuple(rng.choices(range(2, 60), k=6))]
     while len(rows) < count:
@@ -30,7 +30,7 @@ def walks(seed, count=12, longest=24):
 
 
 LONG = [(*token_ids(0, 50), *row, *token_ids(number, 7 * number)) for number, row in enumerate(walks(0, 7))]
-"""Several chunks of path attention, of which the last is not full."""
+"""Sequences for several chunks of path attention, of which the last is not full."""
 
 
 # ---- trees -----------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_masks_are_numbers_to_add_of_the_models_type(path_attention, dtype):
     assert inputs.extra["position_ids"].tolist() == [[0, 1, 2, 3, 3, 1, 0]]
     assert inputs.last.tolist() == [5, 4, 6, 1, 3, 4]
     mask = inputs.extra["paths"].mask if path_attention else inputs.extra["attention_mask"]
-    # never booleans: eager attention would add True as 1.0 and carry on
+    # never booleans, since eager attention would add True as 1.0 without an error
     assert (mask.dtype, set(mask.flatten().tolist())) == (dtype, {0.0, torch.finfo(dtype).min})
 
 
@@ -78,7 +78,7 @@ def test_masks_of_path_attention_grow_as_the_tokens_and_not_as_their_square():
 
 
 def trained(architecture, lora, kernel):
-    """A model in float64, whose rounding hides nothing, and its weights that are trained."""
+    """Return a model in float64, where rounding hides no error, and its trained weights."""
     model = base = language_model(architecture).double()
     base.set_attn_implementation(kernel)
     if lora:

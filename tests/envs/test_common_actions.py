@@ -1,4 +1,4 @@
-"""Every environment under ``prompt.menu=first``: what it declares as common is listed first, and all is played."""
+"""Every environment with ``prompt.menu=first``: its declared common actions are listed first, and all can be played."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reflectrl.rollout.turn import policy_views
 
 LAYOUT = PromptFormat("Rules.", history=2, shuffle=True, menu="first")
 GAMES = [
-    # options, and the least share of legal actions that stand on the list
+    # options, and the minimum share of legal actions that are on the list
     pytest.param("number_line", {"size": 6}, 1.0),
     pytest.param("dangerous_taxi", {"stage": "full"}, 1.0),
     pytest.param("auto_explore", {"horizon": 5}, 0.0),

@@ -12,7 +12,7 @@ STAGES = ("pickup", "dropoff", "full")
 SPLITS = ("train", "validation", "test", "unseen_destination")
 ABOARD = 4
 TAXI = gymnasium.make("Taxi-v4").unwrapped
-"""Gymnasium's own taxi, with which everything is compared."""
+"""Gymnasium's own taxi as the reference."""
 TASKS = {
     "pickup": (
         (152, 28, 45, 75),
@@ -23,11 +23,11 @@ TASKS = {
         ["aboard-to-red-r0c2", "aboard-to-yellow-r2c4", "aboard-to-red-r1c3", "aboard-to-blue-r1c0"],
     ),
 }
-"""Size and first task of each split. Published numbers refer to these tasks, so they never change."""
+"""Size and first tasks of each split; published numbers refer to these tasks, so they never change."""
 
 
 def begin(env, state):
-    """Start from gymnasium's state number."""
+    """Start an episode from a state of gymnasium by its number."""
     task = next(t for split in SPLITS for t in env.tasks(split) if t.options["state"] == state)
     return env.reset(seed=0, options={"task": task})
 
@@ -41,7 +41,7 @@ def starts(env, *splits):
 
 
 def reachable(stage, *splits):
-    """Every state in which a player can be asked to act in tasks of ``splits``."""
+    """Return all states in which a player may have to act in tasks of ``splits``."""
     found = starts(DangerousTaxi(stage), *splits)
     seen = set(found)
     while found:
@@ -56,7 +56,7 @@ def reachable(stage, *splits):
 
 
 def shortest(state, done):
-    """Fewest of gymnasium's own actions from ``state`` to a state that is ``done``: a forward search."""
+    """Return the minimum number of gymnasium's actions from ``state`` to a ``done`` state, by a forward search."""
     frontier, seen, steps = {state}, {state}, 0
     while not any(done(*TAXI.decode(s)) for s in frontier):
         frontier = {TAXI.P[s][a][0][1] for s in frontier for a in range(6)} - seen
@@ -89,7 +89,7 @@ def test_the_splits_share_out_all_start_states_and_never_change(stage):
 
 
 def test_training_meets_all_test_starts_and_no_state_of_the_unseen_destination():
-    """In every pair of stages, because a curriculum trains on several; and no two states have one text."""
+    """This holds for every pair of stages, because a curriculum trains on several; no two states have the same text."""
     trained = {stage: reachable(stage, *SPLITS[:3]) for stage in STAGES}
     unseen = {stage: reachable(stage, "unseen_destination") for stage in STAGES}
     for stage, states in trained.items():
@@ -126,7 +126,7 @@ def test_the_map_by_hand():
 
 
 def forbidden(state, action):
-    """By gymnasium's table: no effect, a fine, or a passenger left at the wrong place."""
+    """Return whether gymnasium's table gives an action no effect, a penalty, or a drop-off at the wrong place."""
     _, following, reward, delivered = TAXI.P[state][action][0]
     return following == state or reward == -10 or (ACTIONS[action] == "drop off" and not delivered)
 

@@ -1,4 +1,4 @@
-"""gymnasium's own text environments, as environments of ours."""
+"""Gymnasium's own text environments in our interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TAXI = {"success_reward": 20, "actions": ["south", "north", "east", "west", "pic
 
 @pytest.fixture
 def make():
-    """Make environments that are closed in the end."""
+    """Make environments, and close them after the test."""
     made = []
 
     def one(name, **options):

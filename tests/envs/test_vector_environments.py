@@ -1,4 +1,4 @@
-"""Every environment in gymnasium's own vector environments, and copied."""
+"""Every environment in gymnasium's vector environments, and its copies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OPTIONS = {
     "alfworld": {"count": 4, "horizon": 2},
     "robots": {"task": "button", "horizon": 3},
 }
-"""TextWorld's games are files, which its own tests make."""
+"""Options of each environment; TextWorld is left out, since its games are files, which its own tests make."""
 
 
 def played(envs, steps):
-    """Results of random legal actions, drawn by seed."""
+    """Return the results of seeded random legal actions."""
     shown = [envs.reset(seed=5)]
     envs.action_space.seed(0)
     for _ in range(steps):
@@ -36,7 +36,7 @@ def played(envs, steps):
 
 
 def plain(shown):
-    """Texts, rewards and ends as plain values."""
+    """Return texts, rewards and ends as plain values."""
     return [[part if isinstance(part, tuple) else part.tolist() for part in step[:-1]] for step in shown]
 
 
@@ -48,7 +48,7 @@ def test_no_environment_is_forgotten():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_processes_show_what_one_process_shows_and_a_copy_plays_on(name):
-    """With shared memory, gymnasium's default, and over several episodes: ended ones begin again by themselves."""
+    """Uses shared memory, gymnasium's default, and several episodes: environments reset automatically after an end."""
     made = [partial(make_env, name, **OPTIONS[name])] * (1 if name == "alfworld" else 2)  # its processes start slowly
     with_processes, without = AsyncVectorEnv(made), SyncVectorEnv(made)
     try:
@@ -66,7 +66,7 @@ def test_processes_show_what_one_process_shows_and_a_copy_plays_on(name):
 
 
 class Speaker(NatLangEnv):
-    """An environment that shows the given texts in turn."""
+    """Environment that shows the given texts in turn."""
 
     name = "speaker"
 

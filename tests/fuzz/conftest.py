@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
-# the benchmarks are scripts, which find each other because they lie in one folder
+# the benchmarks are scripts, which import each other from their folder
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 set_hypothesis_home_dir(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""Files of runs and datasets with any content are read or refused in a sentence; records come back as written."""
+"""Files of runs and datasets with any content are read or refused in a sentence; records are read as written."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ GAME = Game(
 
 
 def write_data(folder: Path) -> None:
-    """Trajectories, samples and rows."""
+    """Write trajectories, samples and rows."""
     data = {"samples": 6, "negatives": 0.5}
     generate(Recipe.model_validate({"name": "test", "env": {"name": "number_line"}, "data": data}), folder)
 
@@ -101,13 +101,13 @@ def read_data(folder: Path) -> None:
 
 
 def write_run(folder: Path) -> None:
-    """A run folder with everything that a report shows."""
+    """Write a run folder with everything that a report shows."""
     played, metrics = [episode("t-0"), episode("t-1", success=False)], [iteration(number) for number in range(9)]
     make_run(folder / "nano", {"sft": played, "rlft": played}, metrics, [played, played])
 
 
 def write_questions(folder: Path) -> None:
-    """A dataset of three files in one repository."""
+    """Write a dataset of three files in one repository."""
     place = folder.with_name("shop")
     (place / "people").mkdir(parents=True)
     files = ["a.md", "b.md", "people/c.md"]
@@ -142,7 +142,7 @@ COPIES = itertools.count()
 
 
 def read_with(stored, choose: Callable[[list[Path]], Path], damage: Callable[[Path], bytes]) -> None:
-    """Read a copy with one damaged file; at a path of its own, since some readers remember what they have read."""
+    """Read a copy with one damaged file, at a new path, because some readers cache by path."""
     folder, read = stored
     copy = shutil.copytree(folder, folder.with_name(str(next(COPIES))))
     path = choose(sorted(path for path in copy.rglob("*") if path.suffix in (".jsonl", ".json", ".tw-pddl")))

@@ -1,4 +1,4 @@
-"""A model folder that is torn or foreign is loaded or refused with a sentence, and soon."""
+"""A damaged or foreign model folder is loaded, or refused with a sentence, in a short time."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def adapter(base) -> Path:
 
 
 def load(folder: Path, base: ModelSection) -> None:
-    """Load a folder as a base, or as an adapter on the whole one; it may be refused."""
+    """Load a folder as a base, or as an adapter on the undamaged base; it may be refused."""
     with contextlib.suppress(InvalidInput), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers on odd settings
+        warnings.simplefilter("ignore")  # warnings of transformers about odd settings
         if (folder / "adapter_config.json").exists():
             load_model(folder, base.model_copy(update=LORA), trainable=True)
         else:

@@ -1,4 +1,4 @@
-"""Recipes and overrides that hold anything are loaded or refused with a sentence."""
+"""Recipes and overrides with any content are loaded or refused with a sentence."""
 
 from __future__ import annotations
 

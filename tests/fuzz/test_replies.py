@@ -1,4 +1,4 @@
-"""Any reply of a model is understood or asked for again: ``BadReply`` is the only complaint."""
+"""Any reply of a model is parsed or rejected, and ``BadReply`` is the only error."""
 
 from __future__ import annotations
 

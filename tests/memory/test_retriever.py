@@ -1,4 +1,4 @@
-"""Scores, keys and windows, against values computed by hand; ``OneHot`` gives a word a direction of its own."""
+"""Scores, keys and windows, compared with values computed by hand; ``OneHot`` gives each word its own direction."""
 
 from __future__ import annotations
 

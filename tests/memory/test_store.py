@@ -1,4 +1,4 @@
-"""The store: what of an episode is kept, which of two, and what a kill or a batch leaves unchanged."""
+"""The store: what it keeps of an episode, which of two episodes, and that kills and batches change nothing."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_model_of_text_is_refused() -> None:
 
 
 def log(name: str, *pictures: Image) -> Experience:
-    """A past episode with these pictures after its first actions."""
+    """Return a past episode with these pictures after its first actions."""
     shown = [*((image,) for image in pictures), ()]
     steps = tuple(PicturedStep(f"{name}{number}", "", images) for number, images in enumerate(shown))
     return replace(past("", ("x", "")), task_id=name, steps=steps)
@@ -69,4 +69,4 @@ def test_a_memory_shows_what_was_done_where_the_same_picture_was_seen(tmp_path: 
     with pytest.raises(InvalidInput, match="key=picture"):
         seeing()
     blind = Memory(Retriever(logs, HashingEmbedder(), action=Windows(1, 1)), key="picture")
-    assert blind.say([seeing(TWO)], [0.0])[0].text == "Done before: > a0"  # by task and plan, of which there are none
+    assert blind.say([seeing(TWO)], [0.0])[0].text == "Done before: > a0"  # ranked by task and plan, which are empty

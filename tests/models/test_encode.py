@@ -27,7 +27,7 @@ LISTED = [
     policy_prompt(3, actions=3),
 ]
 LEGAL = [[1, 2], [1, 2, 3, 4], [0], [0, 1, 2]]
-"""Positions of the labels of their legal actions."""
+"""Positions of the labels of each prompt's legal actions."""
 
 
 def tokens_of(text):

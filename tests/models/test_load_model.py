@@ -33,7 +33,7 @@ def nano(folder: Path, section: ModelSection = NANO, seed: int = 0) -> ModelSect
 
 
 def two_steps(lm: LanguageModel) -> None:
-    """Train whatever is trainable, so that a reloaded base would be noticed."""
+    """Train all trainable weights for two steps, so that a base reloaded by mistake would be noticed."""
     optimizer = torch.optim.AdamW([p for p in lm.model.parameters() if p.requires_grad], lr=0.05)
     ids = torch.tensor([lm.tokenizer(CORPUS[0])["input_ids"]])
     for _ in range(2):
@@ -57,16 +57,16 @@ def test_adapters_train_and_come_back_with_the_same_logits(section, quantization
     after = logits(lm)
     save_model(lm, tmp_path / "policy")
     adapted = json.loads((tmp_path / "policy" / "adapter_config.json").read_text())["target_modules"]
-    assert adapted == sorted(adapted)  # and not in the order of a set, which differs between processes
+    assert adapted == sorted(adapted)  # not in the order of a set, which differs between processes
     assert (before - after).abs().max() > 1e-3
     frozen = load_model(tmp_path / "policy", section, trainable=False)
-    assert frozen.adapted == (quantization != "none")  # merged where the base is not quantised
+    assert frozen.adapted == (quantization != "none")  # merged if the base is not quantised
     torch.testing.assert_close(logits(frozen), after, rtol=0, atol=1e-5 if quantization == "none" else 0)
     assert trained(frozen) == set()
     again = load_model(tmp_path / "policy", section, trainable=True)
     assert torch.equal(logits(again), after)
     assert trained(again) == trained(lm)
-    if quantization == "4bit":  # bitsandbytes' own answer is a number
+    if quantization == "4bit":  # bitsandbytes itself sets a number
         packs = {getattr(layer, "support_avx512bf16_for_cpu", None) for layer in lm.model.modules()}
         assert packs == {None, False}
     if quantization == "none":
@@ -82,12 +82,12 @@ def test_all_weights_train_and_come_back_with_the_same_logits(section, tmp_path)
     folder.mkdir()
     (folder / "old.txt").write_text("old", encoding="utf-8")
     save_model(lm, folder)
-    save_model(lm, folder)  # which replaces an older model whole
+    save_model(lm, folder)  # replaces an older model completely
     assert not (folder / "old.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
     assert torch.equal(logits(load_model(folder, section, trainable=True)), logits(lm))
     plain = AutoModelForCausalLM.from_pretrained(folder)
-    # transformers adds up the activation of GPT-2 in another order
+    # transformers computes GPT-2's activation in another order
     torch.testing.assert_close(logits(LanguageModel(plain, lm.tokenizer)), logits(lm), rtol=0, atol=1e-5)
 
 
@@ -132,7 +132,7 @@ def test_the_builtin_base_is_an_ordinary_folder_with_the_bytes_of_its_seed(gpt2,
     assert all((Path(one.name) / name).read_bytes() == (Path(two.name) / name).read_bytes() for name in files)
     assert AutoModelForCausalLM.from_pretrained(two.name).config.n_embd == 16
     assert not torch.equal(*(logits(new_model(section, labels=LABELS, seed=0)) for section in (one, other)))
-    assert make_base(gpt2, tmp_path / "base", corpus=CORPUS, labels=LABELS, seed=0) == gpt2  # needs none
+    assert make_base(gpt2, tmp_path / "base", corpus=CORPUS, labels=LABELS, seed=0) == gpt2  # needs no new base
     assert not (tmp_path / "base").exists()
 
 
