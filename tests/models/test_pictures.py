@@ -1,4 +1,4 @@
-"""Models that read images: any family by its own processor, played, scored, adapted and saved as models of text are."""
+"""Image-text models: any family uses its own processor, and is played, scored, adapted and saved like text models."""
 
 from __future__ import annotations
 

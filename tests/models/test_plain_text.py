@@ -1,4 +1,4 @@
-"""No text of an environment, a model or a person can pass for a special token; our own labels still are tokens."""
+"""No text of an environment, a model or a person is encoded as a special token; our own labels still are tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CORPUS = ["Past: cat a.md\nReflection: Good. The file says hello.\n<|0|>. cat a.
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """A tokenizer like Qwen's and Llama 3's: bytes, and a first token before each text."""
+    """Return a tokenizer like Qwen's and Llama 3's, with bytes and a first token before each text."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.decoder = decoders.ByteLevel()
@@ -31,7 +31,7 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def sentencepiece(scheme: str) -> PreTrainedTokenizerFast:
-    """A tokenizer like Llama 2's (bytes for unknown letters, a space before the text) and Mistral's."""
+    """Return a tokenizer like Llama 2's and Mistral's, with bytes for unknown letters and a space before each text."""
     alphabet = sorted({letter for letter in "".join((*CORPUS, *EVIL))} | {"\u2581"})
     vocabulary = {token: number for number, token in enumerate(["<unk>", *(f"<0x{n:02X}>" for n in range(256))])}
     for letter in [*alphabet, "\u2581c", "\u2581ca", "\u2581cat"]:
@@ -44,7 +44,7 @@ def sentencepiece(scheme: str) -> PreTrainedTokenizerFast:
 
 
 def unigram() -> PreTrainedTokenizerFast:
-    """A tokenizer like T5's and XGLM's."""
+    """Return a tokenizer like T5's and XGLM's."""
     trained = Tokenizer(models.Unigram())
     trained.normalizer = normalizers.NFKC()
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -101,13 +101,13 @@ def prompt(
 
 
 def special(tokenizer, ids):
-    """The special tokens among ``ids``."""
+    """Return the special tokens among ``ids``."""
     known = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return [known[number] for number in ids if number in known and known[number] != "<unk>"]
 
 
 def begin(tokenizer):
-    """Special tokens that the tokenizer puts before each text."""
+    """Return the special tokens that the tokenizer puts before each text."""
     return special(tokenizer, tokenizer("")["input_ids"])
 
 
@@ -158,7 +158,7 @@ def test_prompts_that_are_read_at_once_have_the_tokens_of_each_alone_and_their_c
     alone = [tuple(plain.prompt(each)) for each in given]
     assert encoder.all_tokens([*given, given[0]]) == [*alone, alone[0]]
     assert encoder.all_tokens(given[::-1]) == alone[::-1]
-    encoder.tokens(prompt(said=None))  # takes the place of the one that was not used for longest
+    encoder.tokens(prompt(said=None))  # replaces the least recently used one
     assert [encoder.tokens(each) for each in (given[0], given[-1])] == [alone[0], alone[-1]]
     assert [count for count in calls if count] == [len(given), 1, 1]
 

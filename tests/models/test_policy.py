@@ -19,7 +19,7 @@ from reflectrl.rollout.record import Header, read_trajectories, write_trajectori
 from reflectrl.rollout.turn import policy_views
 
 LARGEST_DRAW = 1 - 2**-53
-"""``random.random()`` never returns more."""
+"""Largest value that ``random.random()`` can return."""
 PROMPTS = [policy_prompt(number, actions=2 + number % 4, past=number % 3) for number in range(10)]
 DRAWS = draws(len(PROMPTS))
 

@@ -1,4 +1,4 @@
-"""Quantised bases play, train and are scored alike, on processors that bitsandbytes packs weights for and on others."""
+"""Quantised bases give the same results at play and in updates, whether or not bitsandbytes packs their weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reflectrl.models.adapters import check_4bit, prepare_quantized
 
 
 def layer(inputs: int, outputs: int, *, packs: bool) -> Linear4bit:
-    """A 4-bit layer of which bitsandbytes believes that this processor packs its weights, or that it does not."""
+    """Return a 4-bit layer for which bitsandbytes assumes that this processor packs weights, or that it does not."""
     made = Linear4bit(inputs, outputs, bias=False, compute_dtype=torch.float32, quant_type="nf4")
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0))
     made.load_state_dict({"weight": weight})
@@ -38,11 +38,11 @@ def test_a_layer_that_cannot_be_packed_is_refused_by_name_only_where_weights_are
 def test_a_quantised_base_is_read_exactly_with_and_without_reuse_and_gradients_flow(
     tmp_path, architecture, bits, caplog
 ):
-    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
+    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it logs the type of computation at each call
     model = quantized(architecture, tmp_path, bits, llm_int8_skip_modules=["lm_head"])
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
     for each in layers:
-        each.support_avx512bf16_for_cpu = True  # as on such a processor
+        each.support_avx512bf16_for_cpu = True  # as on a processor that packs weights
     prepare_quantized(model)
     assert refusal(model, MAX_LENGTH) is None
     inputs, choices = padded([token_ids(0, 9), token_ids(1, 4)], model.device), torch.tensor([41, 7, 300])

@@ -18,12 +18,12 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.prompts.format import before_reflection, with_reflection
 
 ARCHITECTURES = {"gpt2": [], "llama": [40, 41]}
-"""With the tokens that are labels of their own, whose embeddings each adapter trains."""
+"""Architectures with their added label tokens, whose embeddings each adapter trains."""
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3, said=None) for number in range(6)]
 
 
 def adapter(architecture, seed):
-    """A base that is always the same, with an adapter that is not."""
+    """Return a fixed base with an adapter that depends on the seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = add_lora(language_model(architecture), LoraSection(r=4), ARCHITECTURES[architecture])
@@ -34,7 +34,7 @@ def adapter(architecture, seed):
 
 
 def both(architecture, folder):
-    """The two players on one base, from the folder where the reflector was saved."""
+    """Return both players on one base, with the reflector loaded from the folder that it is saved in."""
     adapter(architecture, 1).model.save_pretrained(str(folder), save_embedding_layers=False)
     lm = adapter(architecture, 2)
     add_reflector(lm, folder)
@@ -50,7 +50,7 @@ def policy_of(lm, *, held=False):
 
 
 def scored(policy, decisions):
-    """Scores of single minibatches in the order of the decisions: (N, 3) of label, reflection and value."""
+    """Return the (N, 3) scores of label, reflection and value, in the order of the decisions."""
     found = torch.zeros(len(decisions), 3)
     for part in policy.divide(shown(PROMPTS), decisions, max_tokens=300):
         scores = policy.score(part)

@@ -46,7 +46,7 @@ def say(model, prompts=PROMPTS, at=DRAWS, words=None, **options):
 
 
 def generated(model, prompt, tokens=12):
-    """Token ids that ``model.generate`` writes after one prompt."""
+    """Return the token ids that ``model.generate`` writes after one prompt."""
     ids = torch.tensor([tokenizer()(prompt.text)["input_ids"]])
     said = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
     return said[0, ids.size(1) :].tolist()
@@ -57,7 +57,7 @@ def text_of(ids):
 
 
 def in_any_batch(model, **options):
-    """Say words side by side, by threes, one by one and with a prefix cache: they are always the same."""
+    """Check that words are the same in one batch, in batches of three, one by one and with a prefix cache."""
     said = say(model, **options)
     assert say(model, **options, batch_size=3) == said
     assert say(model, PROMPTS[::-1], DRAWS[::-1], **options) == said[::-1]
@@ -142,7 +142,7 @@ def test_a_cleared_reflector_follows_the_new_weights():
     old = player.say(shown(PROMPTS), DRAWS)
     model.load_state_dict(gpt2(1, spread=0.2).state_dict())
     assert held.count > 0
-    assert player.say(shown(PROMPTS), DRAWS) == old  # greedy words are kept
+    assert player.say(shown(PROMPTS), DRAWS) == old  # greedy words are cached
     player.clear()
     assert held.count == 0
     assert player.say(shown(PROMPTS), DRAWS) == say(model) != old

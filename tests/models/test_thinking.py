@@ -34,7 +34,7 @@ def model_of(architecture="gpt2"):
 
 
 def scored(policy, prompts, decisions):
-    """Scores in the order of the decisions: (N, 3) of action, thought and value."""
+    """Return the (N, 3) scores of action, thought and value, in the order of the decisions."""
     found = torch.zeros(len(prompts), 3)
     for part in policy.divide(shown(prompts), decisions, max_tokens=200):
         scores = policy.score(part)
@@ -84,7 +84,7 @@ def test_lambda_weighs_the_thought_and_at_one_every_token_counts_alike():
 
 
 def answered(policy, prompt, thought):
-    """A decision of a policy of JSON that has answered with the second action after a given thought."""
+    """Return the decision of a JSON policy that answers with a given thought and the second action."""
     text = f" {json_answer(thought, prompt.menu.actions[1])}"
     ids = (*encoder().continuation(text), tokenizer().eos_token_id)
     return policy._decided(shown([prompt])[0], Written(text, ids, (0.0,) * len(ids), len(ids)), 0.0)
@@ -109,7 +109,7 @@ def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_fr
     assert max(rows[:start]) == 0
     assert min(rows[start:] if mode == "json" else [label]) > 0
     read = model.get_input_embeddings().weight.grad[decisions[0].choice.written.ids[0]]
-    assert read.abs().max() > 0  # through attention alone
+    assert read.abs().max() > 0  # through attention only
     scores.thought_logprobs.sum().backward()
     assert min(seen[0].grad[0, 1 : 1 + start].abs().amax(-1).tolist()) > 0
     hook.remove()

@@ -1,4 +1,4 @@
-"""Trained players of a run that play one step at a time."""
+"""Agents: trained players of a run that play one step at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a run that were damaged, exchanged or removed are refused by everything that reads them."""
+"""Damaged, replaced or missing files of a run are refused by everything that reads them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def finished(trained_run: TrainedRuns) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy, to be changed."""
+    """A copy that a test may change."""
     return shutil.copytree(finished, tmp_path / "run")
 
 
@@ -42,7 +42,7 @@ ADAPTED = ("model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.lea
 
 
 def damage(path: Path) -> None:
-    """Drop the last line, or turn the sign of a quarter of the float32 weights: the file can be read as before."""
+    """Drop the last line, or flip the signs of a quarter of the float32 weights, so that the file can still be read."""
     if path.suffix != ".safetensors":
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
         return
@@ -87,7 +87,7 @@ READERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     ("trajectories/advantages-00000.jsonl", "rlft", report),
     ("metrics.jsonl", "rlft", lambda run: write_plot([run], run / "plot.svg")),
 )
-"""A damaged file, the stage that wrote it, and its reader."""
+"""Damaged files, each with the stage that wrote it and its reader."""
 
 
 def test_a_file_that_is_not_what_a_stage_wrote_is_refused_by_every_reader(run: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_file_that_was_put_beside_a_model_or_is_gone_is_named_with_the_cure(ru
     with pytest.raises(InvalidInput, match=r"policy/config\.json.*reflectrl rlft"):
         load_agent(run)
     shutil.rmtree(run / "policy")
-    with pytest.raises(InvalidInput, match="policy.*reflectrl rlft"):  # it is not replaced by the one before
+    with pytest.raises(InvalidInput, match="policy.*reflectrl rlft"):  # the policy after SFT is not used instead
         load_agent(run)
 
 
@@ -155,7 +155,7 @@ def test_a_recipe_that_was_edited_after_the_run_is_noticed(run: Path) -> None:
 
 
 def test_a_recipe_is_not_doubted_while_a_stage_is_open(run: Path) -> None:
-    """The ledger is written first: a kill in between leaves the recipe of the command before."""
+    """The ledger is written first, so a kill in between leaves the recipe of the previous command."""
     folder, changed = RunFolder(run), small_recipe("eval.episodes=2")
     before = (run / "recipe.yaml").read_bytes()
     folder.forget("eval")

@@ -1,4 +1,4 @@
-"""All frozen players at one table: planner, memory, reflector, corrector and rater, in training and after a kill."""
+"""All frozen players together: planner, memory, reflector, corrector and rater, in training and after a kill."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no
         assert list(episode.turns[0].said) == order[: 5 if len(episode.turns) == 1 else 4]
         assert all(list(turn.said) == order[1:4] for turn in episode.turns[1:-1])
         for shown in policy_views(episode, header.prompt):
-            assert list(shown.said) == order[:3]  # neither what corrects it nor what rates it
+            assert list(shown.said) == order[:3]  # without the corrector and the rater
             assert "Memory: Done before: " in shown.prompt.text
     run = shutil.copytree(trained_run(*ALL, stages=STAGES[:2]), tmp_path / "small")
     kill_and_resume_rlft(small_recipe(*ALL), run)

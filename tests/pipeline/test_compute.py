@@ -23,7 +23,7 @@ def _threads():
 
 
 def prepared(recipe, path, stage="sft"):
-    """Begin a stage in a folder; returns the folder and what was reported."""
+    """Begin a stage in a folder, and return the folder and the reported text."""
     run, shown = RunFolder(path), []
     with run.locked():
         run.begin(recipe, stage)

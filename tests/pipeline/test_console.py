@@ -20,7 +20,7 @@ def visible(said: io.StringIO) -> str:
 
 
 def watched(width: int, text: str, *notes: tuple[int, str]) -> str:
-    """Text on a terminal once its screen, which is drawn ten times a second, has shown ``text``."""
+    """Return the text on a terminal after its screen, which is drawn ten times per second, has shown ``text``."""
     said = io.StringIO()
     reporter = Reporter(Console(file=said, force_terminal=True, width=width, color_system=None))
     end = time.monotonic() + 120
@@ -38,7 +38,7 @@ def test_off_a_terminal_a_short_stage_prints_one_line_and_a_failed_one_none() ->
         raise ZeroDivisionError
     assert said.getvalue() == ""
     with reporter.stage("rlft") as advance:
-        for done in range(1, 101):  # lines keep their distance of a minute
+        for done in range(1, 101):  # lines are still a minute apart
             advance(done, 100, f"success {done}%")
     assert re.fullmatch(r"rlft               done in +\d+\.\d s  success 100%\n", said.getvalue())
 

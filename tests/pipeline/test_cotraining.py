@@ -1,4 +1,4 @@
-"""A reflector that RLFT trains, from the recipe to the evaluation, an agent that is loaded, and an export."""
+"""A reflector that RLFT trains, from the recipe to the evaluation, a loaded agent and an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full disks, unwritable or vanished folders and broken files are reported in a sentence, and nothing is lost."""
+"""Full disks, read-only or missing folders and broken files are reported in a sentence, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for case in json.load(sys.stdin):
         filler.unlink()
 print(json.dumps(answers))
 """
-"""Runs commands one after the other but imports torch once; a run may be copied to a full disk first."""
+"""Program that runs several commands but imports torch once; a run may be copied to a full disk first."""
 KIB = 1024
 pytestmark = pytest.mark.slow
 
@@ -57,19 +57,19 @@ needs_bubblewrap = pytest.mark.skipif(
     reason="bubblewrap makes the disks that are full",
 )
 
-# ---- full, and not to be written -------------------------------------------------------------------------------------
+# ---- full or read-only disks -----------------------------------------------------------------------------------------
 
 FULL = {
     "gen-data, at a reply": ("gen-data", 20 * KIB, "calls/teacher/replies.jsonl", "data"),
     "sft, at the model": ("sft", 1500 * KIB, "checkpoints/sft-reflector/*/checkpoint-4", "reflector"),
     "eval, at the second row": ("eval", 44 * KIB, "eval.partial.jsonl", "eval.jsonl"),
 }
-"""Stage, room on the disk, what is there afterwards, and what is not; tests/training has checkpoints."""
+"""Stage, space on the disk, files that exist afterwards, and files that do not; for checkpoints see tests/training."""
 
 
 @pytest.fixture(scope="module")
 def answers(prepared, tmp_path_factory):
-    """Exit code and words of the command line on each bad disk."""
+    """Return the exit code and output of the command line on each bad disk."""
     place = tmp_path_factory.mktemp("disks")
     (small := place / "small").mkdir()
     cases = [
@@ -161,7 +161,7 @@ def test_a_broken_ledger_is_a_sentence_and_is_left_as_it_is(name, prepared, tmp_
     assert (run / "stages.json").read_bytes() == LEDGERS[name]
 
 
-# ---- two at a time, and none at all ----------------------------------------------------------------------------------
+# ---- two processes, and missing files --------------------------------------------------------------------------------
 
 
 def test_a_second_command_on_one_folder_is_refused_and_the_first_goes_on(prepared, tmp_path):
@@ -181,7 +181,7 @@ def test_a_folder_that_is_taken_away_at_work_is_a_sentence_and_put_back_it_goes_
     with pytest.raises(WorkFailed, match=str(run)):
         run_stages(prepared.recipe, run, (stage,), reporter=Interfering(lambda: run.rename(elsewhere)))
     assert not RunFolder(run).is_done(stage)
-    shutil.rmtree(run, ignore_errors=True)  # parts that were made again
+    shutil.rmtree(run, ignore_errors=True)  # files that the stage has made again
     elsewhere.rename(run)
     play_stages(prepared.recipe, run, stage)
     assert results(run) == results(prepared.after(stage))

@@ -1,4 +1,4 @@
-"""The estimate of an iteration: what it counts, and that its seconds are about those of a real one."""
+"""The estimate of an iteration: its counts, and that its seconds are close to those of a real iteration."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_beginnings_are_counted_once_where_states_are_reused(tmp_path):
         models = ShallowModels(section, seen.corpus, seen.labels, tmp_path / str(reuse))
         rows = [models.encoder.rows([view.prompt for view in step]) for step in seen.policy_views]
         counts[reuse], _ = models.read(rows)
-        assert models.sample(rows) == max(map(len, rows))  # all of it is little work
+        assert models.sample(rows) == max(map(len, rows))  # all, because it is little work
     assert counts[True] < counts[False] == sum(len(row) for step in rows for row in set(step))
 
 

@@ -34,7 +34,7 @@ def recipe(*overrides: str) -> Recipe:
 
 
 def go_on(run: Path, *overrides: str) -> str:
-    """Evaluate; returns the output."""
+    """Run the evaluation and return the output."""
     return play_stages(recipe(*overrides), run, "eval")
 
 
@@ -55,7 +55,7 @@ def other(trained_run: TrainedRuns) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy, to be evaluated again."""
+    """A copy of the run that a test may evaluate again."""
     return shutil.copytree(finished, tmp_path / "run")
 
 

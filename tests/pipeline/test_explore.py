@@ -40,7 +40,7 @@ def write(run: Path, made_of: Recipe) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run without RLFT, as it is left by the stages, but untrained and without its dataset."""
+    """A run folder as after gen-data and SFT, but with untrained players and without its dataset."""
     made_of = recipe(*SFT_ONLY)
     run = write(tmp_path_factory.mktemp("runs") / "run", made_of)
     menus = ["Question: who?\nFolder: /\n0. id README.md\n1. cd people\nAction:\n"]
@@ -140,7 +140,7 @@ def test_a_run_that_goes_on_to_rlft_plays_with_its_last_policy(run: Path, tmp_pa
     [
         (recipe(*SFT_ONLY), "reflectrl sft"),
         (recipe(name="dangerous_taxi/nano"), "'dangerous_taxi'"),
-        (recipe("players.reflector.player=expert"), "expert"),  # who does not know the answer here
+        (recipe("players.reflector.player=expert"), "expert"),  # it does not know the answer here
     ],
 )
 def test_a_run_that_cannot_play_here_is_refused(tmp_path: Path, made_of: Recipe, fact: str) -> None:

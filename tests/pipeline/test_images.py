@@ -1,4 +1,4 @@
-"""A policy that reads pictures, from the recipe to the evaluation and to an agent that is loaded."""
+"""A policy that reads pictures, from the recipe to the evaluation and a loaded agent."""
 
 from __future__ import annotations
 
@@ -162,5 +162,5 @@ def test_a_tiny_model_learns_to_read_two_digits_from_pixels_and_rl_makes_it_bett
     greedy, sampled = (
         [row["metrics"]["success"] for row in rows if row["mode"] == how] for how in ("greedy", "sampled")
     )
-    assert min(greedy[0], sampled[0]) >= 0.9  # of five deals that were never shown; 0.17 by chance
+    assert min(greedy[0], sampled[0]) >= 0.9  # on five deals that were never shown; chance is 0.17
     assert sampled[1] > sampled[0]

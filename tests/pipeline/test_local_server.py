@@ -23,14 +23,14 @@ from reflectrl.rollout.results import read_results
 pytestmark = pytest.mark.slow
 
 ONCE = ("max_attempts=1", "max_rejected=60")
-"""A weak model that is asked again repeats itself; what cannot be used is left out."""
+"""Endpoint settings for a weak model, which would only repeat itself: unusable replies are left out."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
     with pytest.MonkeyPatch.context() as patch, LlamaServer(tmp_path_factory.mktemp("llama") / "log") as server:
         patch.setenv("NO_PROXY", "127.0.0.1")
-        yield server  # it still loads its model
+        yield server  # while it still loads its model
 
 
 def recipe(url: str, *more: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""A recipe with a memory: its words are in every prompt of RLFT and evaluation, and the run's agent has them too."""
+"""A recipe with a memory: its words are in every prompt of RLFT, evaluation and the run's agent."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
 
 
 def refusal(door: Callable[[Path], object], folder: Path) -> str:
-    """The sentence with which a folder is refused; empty where it is read."""
+    """Return the sentence with which a folder is refused, or an empty string if it is read."""
     try:
         door(folder)
     except OtherVersion as error:
@@ -92,7 +92,7 @@ def test_a_run_whose_files_are_not_understood_names_the_version_that_wrote_it(na
     (old / "stages.json").write_text(json.dumps(written))
     door = {**DOORS, "explore": explorer}[name]
     assert "reflectrl 99.1" in refusal(door, old)
-    for entry in ledger.values():  # as if the files had never had digests
+    for entry in ledger.values():  # as in a folder without digests
         del entry["artefacts"], entry["recipe"]
         entry["inputs"]["data.forgotten_key"] = 1
     (old / "stages.json").write_text(json.dumps(ledger))

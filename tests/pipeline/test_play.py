@@ -1,4 +1,4 @@
-"""Players of a run folder that play its environment, and the choice of what is played."""
+"""``reflectrl play`` with the players of a run folder, and the choice of environment and task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reflectrl.pipeline.play import Game, choose_episodes, expert, play_episode,
 
 
 class WideMenus(NumberLine):
-    """A number line whose longest menu may have more actions."""
+    """Number line whose longest menu may have more actions."""
 
     name = "wide_menus"
 
@@ -133,7 +133,7 @@ def test_a_ledger_names_files_that_changed_after_they_were_read(tmp_path: Path) 
     with folder.locked():
         folder.begin(made_of, "gen-data")
         shown.write_text("second")
-        folder.check(made_of, "gen-data")  # killed, and begun again with what is there now
+        folder.check(made_of, "gen-data")  # killed, and started again with the files that exist now
         folder.begin(made_of, "gen-data")
         folder.finish(made_of, "gen-data", wall_seconds=1.0, cpu_seconds=1.0)
         assert folder.changed("gen-data") == []

@@ -1,4 +1,4 @@
-"""Prompts that do not fit the model are found before a stage starts, and cut at play; no run ends because of them."""
+"""Prompts that are too long for the model are found before a stage starts, and cut during play; no run fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes with a rater: RLFT on ratings alone, what is recorded and resumed, and the audit of a run."""
+"""Recipes with a rater: RLFT on ratings alone, records, resuming, and the audit of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP = re.compile(r"Number (\d+), target (\d+)\.(?: \| (add|subtract) one)?")
 
 
 def judge(chat: Chat) -> str:
-    """Summarise by the last step that is shown, and rate highest where it led to the target."""
+    """Reply with a summary of the last step shown, or with the highest rating if that step led to the target."""
     asked = chat[1]["content"]
     if "Rate how well" in asked:
         return "3" if "on the target" in asked else "1"
@@ -55,7 +55,7 @@ def test_the_reward_is_the_rating_and_success_stays_in_the_metrics(trained_run: 
     _, played = read_trajectories(run / "trajectories" / "rlft-00003.jsonl")
     for episode, level in zip(played, read.ratings[3].levels, strict=False):
         assert [turn.rewards.get("rater") for turn in episode.turns] == [None] * (len(episode.turns) - 1) + [level / 3]
-        assert all("reflector" in turn.said for turn in episode.turns)  # which speaks beside the rater
+        assert all("reflector" in turn.said for turn in episode.turns)  # the reflector's words are recorded too
     assert read_results(run / "eval.jsonl")
     _, judged = read_trajectories(run / "trajectories" / "eval-rlft-local-sampled.jsonl")
     assert not any("rater" in turn.said for episode in judged for turn in episode.turns)

@@ -32,7 +32,7 @@ def recipe(endpoint: ScriptedEndpoint, *more: str) -> Recipe:
 
 
 def words(chat: Chat) -> str:
-    """Reply of a reflector that reports the length of what it reads, or of a policy that takes the first label."""
+    """Reply as a reflector that reports the length of its prompt, or as a policy that takes the first label."""
     asked_to_play = "menu" in chat[0]["content"]
     return "A" if asked_to_play else f"I read {len(chat[1]['content'])} characters."
 

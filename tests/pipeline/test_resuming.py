@@ -1,4 +1,4 @@
-"""Killed or stopped at any moment and started again, a run ends with the bytes of one that nothing disturbed."""
+"""A run that is killed or stopped at any moment and restarted ends with the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOMENTS = (
     ("eval", "eval.partial.jsonl", 2, STOPPED),
     ("eval", "run/eval.jsonl", 1, KILLED),
 )
-"""Stage, file that is about to be written, at the how many-th time in its process, and the signal."""
+"""Stage, file that is about to be written, the count of its writes in the process, and the signal."""
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bytes_and_
 
 
 def half_evaluated(prepared: Prepared, run: Path) -> dict[str, int]:
-    """Leave an evaluation as one that was killed in its second row; returns when its episodes were written."""
+    """Make an evaluation as if killed in its second row, and return the modification times of its episode files."""
     shutil.copytree(prepared.after("eval"), run)
     rows = (run / "eval.jsonl").read_bytes().splitlines(keepends=True)
     (run / "eval.jsonl").unlink()

@@ -36,7 +36,7 @@ def finished(trained_run):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    """A copy, to be changed."""
+    """A copy that a test may change."""
     return shutil.copytree(finished, tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: what --seeds and --grid mean, and real runs that are stopped, fail and go on."""
+"""Sweeps: the meaning of --seeds and --grid, and real runs that are stopped, fail and continue."""
 
 from __future__ import annotations
 

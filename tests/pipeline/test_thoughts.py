@@ -1,4 +1,4 @@
-"""Policies that write before they act, from the recipe to the evaluation and to an agent that is loaded."""
+"""Policies that write before they act, from the recipe to the evaluation and a loaded agent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_thoughts_are_learned_from_spoiled_ones_and_rl_makes_them_better(tmp_pat
     recipe = load_recipe("gym_cards/nano_number_line_thought_choice", ["eval.policies=[sft,rlft]", "eval.greedy=false"])
     play_stages(recipe, tmp_path / "run")
     before, after = (row["metrics"]["success"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl"))
-    assert before > 0.4  # 0.28 by chance
+    assert before > 0.4  # chance is 0.28
     assert after > max(0.8, before)
 
 

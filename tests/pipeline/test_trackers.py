@@ -30,11 +30,11 @@ MEASURED_NAMES = {name for name in NAMES.values() if "thought" not in name} - {
     "update/action_kl",
     "rollout/memory_hits",
 }
-"""Names of what every policy has; the others are of one that writes or remembers."""
+"""Names of the metrics of every policy; the others belong to policies with thoughts or a memory."""
 
 
 def trained_killed_and_trained_on(run: Path, tracker: str, **environment: str) -> str:
-    """Train in a process of its own, since trackers read their settings once a process; returns its output."""
+    """Train in a separate process, because trackers read their settings once per process; returns its output."""
     home = run.parent / "home"
     home.mkdir()
     kept = {name: None for name in os.environ if name.startswith(("WANDB_", "TRACKIO_"))}
@@ -57,7 +57,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def alone(trained_run: TrainedRuns) -> Path:
-    """Trained without a tracker."""
+    """A run that was trained without a tracker."""
     return trained_run(*MEASURED, stages=STAGES[:3])
 
 
@@ -79,7 +79,7 @@ def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
 
 
 class Notes:
-    """A tracker that keeps the numbers."""
+    """Tracker that records the numbers."""
 
     def log(self, _: int, numbers: Mapping[str, Any]) -> None:
         self.numbers = numbers
@@ -145,7 +145,7 @@ def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) 
 
 
 def wandb_rows(file: Path) -> list[dict[str, Any]]:
-    """Values of each step in a run of wandb, whose file is a LevelDB log of protocol buffers."""
+    """Return the values of each step in a run of wandb, whose file is a LevelDB log of protocol buffers."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, begun, rows = file.read_bytes(), 7, b"", []
@@ -167,7 +167,7 @@ def wandb_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def running() -> bytes:
-    """The command lines of all processes."""
+    """Return the command lines of all processes."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # gone in the meantime
@@ -185,7 +185,7 @@ def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> No
     numbers = [(step, json.loads(text)) for _, step, text in rows]
     successes = [(step, row["rollout/success"]) for step, row in numbers if "rollout/success" in row]
     once = [(row["iteration"], row["success"]) for row in metrics(begun)]
-    assert successes == [*once, *once[2:]]  # those done again say the same again
+    assert successes == [*once, *once[2:]]  # repeated iterations log the same values again
     shown = [row["episodes"]["_value"] for _, row in numbers if "episodes" in row]
     assert len(shown[0]) == 2
     assert "action: " in shown[0][0]["text"]
@@ -195,10 +195,10 @@ def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> No
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "wandb").mkdir()  # what wandb leaves in working directories is no package
+    (tmp_path / "wandb").mkdir()  # wandb's files in the working directory are not its package
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for tracker in ("wandb", "trackio"):
-        monkeypatch.delitem(sys.modules, tracker, raising=False)  # other libraries import what they find
+        monkeypatch.delitem(sys.modules, tracker, raising=False)  # other libraries import a tracker if they find it
         with pytest.raises(InvalidInput, match=f"pip install {tracker}"):
             play_stages(small_recipe(f"rlft.report_to={tracker}"), tmp_path / "run", "gen-data", "rlft")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Trials: what later ones remember, the tasks that they solve together, and that a kill changes nothing."""
+"""Trials: the memory of later trials, the tasks solved by any of them, and that a kill changes nothing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_evaluation_without_trials_leaves_none_behind(trained_run: TrainedRun
     recipe = small_recipe(*BRIEF, "sft.policy.steps=25", "eval.trials=null", name="rap/nano_trials")
     play_stages(recipe, run, "eval")
     assert not (run / "trials.jsonl").exists()
-    assert any(remembered(played) for played in episodes(run, "rlft-local-sampled"))  # eval.memory, trained without
+    assert any(remembered(played) for played in episodes(run, "rlft-local-sampled"))  # eval.memory; training had none
     assert not any(remembered(played) for played in read_trajectories(run / "trajectories" / "rlft-00003.jsonl")[1])
 
 
@@ -118,7 +118,7 @@ def test_a_memory_may_begin_with_the_teachers_episodes(trained_run: TrainedRuns)
     assert 0 < first.remembered <= second.remembered
     assert all(remembered(played) for played in episodes(run, "rlft-local-trial1"))
     [played, *_] = episodes(run, "rlft-local-trial1")
-    assert list(played.turns[0].said) == ["reflector", "memory"]  # which looks for what the reflection says
+    assert list(played.turns[0].said) == ["reflector", "memory"]  # the memory's key is taken from the reflection
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ from reflectrl.prompts import Prompt
 
 
 class Echo(CachedPlayer):
-    """Says each prompt, and its draw."""
+    """Player that repeats each prompt and its draw."""
 
     def write(self, prompts, draws):
         return [Utterance(f"{prompt.text} {draw}") for prompt, draw in zip(prompts, draws, strict=True)]
 
 
 def said(player, texts, draw=0.5):
-    """Words about some prompts, and how many of them were written for that."""
+    """Return the words about some prompts, and how many of them were newly written."""
     before = player.written
     views = shown([Prompt("", (), text) for text in texts])
     return [words.text for words in player.say(views, [draw] * len(views))], player.written - before
@@ -33,11 +33,11 @@ def test_equal_prompts_are_written_once_without_a_draw():
 
 def test_the_prompts_used_last_are_kept():
     player = Echo(2)
-    assert [said(player, text)[1] for text in "abac"] == [1, 1, 0, 1]  # c pushes b out
+    assert [said(player, text)[1] for text in "abac"] == [1, 1, 0, 1]  # c replaces b
     assert [said(player, text)[1] for text in "acba"] == [0, 0, 1, 1]
     wide = Echo(3)
     assert [said(wide, texts)[1] for texts in ("ab", "bcda", "cda", "b")] == [2, 2, 0, 1]  # b is the oldest of four
-    assert said(wide, "abcdefgh") == ([f"{text} 0.0" for text in "abcdefgh"], 5)  # more than are kept
+    assert said(wide, "abcdefgh") == ([f"{text} 0.0" for text in "abcdefgh"], 5)  # more than the cache holds
 
 
 def test_without_a_cache_everything_is_written_with_its_draw():

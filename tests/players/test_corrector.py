@@ -1,4 +1,4 @@
-"""A chat model that corrects thoughts: what it is shown, and how its answers are read."""
+"""A chat model that corrects thoughts: its prompts, and how its answers are read."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer
     views = [thinking(text) for text in ("It is higher.", "It is lower.", "Who knows?", "")]
     assert [words.text for words in corrector.say(views, [0.0] * 4)] == ["", "It is higher.", "", ""]
     asked = {request.chat[1]["content"] for request in endpoint.requests}
-    assert len(asked) == 3  # nothing was asked about no thought
+    assert len(asked) == 3  # no call is made about an empty thought
     shown = "Past: add one\nNumber 3, target 5.\nPossible moves: add one, subtract one\n"
     assert f"{shown}Thought: It is lower.\nMove: add one" in asked
 
@@ -133,7 +133,7 @@ def test_no_call_is_paid_for_a_text_without_a_legal_action(legal: bool, endpoint
 
 
 class Paying(NumberLine):
-    """Pays what no player may read."""
+    """Environment with a reward that no player may read."""
 
     def act(self, action: str) -> Outcome:
         return replace(super().act(action), reward=0.123456789)
@@ -158,7 +158,7 @@ def test_neither_rewards_nor_the_dealers_hidden_card_are_in_what_a_corrector_is_
     endpoint.requests.clear()
     played(make_env("gym_cards:blackjack"), 20)
     first = {request.chat[1]["content"] for request in endpoint.requests if "Past: none" in request.chat[1]["content"]}
-    assert len(first) == 2  # one a move, whatever was dealt face down
+    assert len(first) == 2  # one for each move, whichever card is face down
     assert all(("A solver found" in text) == tool for text in first)
 
 

@@ -23,7 +23,7 @@ def prompt(
 
 
 def typing(*lines: str) -> Callable[[], str]:
-    """A function that returns these lines as ``input`` does, and then meets the end of the input."""
+    """Return a function that returns these lines as ``input`` does, and then raises EOFError."""
     rest = iter(lines)
 
     def read() -> str:
@@ -45,7 +45,7 @@ def play(asked: Prompt, *lines: str) -> tuple[str, str]:
 
 
 def reflect(*lines: str, advice: str | None = "East is bright.", steps: int = 1) -> tuple[str, str]:
-    """The last words, and the whole screen once an action was chosen in each step too."""
+    """Reflect and act in each step, and return the last reflection and everything on the screen."""
     out = io.StringIO()
     policy = HumanPolicy(typing(*lines), out)
     for _ in range(steps):
@@ -69,7 +69,7 @@ def test_a_person_reads_the_prompt_of_a_model_without_commands_to_the_terminal()
         ((), "GO  WEST", "go west"),
         ((), "go e", "go east"),
         ((), "quit s", "quit smoking"),
-        (("B", "left"), "B", "left"),  # a label goes before an action, an exact case before another
+        (("B", "left"), "B", "left"),  # labels take precedence over actions, and the exact case over others
         (("GO", "go", "x"), "go", "go"),
         (("sing", "sing loud"), "sing", "sing"),
         (("go", "Quit"), "quit", "Quit"),

@@ -1,4 +1,4 @@
-"""Players behind HTTP: what they ask, how many calls are in flight, and over which connections."""
+"""Players behind HTTP: their prompts, the number of calls in flight, and their connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def users(endpoint: ScriptedEndpoint) -> list[str]:
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
-    """Return true as soon as the condition is, or false after two minutes."""
+    """Return True as soon as the condition holds, or False after two minutes."""
     deadline = time.monotonic() + 120
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -15,7 +15,7 @@ HERE = Observation("A hall.", ("go", "wait"))
 
 
 def texts(layout, past=(), said="", task=""):
-    """The prompts of the reflector and of the policy."""
+    """Return the prompts of the reflector and of the policy."""
     here = Observation(HERE.text, HERE.actions, task)
     menu = layout.menu_of(here)
     return reflector_prompt_of(layout, here, past).text, policy_prompt_of(layout, here, past, said, menu).text
