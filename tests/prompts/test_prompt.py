@@ -49,7 +49,7 @@ def test_without_history_the_middle_of_the_state_goes_and_a_mark_says_so():
         begin, end = text.split("[...]")
         assert LONG.text.startswith(begin.replace("Find it.\n", "Find it.\nPast: go\nPast: wait\n"))
         assert LONG.text.endswith(end)
-        assert replace(LONG).fit(length, limit).text == text  # decided by the prompt alone
+        assert replace(LONG).fit(length, limit).text == text  # determined by the prompt only
     assert fitted(bare - 142).startswith("Rules.\nFind it.\nThe path[...], here.\nReflection: Good. The path is very")
 
 

@@ -114,7 +114,7 @@ def test_neither_the_spoiler_nor_a_secret_nor_a_claim_to_know_more_gets_through(
     ("hints", "reply", "shown"),
     [
         (HINTS, "The exit is near.", SHOWN),  # public
-        (Hints("go east"), "I should go east.", SHOWN),  # there is no spoiler that it could come from
+        (Hints("go east"), "I should go east.", SHOWN),  # without a spoiler, it cannot come from one
         (HINTS, "To go east led to a wall.", "Past: go east"),  # an action of the past
         (Hints("move south", None, "The best next action is: move south"), "The south is near.", SHOWN),
         (Hints("add one", None, "The best next action is: add one. It is far away."), "It is not far.", SHOWN),

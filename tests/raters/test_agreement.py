@@ -1,4 +1,4 @@
-"""The audit's numbers: those of a known confusion, and none where a number is not defined."""
+"""The audit's numbers for a known confusion matrix, and none where a number is undefined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local model as the corrector: it is held to an answer, and asked once about each thought."""
+"""A local model as the corrector: it must choose an answer, and is asked once about each thought."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reflectrl.rollout import Episode, rollout
 
 
 def corrected(verdict: int) -> tuple[LocalCorrector, list[str]]:
-    """A corrector that finds all thoughts wrong (0) or right (1), and what it said about one thought."""
+    """Return a corrector that finds all thoughts wrong (0) or right (1), and its words in a rollout."""
     model = gpt2(spread=0.3, n_positions=512)
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())

@@ -1,4 +1,4 @@
-"""RLFT on ratings alone: a rater that is mostly right teaches the task, and the ratings of other episodes do not."""
+"""RLFT on ratings only: a policy learns from a mostly right rater, but not from ratings of other episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rule(accuracy: float) -> RuleRater:
 
 
 class Shuffled:
-    """Gives each episode the right rating of one of those so far."""
+    """Rater that gives each episode the right rating of a random one of those so far."""
 
     def __init__(self) -> None:
         self.right = rule(1.0)
@@ -40,7 +40,7 @@ class Shuffled:
 
 
 def learned(folder: Path, rater: Player) -> float:
-    """Success of the last iterations of a policy that never sees the environment's rewards."""
+    """Return the success in the last iterations of a policy that is trained without the environment's rewards."""
     successes: list[float] = []
     trainer = ReflectRLTrainer(
         gpt2(spread=0.1),

@@ -1,4 +1,4 @@
-"""A local model as the rater: its levels are tokens of its own, and long episodes are cut until they fit."""
+"""A local model as the rater: its levels are single tokens, and long episodes are cut until they fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reflectrl.rollout import Episode, rollout
 
 SCALE = Scale(("bad", "good"), "raw")
 MAX_LENGTH = 512
-"""Tokens; the longer questions about three steps do not fit, beside their summary."""
+"""Model length in tokens, into which the longer questions about three steps do not fit with their summary."""
 
 
 def tiny() -> LanguageModel:

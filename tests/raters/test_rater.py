@@ -1,4 +1,4 @@
-"""The rater behind an endpoint: what it is shown and asked, and what becomes of replies that are no ratings."""
+"""The rater behind an endpoint: its prompts, and the treatment of replies that are no ratings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RAW = Scale(reward="raw")
 
 
 def walk(steps: int, goal: str = "leave the house") -> Trajectory:
-    """An episode whose rewards, success and reflections no rater may see."""
+    """Return an episode with rewards, success and reflections that no rater may see."""
     turns = tuple(
         Turn(
             Observation(f"Room {number}.", ACTIONS, goal),
@@ -61,7 +61,7 @@ class Seated:
 
 
 def scripted(endpoint: ScriptedEndpoint, rating: str, summary: str = "It walked.") -> list[str]:
-    """Have it rate so, and return the list of the prompts that it will get."""
+    """Script the endpoint's ratings and summaries, and return the list to which its prompts will be added."""
     asked: list[str] = []
 
     def reply(chat: Chat) -> str:
@@ -89,7 +89,7 @@ def test_each_segment_is_summarised_after_those_before_and_the_summaries_are_rat
 
 
 def pictured_walk(steps: int) -> Trajectory:
-    """An episode whose states only pictures show, two of them in turns."""
+    """Return an episode whose states are shown by two alternating pictures only."""
     env = make_env("gym_cards", game="number_line", observation="image")
     shown = []
     for task in env.tasks("train")[:2]:
@@ -117,7 +117,7 @@ def test_v9_each_segment_is_sent_as_one_picture_whose_captions_have_step_and_act
     assert after.turns[-1].rewards["rater"] == 3.0
     cut, again, second, rating = [request.chat for request in endpoint.requests]
     assert (cut[1], len(again)) == (again[1], 4)
-    assert isinstance(rating[1]["content"], str)  # of which no picture is part
+    assert isinstance(rating[1]["content"], str)  # pictures are not part of it
     first, second = ([part.get("text") or picture(part) for part in chat[1]["content"]] for chat in (again, second))
     line = 300 // 8
     assert first[0].size == (COLUMNS * (300 + GAP), 2 * (300 + line + GAP))
@@ -125,7 +125,7 @@ def test_v9_each_segment_is_sent_as_one_picture_whose_captions_have_step_and_act
     frame = Pillow.open(io.BytesIO(played.turns[11].observation.images[0].data))
     assert second[0].crop((300 + GAP, 0, 600 + GAP, 300)).tobytes() == frame.tobytes()
     captions = [second[0].crop((left, 300, left + 300, 300 + line)) for left in (0, 300 + GAP)]
-    assert all(caption.convert("L").getextrema()[0] < 100 for caption in captions)  # there is ink
+    assert all(caption.convert("L").getextrema()[0] < 100 for caption in captions)  # the picture is not blank
     assert captions[0].tobytes() != captions[1].tobytes()
     assert re.findall(r"^t=(\d+) \| (\w+ \w+)$", second[1], re.M) == [("11", "go left"), ("12", "go right")]
     assert "Room" not in first[1] + second[1]
@@ -164,7 +164,7 @@ def test_a_rating_is_asked_for_again_and_a_missing_one_is_absent(endpoint: Scrip
     seated = Seated(endpoint, max_attempts=3)
     [kept] = seated.rate(walk(3))
     assert kept.turns[-1].rewards["rater"] == 1.0
-    assert seated.model.client.usage.calls == 1 + 3  # two more than one for the summary and one for the rating
+    assert seated.model.client.usage.calls == 1 + 3  # one for the summary, one for the rating, and two more
     assert "Answer with exactly one of these numbers" in endpoint.requests[-1].chat[-1]["content"]
     [dropped] = seated.rate(walk(4))
     assert all("rater" not in turn.rewards for turn in dropped.turns)
@@ -239,6 +239,6 @@ def test_a_server_that_is_held_to_the_levels_is_believed_and_words_that_might_me
     assert endpoint.requests[-1].body["response_format"]["json_schema"]["schema"]["properties"]["label"]["enum"] == [
         *"0123"
     ]
-    scripted(endpoint, "It did 2, not good.")  # of which a policy's label would be read
+    scripted(endpoint, "It did 2, not good.")  # from which a policy's label would be read
     [after] = Seated(endpoint, max_attempts=1).rate(walk(2))
     assert "rater" not in after.turns[-1].rewards

@@ -1,4 +1,4 @@
-"""The rule that stands in for a model: right at its accuracy, silent where it cannot know, equal for equal seeds."""
+"""The rule as a rater: right with its accuracy, silent if it cannot know, and deterministic by seed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_episode_of_other_options_is_known_by_its_end_or_not_rated() -> None:
 
 
 class Dice(NatLangEnv):
-    """A number that is drawn at each step."""
+    """Environment with a new random number at each step."""
 
     name = "dice"
 

@@ -1,4 +1,4 @@
-"""The scale: what is read from a reply, and the reward that a level becomes."""
+"""The scale: the level read from a reply, and the reward for a level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One task before and after RLFT, from run folders whose episodes are known."""
+"""One task before and after RLFT, from run folders with known episodes."""
 
 from __future__ import annotations
 

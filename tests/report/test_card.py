@@ -59,7 +59,7 @@ def metadata(text: str) -> dict[str, Any]:
 
 
 def shown(text: str) -> tuple[list[str], str]:
-    """Return the tags, and the text, of the page that a card becomes."""
+    """Return the tags and the text of the page that a card is rendered to."""
     page = MarkdownIt("commonmark").enable("table").enable("strikethrough").render(text.split("---\n", 2)[2])
     return re.findall(r"<(\w+)", page), unescape(re.sub("<[^>]*>", "", page))
 
@@ -128,7 +128,7 @@ def test_a_huge_text_is_cut_and_escaped_text_is_one_line():
     assert markdown("a | b\n# c") == "a \\| b \\# c"
 
 
-# ---- the file by which an exported agent is known --------------------------------------------------------------------
+# ---- the file that identifies an exported agent ----------------------------------------------------------------------
 
 
 def test_an_agent_file_is_read_as_it_was_written_and_a_damaged_one_is_refused(tmp_path):

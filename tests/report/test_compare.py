@@ -1,4 +1,4 @@
-"""Groups of runs: their statistics by hand, how recipes become groups, and the list of run folders."""
+"""Groups of runs: statistics compared with values by hand, grouping of recipes, and the list of run folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that the viewer is given."""
+"""The data for the viewer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def packed(*played):
 
 
 def only_step(played):
-    """The texts, the menu and the step of an episode of one step."""
+    """Return the texts, the menu and the step of a packed episode of one step."""
     found = packed(played)
     ((*_, (step,)),) = found["episodes"]
     return found["texts"], [found["texts"][text] for text in found["menus"][step[1]]], step
@@ -86,7 +86,7 @@ def test_a_thought_that_was_corrected_is_packed_with_the_words_that_were_struck_
 
 
 def pictured(*data):
-    """An episode of one step whose state is shown by these pictures."""
+    """Return an episode of one step with these pictures of its state."""
     (turn,) = episode().turns
     images = tuple(Image(each) for each in data)
     return replace(episode(), turns=(replace(turn, observation=replace(turn.observation, images=images)),))
@@ -106,7 +106,7 @@ def test_a_picture_stands_on_a_page_once_and_those_that_do_not_fit_are_counted(t
     (said,) = kept.missing
     assert said.startswith("one: pictures of states that are left out, as the page would become too large: 1;")
     assert str(one / "trajectories" / "images") in said
-    kept = read_sources(read_runs([one]), PageLimits(characters=0))  # of episodes that are not shown there are none
+    kept = read_sources(read_runs([one]), PageLimits(characters=0))  # no pictures of episodes that are not shown
     assert not kept.found
     assert not kept.pictures
 
@@ -115,7 +115,7 @@ def test_a_picture_stands_on_a_page_once_and_those_that_do_not_fit_are_counted(t
 
 
 def trained_run(path, recorded, advantages=()):
-    """A run that recorded so many iterations, with the advantages of some."""
+    """Write a run with ``recorded`` iterations, and the advantages of some."""
     training = [[episode(f"{number}-{place}") for place in range(2)] for number in range(recorded)]
     make_run(path, {"rlft": [episode()]}, [iteration(number) for number in range(recorded)], training)
     for number, rows in enumerate(advantages):

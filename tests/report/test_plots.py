@@ -30,7 +30,7 @@ def make_run(
     recipe: str = "dangerous_taxi/nano",
     overrides: Sequence[str] = (),
 ) -> Path:
-    """Make a run folder with this success rate in each iteration of each stage, and 7 steps an iteration."""
+    """Write a run folder with the given success in each iteration of each stage, and 7 steps per iteration."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(dump_recipe(load_recipe(recipe, overrides)))
     pairs = [(stage, value) for stage, values in success.items() for value in values]
@@ -56,7 +56,7 @@ def texts(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("curves", "expected"),
     [
-        ([([0, 1], [1.0, 4.0])], ([0, 1], [1.0, 4.0], [])),  # no interval of one seed
+        ([([0, 1], [1.0, 4.0])], ([0, 1], [1.0, 4.0], [])),  # one seed has no interval
         (
             [([0, 1], [1.0, 4.0]), ([0, 1], [3.0, 4.0]), ([0, 1], [5.0, 4.0])],
             ([0, 1], [3.0, 4.0], pytest.approx([4.303 * 2 / 3**0.5, 0.0])),
@@ -114,10 +114,10 @@ def test_figures_sort_runs_into_arms_by_their_recipes(seeds: list[Path], tmp_pat
         ("Positive + negative examples", False),
         ("Positive examples only", True),
     ]
-    recipe = seeds[1] / "recipe.yaml"  # one of an older version has the facts too
+    recipe = seeds[1] / "recipe.yaml"  # a folder of an older version has these facts too
     recipe.write_text(recipe.read_text().replace("micro_batch_tokens:", "micro_batch_size:"))
     assert [arm.label for arm in arms_of(FIGURES[2], read_runs(seeds[1:2]))] == ["Reflect-RL"]
-    with pytest.raises(InvalidInput, match=r"s0 and s1 .*rlft\.micro_batch_size"):  # no seeds of one arm
+    with pytest.raises(InvalidInput, match=r"s0 and s1 .*rlft\.micro_batch_size"):  # they are not seeds of one arm
         arms_of(FIGURES[2], read_runs(seeds[:2]))
 
 
@@ -170,7 +170,7 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_user_set(seeds: list[Pat
         with matplotlib.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.hashsalt": None}):
             write_plot(seeds, tmp_path / f"b.{kind}")
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes(), kind
-    assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (990, 720)  # a column at 300 dots an inch
+    assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (990, 720)  # a column at 300 dots per inch
     assert b"Date" not in (tmp_path / "a.pdf").read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Reports of run folders that are written here with the library's own writers."""
+"""Reports of run folders that are written with the library's own writers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cells(page):
 
 
 class Outline(HTMLParser):
-    """Elements that a browser would make, each closed where it should be."""
+    """Parser that collects the elements of a page, and checks that each is closed properly."""
 
     VOID = ("meta", "input")
 
@@ -74,14 +74,14 @@ class Outline(HTMLParser):
 
 @pytest.fixture(autouse=True)
 def _no_colours_on_request(monkeypatch):
-    """Some continuous integration asks for colours in pipes; these tests are about pipes without them."""
+    """Unset the variables by which some continuous integration requests colours in pipes."""
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that went through all stages."""
+    """A run with all stages."""
     played = {"random": [episode(success=False)], "sft": half_won(), "rlft": half_won(30), "expert": [episode()]}
     training = [[episode(f"{number}-{place}") for place in range(5)] for number in range(4)]
     return make_run(tmp_path / "nano", played, [iteration(number) for number in range(4)], training)
@@ -143,7 +143,7 @@ def test_the_page_is_well_formed_stands_alone_and_allows_one_script(run):
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
     kinds = [value for name, value in outline.attributes if name == "type" and "/" in value]
-    assert set(kinds) == {"text/plain", "application/json"}  # blocks of data, which no browser runs
+    assert set(kinds) == {"text/plain", "application/json"}  # blocks of data, which browsers do not execute
     assert page_of(run) == page
     found = blocks(page)
     assert list(found) == [*(f"nano/eval-{name}-sampled" for name in EVALUATED), "nano/training"]
@@ -184,7 +184,7 @@ def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, re
         PaidReply("a", "Good.", Tokens(1000, 50), False),
         PaidReply("b", "1", Tokens(400, 0), True, words="Bad."),
     ]
-    replies.append(PaidReply("a", None, Tokens(), False))  # revokes the first, which was counted when it came
+    replies.append(PaidReply("a", None, Tokens(), False))  # revokes the first, which was counted on arrival
     write_jsonl(path / "calls" / "teacher" / "replies.jsonl", replies)
     write_jsonl(path / "calls" / "teacher" / "rejected.jsonl", [RejectedCall("c", "empty", ())])
     before = {file: file.read_bytes() for file in path.rglob("*.jsonl")}
@@ -200,12 +200,12 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
     page = page_of(path)
     outline = Outline(page)
-    assert outline.seen.count("script") == 5  # ours, the index, pictures, and two blocks
+    assert outline.seen.count("script") == 5  # our script, the index, the pictures, and two blocks
     assert "n<i>" in outline.text
     harmless = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe"
-    assert "".join(outline.text).count(harmless) == 2  # the stage in the table, and the recipe; curves cut its name
+    assert "".join(outline.text).count(harmless) == 2  # in the table of stages and in the recipe; curves cut the name
     for block in blocks(page).values():
-        assert block["texts"].count(harmless) == 1  # task, observation, reflection and action are one text
+        assert block["texts"].count(harmless) == 1  # task, observation, reflection and action share one text
         assert len(block["texts"]) == 2
     assert not set(page) & {"\x00", "\x07", "\x1b", "\u202e"}
     assert escaped("<" * 5000) == "&lt;" * 4000 + " [1000 more characters]"
@@ -236,7 +236,7 @@ def titles(drawn):
 
 
 def heights(drawn):
-    """Places of the unsmoothed success rate, from the top."""
+    """Return the vertical places of the unsmoothed success rate, from the top."""
     (path,) = re.findall('class="raw" d="M([^"]*)"', drawn.split("</svg>")[0])
     return [float(place.split()[1]) for place in path.split("L")]
 

@@ -1,4 +1,4 @@
-"""What is said of runs in plain words, from run folders whose numbers are known."""
+"""Verdicts on runs in plain words, from run folders with known numbers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_run_that_ends_below_its_own_best_is_named_unless_it_kept_the_best(tmp
     kept_best = evaluated(tmp_path / "best", 0.9, 0.5, SILENT, *best, metrics=line)
     assert len(judge(kept_best)) == 2
     (summary,), _ = compare(read_runs([kept_best]), Rows())
-    assert summary.largest_fall == pytest.approx(0.3)  # a comparison tells how stable training was
+    assert summary.largest_fall == pytest.approx(0.3)  # a comparison shows how stable training was
 
 
 def test_what_is_not_evaluated_is_not_judged(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The trajectory viewer in a real browser, opened from the disk, with all network refused."""
+"""The trajectory viewer in a real browser, opened from the disk, with all network access blocked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARGUMENTS += ["--disable-component-update", "--disable-sync"]
 
 
 def long(task, rewards, *, success=True, text="Room"):
-    """An episode of several steps: ``Room 1``, ``Room 2``, ..."""
+    """Return an episode of several steps: ``Room 1``, ``Room 2``, ..."""
     played = episode(task, success=success)
     (turn,) = played.turns
 
@@ -43,7 +43,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """Opens a report; in the end nothing may have been asked of a network, or have gone wrong."""
+    """Function that opens a report; the test fails if the page used the network or had an error."""
     contexts, faults = [], []
 
     def open_report(path, address="", *, width=1280, **options):
@@ -70,7 +70,7 @@ def opened(browser):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Two runs: one won only by RLFT, one with a recorded training; a task each run has, and one it has not."""
+    """A report of two runs, the first with recorded training and tasks that only RLFT solved; they share one task."""
     folder = tmp_path_factory.mktemp("runs")
     sft = [episode("north"), long("south", (-0.1, -0.2, -0.3, -0.4), success=False), episode("east", success=False)]
     lost = replace(episode("west", success=False), terminated=True, truncated=False)
@@ -91,11 +91,11 @@ SFT, RLFT = "one/eval-sft-local-sampled", "one/eval-rlft-local-sampled"
 UNNAMED = """() => [...document.querySelectorAll('button, input, select, [tabindex], [role]')].filter(element =>
     element.getAttribute('role') !== 'presentation' && !element.textContent.trim()
     && !element.getAttribute('aria-label') && !(element.labels && element.labels.length)).map(e => e.outerHTML)"""
-"""The controls of the page that have no accessible name."""
+"""Script that returns the controls of the page without an accessible name."""
 
 
 def lists(page, tasks):
-    """Wait until the list shows these tasks: episodes of another source are unpacked while the page goes on."""
+    """Wait until the list shows these tasks, because episodes of another source are unpacked in the background."""
     from playwright.sync_api import expect
 
     expect(page.locator(".row .name")).to_have_text(tasks)
@@ -106,7 +106,7 @@ def names(page):
 
 
 def seen(page):
-    """The observations that are shown."""
+    """Return the observations that are shown."""
     return page.locator(".episode pre").all_inner_texts()
 
 
@@ -215,7 +215,7 @@ def test_keys_buttons_slider_and_table_step_and_keys_typed_elsewhere_do_not(open
     assert not page.locator("#help").is_visible()
     page.click("#forward")
     page.click("#last")
-    page.click("#last", force=True)  # there is no step after it, and the focus stays
+    page.click("#last", force=True)  # it is the last step, and the focus stays
     assert seen(page) == ["Room 4"]
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
@@ -271,7 +271,7 @@ def test_the_address_leads_back_to_the_step_of_two_runs_and_names_a_task_that_on
     assert again.locator(".whose").all_inner_texts()[1].startswith("two: rlft")
     again.fill("#task", "north")
     assert "No episode of this task is here." in again.locator(".episode").last.inner_text()
-    odd = opened(report, "#of=gone&episode=9999&step=-3&iteration=x&outcome=%00&%")  # an address from elsewhere
+    odd = opened(report, "#of=gone&episode=9999&step=-3&iteration=x&outcome=%00&%")  # an address of another report
     assert odd.locator(".episode").count() == 1
     assert odd.locator("#place").inner_text().startswith("1 / ")
 
@@ -290,7 +290,7 @@ def test_hostile_text_is_shown_and_never_obeyed_and_no_other_script_runs(opened,
     for place in (".row .name", ".episode h3", ".episode pre", "blockquote", ".menu .chosen span:first-child"):
         assert inside in page.locator(place).first.text_content()
     assert page.locator("img, main b:not([style]), :not(section) > script").count() == 0
-    assert page.locator("#runs details").count() == 1  # nothing of the text closed what is around it
+    assert page.locator("#runs details").count() == 1  # the text has not closed the elements around it
     changed = report.read_text(encoding="utf-8").replace("<main>", "<main><script>document.title = 'obeyed'</script>")
     (tmp_path / "changed.html").write_text(changed, encoding="utf-8")
     assert opened(tmp_path / "changed.html").title() == "one, two: Reflect-RL"

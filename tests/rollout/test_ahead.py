@@ -1,4 +1,4 @@
-"""Episodes that are begun while others think, and between two rollouts."""
+"""Episodes that are begun while players act in others, and between two rollouts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _table():
 
 @pytest.fixture(scope="module")
 def pools(_table):
-    """One process, and two, for the tests that do not break them."""
+    """Pools of one and of two processes, for the tests that do not break them."""
     with WorkerPool(1) as one, WorkerPool(2) as two:
         for pool in (one, two):
             pool.make("faulty", {}, 2)
@@ -37,14 +37,14 @@ def pools(_table):
 
 @pytest.fixture(autouse=True)
 def _nothing_left(pools):  # noqa: ARG001 - its processes are there before and after
-    """No process is left after a test, not even a dead one."""
+    """Check that no process is left after a test, not even a zombie."""
     before = sorted(ours())
     yield
     assert sorted(ours()) == before
 
 
 class Noting(RandomPolicy):
-    """Acts at random and notes who thinks side by side; ``thinks`` is called with their number first."""
+    """Random policy that records its batches, and first calls ``thinks`` with the number of batches so far."""
 
     def __init__(self, thinks=lambda _: None):
         self.batches = []
@@ -61,7 +61,7 @@ class Noting(RandomPolicy):
 
 
 def episodes(*lengths, note=""):
-    """Episodes of so many steps, of tasks train-0, train-1 and so on."""
+    """Return episodes of the given lengths, of tasks train-0, train-1 and so on."""
     options = [{"number": number, "length": length, "note": note} for number, length in enumerate(lengths)]
     return [Episode(Task(f"train-{number}", each), seed=number) for number, each in enumerate(options)]
 
@@ -75,26 +75,26 @@ def play(envs, to_play=STAGGERED, policy=None, seats=(), begun=()):
 
 
 def here(to_play=STAGGERED, **players):
-    """Play one episode after the other in this process, where nothing is ever begun ahead."""
+    """Play one episode after the other in this process, where no episode is begun ahead."""
     return play([make_env("faulty")], to_play, **players)
 
 
 @pytest.fixture
 def met(tmp_path):
-    """Options with which the reset of the third task leaves a marker, and waits for a gate where that is the fault."""
+    """Options with which the third task's reset leaves a marker, and waits for a gate if that is the fault."""
     return {"at": 0, "task": "train-2", "marker": str(tmp_path / "begun"), "gate": str(tmp_path / "gate")}
 
 
 THIRD_IN_THE_MIDDLE = episodes(1, 3, 2)
-"""To be played over two environments: the third begins while the second goes on."""
+"""Episodes for two environments, of which the third begins during the second."""
 
 
 def think_once_begun(met):
-    """A policy that cannot act on the second step before the third task's reset has begun."""
+    """Return a policy that waits at the second step until the third task's reset has begun."""
     return Noting(lambda batch: batch != 2 or faulty.wait_until(Path(met["marker"]).exists))
 
 
-# ---- the same, wherever it begins ahead -------------------------------------------------------------------------
+# ---- the same results, wherever episodes are begun ahead --------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_episodes_and_who_thinks_side_by_side_are_the_same_with_any_processes_an
 def test_a_slot_sits_out_one_step_of_the_others_and_none_where_there_are_no_others():
     policy = Noting()
     play([make_env("faulty") for _ in range(2)], episodes(1, 3, 2, 1, 1), policy=policy)
-    # 0 and 1; 1 alone, as 2 begins; 1 and 2, which both end; 3 and 4, with no other to wait for
+    # 0 and 1; 1 alone, while 2 begins; 1 and 2, which both end; 3 and 4, without waiting for others
     assert policy.sizes == [2, 1, 2, 1, 1, 1]
 
 
@@ -119,11 +119,11 @@ def test_long_answers_that_nobody_waits_for_yet_block_nothing(pools):
     assert play(envs, long, begun=begin_ahead(envs, long)) == here(long)
 
 
-# ---- while the others think ------------------------------------------------------------------------------------------
+# ---- while players act in other episodes -----------------------------------------------------------------------------
 
 
 def test_a_slow_reset_and_the_thinking_of_the_others_go_on_side_by_side(met):
-    """Each waits for the other to have begun."""
+    """Both can only go on once the other has begun."""
 
     def think(batch):
         if batch == 2:
@@ -140,7 +140,7 @@ def test_a_slow_reset_and_the_thinking_of_the_others_go_on_side_by_side(met):
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has one worker process")
 def test_a_slow_reset_holds_up_no_step_in_another_process(met):
-    """The reset waits for a step of the second environment; the first, in its own process, has to wait for it."""
+    """The reset waits for a step of the second environment, which runs in another process than the first."""
     slow, opens = {"fault": "wait", **met}, {"fault": "open", "task": "train-1", "at": 2, "gate": met["gate"]}
     slow["task"] = "train-3"
     to_play = episodes(3, 3, 1, 2)

@@ -15,7 +15,7 @@ LAYOUT = PromptFormat(history=1, shuffle=True)
 
 
 class Recording:
-    """A reflector that keeps what it was shown and says the draw it was given."""
+    """Reflector that records its views and replies with its draw."""
 
     def __init__(self):
         self.views = []
@@ -53,7 +53,7 @@ def test_the_expert_solves_every_episode_and_what_was_said_and_shown_is_recorded
     assert all(trajectory.success and trajectory.terminated for trajectory in played)
     turns = [turn for trajectory in played for turn in trajectory.turns]
     assert all(turn.reflection for turn in turns)
-    assert any(turn.menu != turn.observation.actions for turn in turns)  # it is shuffled
+    assert any(turn.menu != turn.observation.actions for turn in turns)  # the menu is shuffled
     assert all(turn.menu[turn.decision.choice.index] == turn.decision.action for turn in turns)
 
 
@@ -98,7 +98,7 @@ def test_a_reflector_without_an_expert_in_the_environment_is_refused():
 
 
 class Breaking(DangerousTaxi):
-    """Breaks in every fifth episode."""
+    """Environment that fails in every fifth episode."""
 
     def __init__(self, where):
         super().__init__()

@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_the_old_file(file: Path) -> None:
 
 
 def damage(file: Path, line: int, change: str | dict[str, object]) -> None:
-    """Rewrite one line of a good file: replaced by a string, or updated by an object."""
+    """Rewrite one line of a valid file: a string replaces it, an object updates its fields."""
     write_trajectories(file, HEADER, [TRAJECTORY])
     lines = file.read_text(encoding="utf-8").split("\n")
     lines[line - 1] = change if isinstance(change, str) else json.dumps(json.loads(lines[line - 1]) | change)

@@ -14,7 +14,7 @@ from reflectrl.rollout.results import read_results, summarise, write_results
 
 @pytest.fixture
 def written(tmp_path):
-    """The row of an evaluation that lies in the test's folder."""
+    """Return the row of an evaluation that is stored in the test's folder."""
     env = make_env("number_line")
     episodes = [Episode(task, 0) for task in env.tasks("test")[:2] * 2]
     played = rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())

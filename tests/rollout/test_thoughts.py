@@ -12,7 +12,7 @@ from reflectrl.rollout.thoughts import known, self_bleu, template, thought_means
 
 
 def thinking(*thoughts, legal=True):
-    """An episode with a step for each thought, of as many tokens as it has letters."""
+    """Return an episode with a step for each thought, which has as many tokens as letters."""
     played = episode()
     (turn,) = played.turns
     written = [Written(text, (0,) * len(text), (), len(text), legal) for text in thoughts]

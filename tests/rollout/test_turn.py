@@ -1,4 +1,4 @@
-"""One turn, many seats: who is asked when, who sees what, and what a record keeps of it."""
+"""Turns with many seats: the order of the players, what each sees, and what is recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REWARD, SPOILER, OPTION = 0.123456789, "the spoiler of the expert", "the answer 
 
 
 class Secretive(NumberLine):
-    """NumberLine with values that no player may see: a reward, a spoiler, the options of a task."""
+    """NumberLine with values that no player may see: a reward, a spoiler, and a task's options."""
 
     def tasks(self, split):
         return [replace(task, options={**task.options, "secret": OPTION}) for task in super().tasks(split)]
@@ -42,7 +42,7 @@ class Secretive(NumberLine):
 
 
 class Noting:
-    """Says the same words about every view, keeps views and draws, and writes each of its words into a log."""
+    """Player that always says the same words, and records views, draws and its words."""
 
     def __init__(self, words="Go on.", scores=lambda _: (), log=None):
         self.words = words
@@ -59,7 +59,7 @@ class Noting:
 
 
 class NotingPolicy(RandomPolicy):
-    """Acts at random, keeps its views and draws, and writes into a log that it acted."""
+    """Random policy that records its views and draws, and that it acted."""
 
     def __init__(self, log=None):
         self.views = []
@@ -105,7 +105,7 @@ def full_table():
     return played, policy, players
 
 
-# ---- who is asked when, and who sees what ----------------------------------------------------------------------------
+# ---- the order of the players, and what each sees --------------------------------------------------------------------
 
 
 def test_each_seat_is_asked_at_its_moment(full_table):
@@ -180,7 +180,7 @@ def test_words_that_are_in_view_already_are_not_asked_for():
 
 
 class Counting:
-    """A memory whose words change with every question, as one that grows while an episode is played."""
+    """Memory whose words change with every query, as if it grew during an episode."""
 
     def __init__(self):
         self.asked = 0
@@ -194,7 +194,7 @@ class Counting:
 def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     policy, seats = NotingPolicy(), [Seat("memory", Counting()), *reflecting(ExpertReflector())]
     played = play(*seats, policy=policy, count=4)
-    play(*seats, count=4)  # the memory goes on
+    play(*seats, count=4)  # the memory's words have changed since
     file = tmp_path / "episodes.jsonl"
     write_trajectories(file, Header("number_line", {"size": 6}, LAYOUT), played)
     header, read = read_trajectories(file)
@@ -310,7 +310,7 @@ def test_images_come_out_of_a_worker_process_unchanged():
 
 
 class Valuing(ExpertPolicy):
-    """The expert, who values each state by the number of actions before it."""
+    """Expert policy that values each state by the number of previous actions."""
 
     def act(self, views, draws):
         return [

@@ -1,4 +1,4 @@
-"""``reflectrl serve`` as its clients meet it: a real process, real HTTP, the client library of OpenAI."""
+"""``reflectrl serve`` as clients use it: a real process, real HTTP, and OpenAI's client library."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def service(run: Path) -> ServedAgent:
 
 @pytest.fixture(scope="module")
 def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The line with which a server says that it is ready; it ends by SIGINT and has written nothing else."""
+    """The line in which a running server says that it is ready; it must write nothing else until SIGINT ends it."""
     log = tmp_path_factory.mktemp("server") / "log"
     arguments = ("serve", str(run), "--port", "0", "--api-key-env", "SERVE_KEY", "--max-body", "4000")
     process = WarmProcess(log, command_line, *arguments, env={"SERVE_KEY": KEY})
@@ -85,13 +85,13 @@ def client(url: str) -> Iterator[httpx2.Client]:
 
 
 def in_process(service: ServedAgent, bounds: Bounds | None = None, hosts: Sequence[str] = ()) -> TestClient:
-    """A client of the same application in this process, where players can be held up."""
+    """Return a client of the same application in this process, where tests can delay players."""
     app = make_app(service, bounds or Bounds(), hosts=hosts)
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:
-    """Status and sentence of an error in the shape of OpenAI's."""
+    """Return the status and the sentence of an error in OpenAI's format."""
     assert set(answer.json()) == {"error"}
     assert set(answer.json()["error"]) == {"message", "type", "code"}
     assert answer.json()["error"]["message"].endswith(".")
@@ -143,7 +143,7 @@ def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> No
     assert lower["probabilities"] != higher["probabilities"]
     own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"reflection": None})]
     assert (own[0]["reflection"], own[0]["action"]) == (own[1]["reflection"], own[1]["action"])
-    # the second is read with what was kept of the first: as another batch, it may be rounded differently
+    # the second reuses the first one's prefix: in another batch, it may be rounded differently
     assert own[0]["probabilities"] == pytest.approx(own[1]["probabilities"], abs=1e-5)
 
 
@@ -278,7 +278,7 @@ CHUNK = 100_000
 
 
 def over_a_socket(url: str, head: str, body: bytes = b"") -> bytes:
-    """All that comes back until the server closes the connection, while ``body`` is sent again and again."""
+    """Send ``body`` repeatedly, and return all that comes back until the server closes the connection."""
     host, _, port = url.removeprefix("http://").partition(":")
     answer = b""
     with socket.create_connection((host, int(port)), timeout=30) as line:
@@ -330,7 +330,7 @@ def test_without_the_key_nothing_is_answered(url: str) -> None:
 
 
 class SlowPolicy:
-    """Acts when ``go`` is set; remembers how many it played together."""
+    """Policy that acts once ``go`` is set, and records the sizes of its batches."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -350,7 +350,7 @@ class SlowPolicy:
 
 
 def slow(service: ServedAgent, policy: SlowPolicy) -> ServedAgent:
-    """An agent without a reflector."""
+    """Return an agent with this policy and without a reflector."""
     return replace(service, agent=replace(service.agent, policy=policy, seats=()), reflector=None)
 
 
@@ -383,7 +383,7 @@ def test_a_request_that_takes_too_long_is_refused_and_not_played_later(service: 
         last = act(client)
     assert [refusal(answer)[0] for answer in late] == [504] * 5
     assert last.status_code == 200
-    assert sum(policy.batches[1:]) == 1  # nothing but what was under way when its time was over, and the last
+    assert sum(policy.batches[1:]) == 1  # after the batch that timed out, only the last request was played
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_a_failure_is_a_sentence_and_the_next_request_is_answered(
 
 
 def copy_with(run: Path, copy: Path, reflector: str, **endpoint: Any) -> Path:
-    """The run, as if it had been trained with another reflector."""
+    """Copy the run as if it had been trained with another reflector."""
     forget_digests(shutil.copytree(run, copy))
     changes = [f"players.reflector.player={reflector}"]
     changes += [f"players.reflector.endpoint.{name}={value}" for name, value in endpoint.items()]

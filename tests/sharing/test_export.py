@@ -41,13 +41,13 @@ def trained(trained_run: TrainedRuns) -> Path:
 
 @pytest.fixture(scope="module")
 def adapted(trained_run: TrainedRuns) -> Path:
-    """LoRA and menu labels of its own on the built-in base."""
+    """Overrides with LoRA and added menu labels on the built-in base."""
     return trained_run(*ADAPTED)
 
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of a run, to be changed."""
+    """A copy of a run that a test may change."""
     return forget_digests(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def chances(policy: Path, prompt: str, labels: Sequence[str], kind: Any = AutoModelForCausalLM) -> list[float]:
-    """Probabilities of the labels, computed with transformers only."""
+    """Return the probabilities of the labels, computed with transformers only."""
     tokenizer, model = AutoTokenizer.from_pretrained(policy), kind.from_pretrained(policy).eval()
     ids = [tokenizer(prompt + label)["input_ids"][-1] for label in labels]
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     agent = load_agent(run)
     ours, theirs = agent.act(STATE), load_agent(folder).act(STATE)
     prompt = policy_prompt_of(agent.layout, STATE, (), ours.reflection, ours.menu).text
-    assert abs(ours.decision.choice.probabilities[0] - 0.5) > 1e-3  # it is no coin
+    assert abs(ours.decision.choice.probabilities[0] - 0.5) > 1e-3  # the distribution is not uniform
     found = chances(folder / "policy", prompt, ours.menu.labels)
     assert found == pytest.approx(ours.decision.choice.probabilities, abs=1e-5)
     assert (theirs.reflection, theirs.menu) == (ours.reflection, ours.menu)
@@ -151,7 +151,7 @@ def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(t
         assert shown["base_model_relation"] == relation
         assert commit in card
         assert not [name for name, content in contents(each).items() if str(tmp_path).encode() in content]
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))  # a base that is not in the cache
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))  # the base is not in the cache
     again = export_run(run, tmp_path / "adapter")
     assert json.loads((again / "policy" / "adapter_config.json").read_text())["revision"] is None
 
@@ -218,7 +218,7 @@ DAMAGE = {
     "policy policy-sft": None,
     "reflector": None,
 }
-"""Content of a damaged file, or players that are missing."""
+"""Damage by file: its new content, or the missing players."""
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -260,7 +260,7 @@ def test_only_a_run_is_exported_and_only_an_export_is_replaced_as_a_whole(run, t
 
 @pytest.fixture
 def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A process that may go online, with a token; huggingface_hub reads some of its variables when it is imported."""
+    """Allow this process to go online, with a token; huggingface_hub reads some variables when it is imported."""
     for name, value in (("OFFLINE", False), ("DISABLE_XET", True), ("DISABLE_PROGRESS_BARS", True)):
         monkeypatch.setattr(constants, f"HF_HUB_{name}", value)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
@@ -273,7 +273,7 @@ def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained
     out = tmp_path / "out"
     with HubServer() as hub:
         online.setenv("HF_ENDPOINT", hub.url)
-        hub.files["me/agent"] = {"policy/adapter_config.json": b"{}", "notes.md": b"mine"}  # of an earlier push
+        hub.files["me/agent"] = {"policy/adapter_config.json": b"{}", "notes.md": b"mine"}  # left by an earlier push
         done = reflectrl("export", trained, "--out", out, "--push-to-hub", "me/agent")
     assert done.code == 0, done.err
     assert done.out.splitlines() == [f"export: {out}", f"hub: {hub.url}/me/agent"]

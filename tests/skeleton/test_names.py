@@ -1,4 +1,4 @@
-"""Names that a new environment may have, and names that are proposed instead of those it may not."""
+"""Valid names of a new environment, and the names proposed instead of invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BETTER = {
     **{name: f"{name}_env" for name in ("random", "numpy", "reflectrl", "number_line", "task", "none", "nat_lang_env")},
     **{"x" * 10_000: "x" * MAX_NAME_CHARS, "": "my_env", "日本": "my_env"},
 }
-"""Names that a package, its class or its environment cannot have, with the nearest ones that they can."""
+"""Names that a package, its class or its environment cannot have, with the most similar valid ones."""
 
 
 @pytest.mark.slow

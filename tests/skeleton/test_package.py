@@ -23,7 +23,7 @@ CONFIG = ROOT / "pyproject.toml"
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
-    """Run a program of Python's that has to succeed; returns its output."""
+    """Run a Python program that has to succeed, and return its output."""
     words = [sys.executable, "-m", *map(str, command)]
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,7 +44,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The package, installed where this process finds it; pip leaves its own files in a copy of the source."""
+    """The package, installed where this process finds it; pip builds it in a copy of the source."""
     source, site = tmp_path_factory.mktemp("source") / "package", tmp_path_factory.mktemp("site")
     shutil.copytree(package, source)
     run("pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", site, source)
